@@ -12,7 +12,7 @@ import pytest
 from tests.egress.model_world import KEY, World, make_world
 
 from holdfast.api.model_apis import Api
-from holdfast.egress.models import InvalidModel, ModelFailed, Said, ask
+from holdfast.egress.models import Completion, InvalidModel, ModelFailed, ask
 from holdfast.egress.models.completion import question_of, read_answer
 from holdfast.testing.model import Gate, Step, Usage, error, held, text
 
@@ -33,7 +33,7 @@ async def test_a_model_is_asked_and_its_usage_is_told(world: World, api: Api) ->
     world.provider.answer_sides(Step(text="an answer", usage=Usage(input=70, output=9, cache_read=30)))
     messages = [{"role": "system", "content": "be short"}, *HELLO]
     said = await ask(world.gateway, world.models.resolve("mine"), messages, run="t-1", api=api)
-    assert said == Said("an answer", 100, 9)
+    assert said == Completion("an answer", 100, 9)
     request = world.provider.requests[0]
     assert (request.credential, request.model, request.api) == (KEY, "scripted", api)
     assert "be short" in json.dumps(request.body)
@@ -133,6 +133,6 @@ def test_what_is_no_answer_is_none(body: bytes, api: Api) -> None:
 def test_numbers_of_a_stranger_are_not_trusted() -> None:
     usage = {"prompt_tokens": -5, "completion_tokens": True, "cost": "much"}
     body = json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage}).encode()
-    assert read_answer(Api.OPENAI_CHAT, body) == Said("x", 0, 0, None)
+    assert read_answer(Api.OPENAI_CHAT, body) == Completion("x", 0, 0, None)
     body = json.dumps({"choices": [{"message": {"content": "x"}}], "usage": {"cost": 0.25}}).encode()
-    assert read_answer(Api.OPENAI_CHAT, body) == Said("x", 0, 0, 0.25)
+    assert read_answer(Api.OPENAI_CHAT, body) == Completion("x", 0, 0, 0.25)

@@ -13,7 +13,7 @@ from tests.testing.test_model import body_of, every_api
 
 from holdfast.api.model_apis import Api
 from holdfast.egress.models.gateway import GatewayLimits
-from holdfast.egress.models.headers import find_route, headers_to_give, headers_to_send
+from holdfast.egress.models.headers import find_route, headers_for_agent, headers_for_provider
 from holdfast.egress.models.redaction import Scrubber
 from holdfast.testing.model import FOR_EVER, error, text
 
@@ -261,14 +261,14 @@ def test_nothing_is_held_back_that_cannot_begin_a_key() -> None:
 
 
 def test_what_goes_on_is_a_matter_of_names() -> None:
-    sent = dict(headers_to_send([(b"X-API-Key", b"mine"), (b"Content-Type", b"a/b")], Api.OPENAI_CHAT, KEY))
+    sent = dict(headers_for_provider([(b"X-API-Key", b"mine"), (b"Content-Type", b"a/b")], Api.OPENAI_CHAT, KEY))
     assert sent == {
         b"content-type": b"a/b",
         b"accept-encoding": b"identity",
         b"authorization": f"Bearer {KEY}".encode(),
     }
-    assert dict(headers_to_send([], Api.OPENAI_CHAT, None)) == {b"accept-encoding": b"identity"}
-    given = headers_to_give(
+    assert dict(headers_for_provider([], Api.OPENAI_CHAT, None)) == {b"accept-encoding": b"identity"}
+    given = headers_for_agent(
         [(b"Connection", b"X-Hop"), (b"X-Hop", b"1"), (b"Retry-After", b"2"), (b"Set-Cookie", b"c")]
     )
     assert given == [(b"retry-after", b"2")]

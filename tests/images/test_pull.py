@@ -196,7 +196,7 @@ async def test_a_registry_with_a_password_wants_it(tmp_path: Path, images: Image
     try:
         registry.push("private/app", "1", small_image(), headers={"Authorization": LOGIN.basic})
         name = f"{registry.host}/private/app:1"
-        with pytest.raises(RegistryRefused, match="wants a user and a password") as raised:
+        with pytest.raises(RegistryRefused, match="requires a user and a password") as raised:
             await puller.pull(images, name)
         assert "--username" in (raised.value.hint or "")
         with pytest.raises(RegistryRefused) as raised:

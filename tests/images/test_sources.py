@@ -9,7 +9,7 @@ import pytest
 from holdfast.images.debian.sources import (
     Source,
     SourceFiles,
-    given,
+    named_source,
     of_distribution,
     parse_deb822,
     parse_list,
@@ -143,6 +143,6 @@ def test_a_keyring_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 def test_a_mirror_is_a_url() -> None:
     with pytest.raises(NoSources, match="is no mirror"):
-        given("mirror.invalid/debian", "bookworm", ["main"], [])
+        named_source("mirror.invalid/debian", "bookworm", ["main"], [])
     with pytest.raises(NoSources, match="no blanks"):
-        given("http://mirror.invalid/", "bookworm\nTrusted: yes", ["main"], [])
+        named_source("http://mirror.invalid/", "bookworm\nTrusted: yes", ["main"], [])

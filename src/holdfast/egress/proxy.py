@@ -71,7 +71,7 @@ class EgressProxy:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each connection takes two descriptors and sometimes four more. The rest of the process needs some too.
         self._most = min(self._limits.all_connections, descriptors // 4)
-        self._ways: dict[str, BoxEgress] = {}
+        self._box_egresses: dict[str, BoxEgress] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._accepting = Acceptor()
@@ -83,7 +83,7 @@ class EgressProxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for box in tuple(self._ways):
+        for box in tuple(self._box_egresses):
             self.dismiss(box)
         tasks = set(self._tasks)
         if self._sweeper is not None:
@@ -98,9 +98,9 @@ class EgressProxy:
     # --- for providers: the Egress protocol ---
 
     def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        way = self._ways.get(box)
-        if way is None:
-            way = self._ways[box] = BoxEgress(
+        box_egress = self._box_egresses.get(box)
+        if box_egress is None:
+            box_egress = self._box_egresses[box] = BoxEgress(
                 box,
                 limits=self._limits,
                 resolver=self._resolver,
@@ -114,30 +114,34 @@ class EgressProxy:
                 accept=self._accepting.accept,
             )
         owner = owner_of(labels)
-        way.tenant, way.environment = owner.tenant, owner.environment
-        self._judge_anew(way, policy)
+        box_egress.tenant, box_egress.environment = owner.tenant, owner.environment
+        self._apply(box_egress, policy)
 
     def listen(self, box: str, listener: socket.socket) -> None:
-        if (way := self._ways.get(box)) is None:
+        if (box_egress := self._box_egresses.get(box)) is None:
             listener.close()
         else:
-            way.listen(listener)
+            box_egress.listen(listener)
 
     def take(self, box: str, connection: socket.socket) -> None:
-        if (way := self._ways.get(box)) is None:
+        if (box_egress := self._box_egresses.get(box)) is None:
             reset(connection)
             self._records.add(decision := Decision(box, "", 0, "", False, "this box has no network", ms=0))
             self._records.complete(decision)
         else:
-            way.take(connection)
+            box_egress.take(connection)
 
     def dismiss(self, box: str) -> None:
-        if (way := self._ways.pop(box, None)) is not None:
-            way.close()
+        if (box_egress := self._box_egresses.pop(box, None)) is not None:
+            box_egress.close()
 
     def traffic(self, box: str) -> Traffic:
-        way = self._ways.get(box)
-        return Traffic() if way is None else Traffic(way.sent, way.received, len(way.connections))
+        box_egress = self._box_egresses.get(box)
+        return (
+            Traffic()
+            if box_egress is None
+            else Traffic(box_egress.sent, box_egress.received, len(box_egress.connections))
+        )
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         if policy.mode is Network.NONE:
@@ -160,31 +164,31 @@ class EgressProxy:
 
     def refresh(self, environment: str | None = None) -> None:
         """Apply the changed policy of an environment (None: of any) to its boxes."""
-        for way in tuple(self._ways.values()):
-            if environment is None or way.environment == environment:
-                self._judge_anew(way, way.policy)
+        for box_egress in tuple(self._box_egresses.values()):
+            if environment is None or box_egress.environment == environment:
+                self._apply(box_egress, box_egress.policy)
 
     # --- connections ---
 
-    def _judge_anew(self, way: BoxEgress, policy: NetworkPolicy) -> None:
-        theirs = self._policies(way.environment) if way.environment is not None else None
-        way.use(policy, allowance(policy, theirs, self._defaults.rules), theirs)
+    def _apply(self, box_egress: BoxEgress, policy: NetworkPolicy) -> None:
+        theirs = self._policies(box_egress.environment) if box_egress.environment is not None else None
+        box_egress.use(policy, allowance(policy, theirs, self._defaults.rules), theirs)
 
     def _has_room(self, own: int) -> bool:
         """Returns whether a box with `own` connections may have one more."""
         return own < self._limits.spared or len(self._tasks) < self._most
 
-    def _start(self, way: BoxEgress, connection: ProxyConnection) -> None:
-        task = asyncio.create_task(connection.run(), name=f"egress of {way.box}")
+    def _start(self, box_egress: BoxEgress, connection: ProxyConnection) -> None:
+        task = asyncio.create_task(connection.run(), name=f"egress of {box_egress.box}")
         connection.task = task
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            way.connections.discard(connection)
+            box_egress.connections.discard(connection)
             connection.discard()
             if not task.cancelled() and (problem := task.exception()) is not None:
-                _log.error("a connection of box %s failed", way.box, exc_info=problem)
+                _log.error("a connection of box %s failed", box_egress.box, exc_info=problem)
 
         task.add_done_callback(ended)
 
@@ -194,7 +198,7 @@ class EgressProxy:
         while True:
             await asyncio.sleep(pause)
             now = monotonic()
-            for way in tuple(self._ways.values()):
-                for connection in tuple(way.connections):
+            for box_egress in tuple(self._box_egresses.values()):
+                for connection in tuple(box_egress.connections):
                     if (why := connection.overdue(now)) is not None:
                         connection.end_overdue(why)

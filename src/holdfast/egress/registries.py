@@ -159,20 +159,20 @@ async def ask_pip(machine: Machine, fetch: Fetch) -> Found:
         machine.ask((pip, "install", "--help"), quiet), machine.ask((pip, "config", "list"), quiet)
     )
     index = _PIP_DEFAULT.search(help_text or "")
-    given = dict[str, list[str]]()
+    options = dict[str, list[str]]()
     for name, value in _PIP_SETTING.findall(settings or ""):
-        given.setdefault(name, []).extend(value.replace("\\n", " ").split())
+        options.setdefault(name, []).extend(value.replace("\\n", " ").split())
     main = [index[1]] if index else []
     # The help shows no password, but stars for it: the settings have the URL as it was written.
-    indexes = [*(_web(given.get("index-url", ())) or _web(main)), *_web(given.get("extra-index-url", ()))]
-    links = _web(given.get("find-links", ()))
+    indexes = [*(_web(options.get("index-url", ())) or _web(main)), *_web(options.get("extra-index-url", ()))]
+    links = _web(options.get("find-links", ()))
     urls = [*indexes, *links]
     for page in await asyncio.gather(*(fetch(urljoin(index.rstrip("/") + "/", "pip/")) for index in indexes)):
         urls += _links(page)
     environment: list[tuple[str, str]] = []
-    if given.get("index-url") and (own := _web(given["index-url"])):
+    if options.get("index-url") and (own := _web(options["index-url"])):
         environment += [("PIP_INDEX_URL", public(own[-1])), ("UV_DEFAULT_INDEX", public(own[-1]))]
-    if extra := [public(url) for url in _web(given.get("extra-index-url", ()))]:
+    if extra := [public(url) for url in _web(options.get("extra-index-url", ()))]:
         environment += [("PIP_EXTRA_INDEX_URL", " ".join(extra)), ("UV_INDEX", " ".join(extra))]
     return Found(tuple(dict.fromkeys(urls)), tuple(environment))
 

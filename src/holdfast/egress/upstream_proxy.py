@@ -121,6 +121,6 @@ def tunnel_problem(head: bytes | None) -> str | None:
         return "the proxy of this network does not speak HTTP"
     if words[1][:1] == b"2" and len(words[1]) == 3:
         return None
-    said = b" ".join(words[1:]).decode("ascii", "replace")[:100]
-    told = " (are its user and password right?)" if words[1] == b"407" else ""
-    return f"the proxy of this network says {said}{told}"
+    reason = b" ".join(words[1:]).decode("ascii", "replace")[:100]
+    advice = " (are its user and password right?)" if words[1] == b"407" else ""
+    return f"the proxy of this network says {reason}{advice}"

@@ -3,6 +3,7 @@ alone.
 """
 
 GUEST = (
+    "activity",
     "codec",
     "files",
     "init",
@@ -10,8 +11,9 @@ GUEST = (
     "process_tree",
     "egress_listener",
     "search",
-    "tar",
     "supervision",
+    "tar",
+    "terminal",
     "tree",
 )
 """The modules of process 1 of a box, and of the children that do slow work for it."""

@@ -5,8 +5,8 @@ passes through here; descriptors do. An exec comes with the host's pipes, a spaw
 host opened, and for a port or a file the descriptor is handed out.
 
 It has one thread and one epoll. Slow work is done in a forked child. Only built-in modules are imported, because
-imports would be most of a box's start. The wire format is in `codec`; file operations are in `files`, `tree` and
-`search`.
+imports would be most of a box's start. The wire format is in `codec`. The rest is loaded when it is first needed: file
+operations (`files`, `tree`, `search`), terminals and the measuring of activity.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.guest import codec
+    from holdfast.guest.terminal import Terminal
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
@@ -29,10 +30,8 @@ else:
 LISTENER = 3
 _MAX_DESCRIPTORS = 8
 _PIECE = 65536
-_GROUND_SECONDS = 5.0
+_FOLDER_CHECK_SECONDS = 5.0
 """How often a guest checks whether the folder of its box still exists."""
-_PTY_PAUSE = 1 << 20
-"""How many bytes are copied from one terminal before others get a turn."""
 
 _epoll: "select.epoll"
 _watched: "dict[int, Callable[[int], None]]" = {}
@@ -47,15 +46,15 @@ _bridges: "dict[HostConnection, int]" = {}
 """Processes that carry requests to us over a stream, by the connection that each keeps open."""
 _spawned: "dict[str, Spawned]" = {}
 _connections: "set[HostConnection]" = set()
-_looking: "set[int]" = set()
+_probes: "set[int]" = set()
 """Children that only test whether the box works. They do not count as activity."""
 _idle_since = 0.0
-_born = 0
+_created_at = 0
 """When this box was created, or handed over to its owner, in milliseconds; told by the host. 0: not yet known."""
 _score = -1
 """A descriptor of our OOM score, which says how likely the kernel kills us when memory runs out. -1: not changeable."""
 _own_score = b"0"
-_dated: "list[str]" = []
+_creation_folders: "list[str]" = []
 """Folders whose times show when the box was created: those that came with it."""
 
 
@@ -100,8 +99,8 @@ def reap() -> None:
             break
         react = _children.pop(pid, None)
         _helpers.discard(pid)
-        if pid in _looking:
-            _looking.discard(pid)
+        if pid in _probes:
+            _probes.discard(pid)
         else:
             _idle_since = monotonic()
         if react is not None:
@@ -142,11 +141,11 @@ def serve() -> None:
 
     watch(wake_read, select.EPOLLIN, on_wake)
     watch(LISTENER, select.EPOLLIN, on_connect)
-    looked = monotonic()
+    checked = monotonic()
     while True:
-        ready = _epoll.poll(_GROUND_SECONDS)
-        if monotonic() - looked >= _GROUND_SECONDS:
-            looked = monotonic()
+        ready = _epoll.poll(_FOLDER_CHECK_SECONDS)
+        if monotonic() - checked >= _FOLDER_CHECK_SECONDS:
+            checked = monotonic()
             if data_dir_is_gone():
                 send_all(_signal.SIGKILL)
                 return
@@ -184,10 +183,10 @@ class HostConnection:
         self.descriptor = socket.fileno()
         self.received = bytearray()
         self.descriptors: list[int] = []
-        self.laid_out: list[int] = []
+        self.offered: list[int] = []
         self.on_message: Callable[[HostConnection, Any], None] = dispatch
         self.on_hangup: Callable[[], None] | None = None
-        self.looks = True
+        self.is_probe = True
         """So far it only asked about the state of the box."""
         _connections.add(self)
         watch(self.descriptor, select.EPOLLIN | select.EPOLLRDHUP, self.on_event)
@@ -245,22 +244,22 @@ class HostConnection:
                 self.socket.sendall(data[sent:])
         except OSError as error:
             if descriptors and error.errno == errno.ETOOMANYREFS:
-                self.lay_out(value, descriptors)
+                self.offer(value, descriptors)
             else:
                 self.close()  # the host is gone
 
-    def lay_out(self, value: "Any", descriptors: "tuple[int, ...]") -> None:
+    def offer(self, value: "Any", descriptors: "tuple[int, ...]") -> None:
         """Keep descriptors for the host to take from this process itself, until it disconnects. The kernel limits
         descriptors in flight per user, and another box uses all of them.
         """
-        self.laid_out = [posix.dup(each) for each in descriptors]
-        self.send({**value, "take": self.laid_out})
+        self.offered = [posix.dup(each) for each in descriptors]
+        self.send({**value, "take": self.offered})
 
     def answer(self, value: "Any", descriptors: "tuple[int, ...]" = ()) -> None:
         """Send the final message."""
         self.on_hangup = None
         self.send(value, descriptors)
-        if not self.laid_out:
+        if not self.offered:
             self.close()
 
     def refuse(self, number: int, about: str) -> None:
@@ -303,10 +302,10 @@ class HostConnection:
         _connections.discard(self)
         unwatch(self.descriptor)
         self.socket.close()
-        for each in (*self.descriptors, *self.laid_out):
+        for each in (*self.descriptors, *self.offered):
             posix.close(each)
-        self.descriptors, self.laid_out = [], []
-        if not self.looks:
+        self.descriptors, self.offered = [], []
+        if not self.is_probe:
             _idle_since = monotonic()
         if self.on_hangup is not None:
             hangup, self.on_hangup = self.on_hangup, None
@@ -314,9 +313,9 @@ class HostConnection:
 
 
 def dispatch(connection: HostConnection, request: "Any") -> None:
-    connection.looks = request["op"] in ("activity", "ping", "python") or bool(request.get("looks"))
-    if request.get("born", 0) > _born:
-        be_born(request["born"])
+    connection.is_probe = request["op"] in ("activity", "ping", "python") or bool(request.get("looks"))
+    if request.get("born", 0) > _created_at:
+        set_created_at(request["born"])
     operation = _OPERATIONS.get(request["op"])
     if operation is None:
         import files  # type: ignore[import-not-found]
@@ -325,21 +324,21 @@ def dispatch(connection: HostConnection, request: "Any") -> None:
     operation(connection, request)
 
 
-def be_born(when: int) -> None:
+def set_created_at(when: int) -> None:
     """Learn when the box was created. A box created in advance learns it again when it gets an owner. Then the times
     that show its creation are updated, and its idle time starts again.
     """
-    global _born, _idle_since
-    if _born:
+    global _created_at, _idle_since
+    if _created_at:
         import time
 
         _idle_since = monotonic() - max(0.0, time.time() - when / 1000)
-        for path in _dated:
+        for path in _creation_folders:
             try:
                 posix.utime(path, ns=(when * 1_000_000, when * 1_000_000))
             except OSError:
                 pass  # it cannot be changed
-    _born = when
+    _created_at = when
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -439,12 +438,12 @@ def command_line(pid: int) -> bytes:
         posix.close(descriptor)
 
 
-def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
+def start_supervised(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
     """Start a process whose exit ends everything that it started. Returns its pid and that of the child that supervises
     it.
     """
     global _score
-    told, tell = posix.pipe2(posix.O_CLOEXEC)
+    reader, writer = posix.pipe2(posix.O_CLOEXEC)
     expose()
     child = -1
     try:
@@ -457,18 +456,18 @@ def start_tended(request: "Any", actions: "list[tuple[Any, ...]]") -> "tuple[int
         try:
             import supervision  # type: ignore[import-not-found]
 
-            supervision.tend(lambda: start(request, actions), tell)
+            supervision.supervise(lambda: start(request, actions), writer)
         except Problem as problem:
-            posix.write(tell, b"!%d %s" % (problem.number, problem.about.encode("utf-8", "surrogateescape")))
+            posix.write(writer, b"!%d %s" % (problem.number, problem.about.encode("utf-8", "surrogateescape")))
         except BaseException as error:
             complain(error)
         finally:
             posix._exit(0)
-    posix.close(tell)
+    posix.close(writer)
     try:
-        answer = posix.read(told, 4096)
+        answer = posix.read(reader, 4096)
     finally:
-        posix.close(told)
+        posix.close(reader)
     if not answer.isdigit():
         number, _, about = answer[1:].partition(b" ")
         raise Problem(int(number or errno.EIO), about.decode("utf-8", "surrogateescape"))
@@ -493,8 +492,8 @@ def op_exec(connection: HostConnection, request: "Any") -> None:
     finally:
         for each in descriptors:
             posix.close(each)
-    if connection.looks:
-        _looking.add(pid)
+    if connection.is_probe:
+        _probes.add(pid)
     connection.on_hangup = lambda: kill_group(pid, _signal.SIGKILL)
     _children[pid] = lambda code: connection.answer({"code": code})
     if request.get("acknowledge"):
@@ -537,79 +536,25 @@ class Spawned:
             self.stdin = None
 
 
-class Terminal:
-    """The master side of a pty, copied to the output file.
-
-    It is kept open until its process has exited, even if nothing has the other side open: closing it would hang up the
-    process.
-    """
-
-    def __init__(self, master: int, output: int) -> None:
-        self.master = master
-        self.output = output
-        self.open = True
-        self.orphaned = False
-        """Its process has exited, but others may still print to it."""
-        posix.set_blocking(master, False)
-        watch(master, select.EPOLLIN | select.EPOLLET, self.on_event)
-
-    def on_event(self, events: int) -> None:
-        if self.copy() >= _PTY_PAUSE:
-            watch(self.master, select.EPOLLIN | select.EPOLLET, self.on_event)  # makes epoll report the rest again
-
-    def copy(self) -> int:
-        """Copy the available output. Returns the number of bytes."""
-        copied = 0
-        while self.open and copied < _PTY_PAUSE:
-            try:
-                data = posix.read(self.master, _PIECE)
-            except BlockingIOError:
-                break
-            except OSError:  # EIO: nothing has the other side open
-                data = b""
-            if not data:
-                if self.orphaned:
-                    self.close()
-                break
-            copied += len(data)
-            try:
-                while data:
-                    data = data[posix.write(self.output, data) :]
-            except OSError:
-                pass  # on a full disk, output is lost but the process continues
-        return copied
-
-    def process_ended(self) -> None:
-        """Save the last output before the exit is reported."""
-        self.orphaned = True
-        while self.open and self.copy():
-            pass
-
-    def close(self) -> None:
-        if self.open:
-            self.open = False
-            unwatch(self.master)
-            posix.close(self.master)
-            posix.close(self.output)
-
-
 def op_spawn(connection: HostConnection, request: "Any") -> None:
     descriptors = connection.take_descriptors(3)
     output, errors, exit_file = descriptors
     kept: list[int] = []
 
     def begin(actions: "list[tuple[Any, ...]]") -> "tuple[int, int]":
-        return start_tended(request, actions) if request.get("tree") else (start(request, actions),) * 2
+        return start_supervised(request, actions) if request.get("tree") else (start(request, actions),) * 2
 
     try:
         if request["id"] in _spawned:
             raise Problem(errno.EEXIST, request["id"])
         stdin: int | None = None
-        terminal: Terminal | None = None
+        pty: Terminal | None = None
         if request["pty"]:
+            import terminal  # type: ignore[import-not-found]
+
             master, slave = posix.openpty()
             try:
-                set_size(master, *request["pty"])
+                terminal.set_size(master, *request["pty"])
                 path = posix.ttyname(slave)
                 # The leader of a new session that opens a terminal gets it as its controlling terminal.
                 actions: list[tuple[Any, ...]] = [
@@ -623,7 +568,7 @@ def op_spawn(connection: HostConnection, request: "Any") -> None:
                 raise
             finally:
                 posix.close(slave)
-            terminal = Terminal(master, output)
+            pty = terminal.Terminal(master, output, watch, unwatch)
             kept.append(output)
         else:
             if request["stdin"]:
@@ -644,7 +589,7 @@ def op_spawn(connection: HostConnection, request: "Any") -> None:
                 raise
             finally:
                 posix.close(source)
-        Spawned(request["id"], pid, child, exit_file, stdin, terminal)
+        Spawned(request["id"], pid, child, exit_file, stdin, pty)
         kept.append(exit_file)
     finally:
         for each in descriptors:
@@ -653,7 +598,7 @@ def op_spawn(connection: HostConnection, request: "Any") -> None:
     connection.answer({"pid": pid})
 
 
-def the_spawned(request: "Any") -> Spawned:
+def find_spawned(request: "Any") -> Spawned:
     spawned = _spawned.get(request["id"])
     if spawned is None:
         raise Problem(errno.ESRCH, str(request["id"]))
@@ -661,19 +606,19 @@ def the_spawned(request: "Any") -> Spawned:
 
 
 def op_wait(connection: HostConnection, request: "Any") -> None:
-    spawned = the_spawned(request)
+    spawned = find_spawned(request)
     spawned.waiting.append(connection)
     connection.on_hangup = lambda: spawned.waiting.remove(connection)
 
 
 def op_signal(connection: HostConnection, request: "Any") -> None:
-    kill_group(the_spawned(request).pid, request["number"])
+    kill_group(find_spawned(request).pid, request["number"])
     connection.answer({})
 
 
 def op_stdin(connection: HostConnection, request: "Any") -> None:
     """Hand out the write end of stdin."""
-    spawned = the_spawned(request)
+    spawned = find_spawned(request)
     if spawned.terminal is not None and spawned.terminal.open:
         connection.answer({}, (spawned.terminal.master,))
     elif spawned.stdin is not None:
@@ -683,25 +628,20 @@ def op_stdin(connection: HostConnection, request: "Any") -> None:
 
 
 def op_close_stdin(connection: HostConnection, request: "Any") -> None:
-    spawned = the_spawned(request)
+    spawned = find_spawned(request)
     if spawned.terminal is not None and spawned.terminal.open:
         posix.write(spawned.terminal.master, b"\x04")
     spawned.close_stdin()
     connection.answer({})
 
 
-def set_size(terminal: int, rows: int, columns: int) -> None:
-    import fcntl
-
-    size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + b"\0\0\0\0"
-    fcntl.ioctl(terminal, 0x5414, size)  # TIOCSWINSZ, the same on every Linux we support
-
-
 def op_resize(connection: HostConnection, request: "Any") -> None:
-    spawned = the_spawned(request)
+    spawned = find_spawned(request)
     if spawned.terminal is None or not spawned.terminal.open:
         raise Problem(errno.ENOTTY, request["id"])
-    set_size(spawned.terminal.master, request["rows"], request["columns"])
+    import terminal
+
+    terminal.set_size(spawned.terminal.master, request["rows"], request["columns"])
     connection.answer({})
 
 
@@ -725,70 +665,15 @@ def op_bridge(connection: HostConnection, request: "Any") -> None:
 def op_activity(connection: HostConnection, request: "Any") -> None:
     """Report the activity in the box. Must be cheap, because it is called again and again."""
     processes = list_processes() if _ISOLATED else [pid for pid in _children if pid not in _helpers]
-    others = len([each for each in _connections if not each.looks])
+    others = len([each for each in _connections if not each.is_probe])
     idle = 0 if processes or others else int((monotonic() - _idle_since) * 1000)
     answer = {"processes": len(processes), "connections": others, "idle": idle}
     if _ISOLATED:  # otherwise other processes than this box's are visible too
-        answer["cpu"] = processor_time(processes)
-        answer["listening"] = count_listening()
+        import activity  # type: ignore[import-not-found]
+
+        answer["cpu"] = activity.processor_time(processes)
+        answer["listening"] = activity.count_listening(_egress_listeners)
     connection.answer(answer)
-
-
-def processor_time(processes: "list[int]") -> int:
-    """Returns the CPU milliseconds that these processes and all exited ones have used, without this process."""
-    ended = posix.times()
-    seconds = ended.children_user + ended.children_system
-    ticks = 0
-    for pid in processes:
-        data = read_start("/proc/%d/stat" % pid, 4096)
-        # The fields after the name, which may contain anything: state, …, utime, stime, cutime, cstime.
-        fields = data[data.rfind(b")") + 2 :].split()[11:15]
-        if len(fields) == 4:
-            ticks += sum([int(each) for each in fields])
-    return int((seconds + ticks / posix.sysconf("SC_CLK_TCK")) * 1000)
-
-
-def count_listening() -> int:
-    """Count the ports that processes in the box listen on, without the egress listener."""
-    own: dict[int, list[bytes]] = {_socket.AF_INET: [], _socket.AF_INET6: []}
-    for each in _egress_listeners:
-        own[each.family].append(b"%d" % posix.fstat(each.fileno()).st_ino)
-    count = 0
-    for family, summary, name, path in (
-        (_socket.AF_INET, "/proc/net/sockstat", b"TCP:", "/proc/net/tcp"),
-        (_socket.AF_INET6, "/proc/net/sockstat6", b"TCP6:", "/proc/net/tcp6"),
-    ):
-        # Listing sockets is slow, because the kernel searches those of all boxes. Their number is known at once.
-        words = [line.split() for line in read_start(summary, 4096).split(b"\n") if line.startswith(name)]
-        if words and int(words[0][2]) <= len(own[family]):
-            continue
-        for line in read_start(path, _PIECE).split(b"\n")[1:-1]:
-            fields = line.split()
-            if len(fields) < 10 or fields[3] != b"0A":
-                break  # listening sockets come first
-            if fields[9] not in own[family]:
-                count += 1
-    return count
-
-
-def read_start(path: str, limit: int) -> bytes:
-    """Read the beginning of a kernel file. Returns nothing if it no longer exists."""
-    try:
-        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        data = b""
-        while len(data) < limit:
-            piece = posix.read(descriptor, limit - len(data))
-            if not piece:
-                break
-            data += piece
-        return data
-    except OSError:
-        return b""
-    finally:
-        posix.close(descriptor)
 
 
 def op_kill_all(connection: HostConnection, request: "Any") -> None:
@@ -891,12 +776,14 @@ def op_ping(connection: HostConnection, request: "Any") -> None:
         import os
 
         os.makedirs(workdir, exist_ok=True)
-        _dated.append(workdir)
+        _creation_folders.append(workdir)
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
 
 
 def op_python(connection: HostConnection, request: "Any") -> None:
     """Report how to start an interpreter here: like this one, without its options. A loader may come first."""
+    from activity import read_start
+
     words = [each.decode("utf-8", "surrogateescape") for each in read_start("/proc/self/cmdline", _PIECE).split(b"\0")]
     connection.answer({"command": words[: words.index("-I")] if "-I" in words else [sys.executable]})
 
@@ -943,7 +830,7 @@ def main(arguments: "list[str]") -> None:
 
         landlock.forbid_sockets_below(shared)
     if _ISOLATED:
-        _dated.extend(("/run", "/dev/shm"))
+        _creation_folders.extend(("/run", "/dev/shm"))
     open_score()
     set_up_process()
     serve()

@@ -47,14 +47,14 @@ def make(request: "Any") -> "list[int]":
     try:
         for name in ("stdout", "stderr", "exit"):
             descriptors.append(os.open(folder + "/" + name, _FLAGS, 0o600))
-        told = {
+        description = {
             "argv": request["argv"],
             "pty": bool(request["pty"]),
             "stdin": bool(request["stdin"]),
             "startedAt": request.pop("startedAt"),
         }
         with open(folder + "/.new", "w", errors="surrogateescape") as file:
-            json.dump(told, file)
+            json.dump(description, file)
         os.rename(folder + "/.new", folder + "/process.json")
     except BaseException:
         for each in descriptors:
@@ -84,7 +84,7 @@ def describe(id: "str | None") -> "list[Any]":
         folder = _folder(name)
         try:
             with open(folder + "/process.json", errors="surrogateescape") as file:
-                told = json.loads(file.read(_LONGEST))
+                description = json.loads(file.read(_LONGEST))
             with open(folder + "/exit", "rb") as file:
                 code = file.read(32)
             ended = os.stat(folder + "/exit").st_mtime_ns // 1_000_000
@@ -92,10 +92,10 @@ def describe(id: "str | None") -> "list[Any]":
             found.append(
                 {
                     "id": name,
-                    "argv": told["argv"],
-                    "pty": told["pty"],
-                    "stdin": told["stdin"],
-                    "startedAt": told["startedAt"],
+                    "argv": description["argv"],
+                    "pty": description["pty"],
+                    "stdin": description["stdin"],
+                    "startedAt": description["startedAt"],
                     "code": int(code) if known else None,
                     "endedAt": ended if known else None,
                 }

@@ -41,11 +41,11 @@ def find_descendants(root: int, spared: "list[int] | tuple[()]" = ()) -> "list[i
             if parent:
                 children.setdefault(parent, []).append(int(name))
     found: list[int] = []
-    look = [root]
-    while look:
-        below = [each for each in children.pop(look.pop(0), []) if each not in spared]
+    pending = [root]
+    while pending:
+        below = [each for each in children.pop(pending.pop(0), []) if each not in spared]
         found += below
-        look += below
+        pending += below
     return found
 
 

@@ -237,7 +237,7 @@ class Sink:
             self.descriptor = None
 
 
-class Asking:
+class GuestRequest:
     """One connection to the guest: a request, then its messages."""
 
     def __init__(
@@ -253,7 +253,7 @@ class Asking:
         self.on_message = on_message
         self.on_hangup = on_hangup
         self.received = bytearray()
-        self.given: list[int] = []
+        self.descriptors: list[int] = []
         self.unsent = b""
         self.closed = False
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -301,7 +301,7 @@ class Asking:
                 for start in range(0, len(payload) - len(payload) % 4, 4):
                     descriptor = int.from_bytes(payload[start : start + 4], sys.byteorder)
                     os.set_inheritable(descriptor, False)
-                    self.given.append(descriptor)
+                    self.descriptors.append(descriptor)
         if not data:
             self.close()
             self.on_hangup()
@@ -313,17 +313,17 @@ class Asking:
                 return
             message = bytes(self.received[4 : 4 + length])
             del self.received[: 4 + length]
-            given, self.given = self.given, []
-            self.on_message(message, given)
+            descriptors, self.descriptors = self.descriptors, []
+            self.on_message(message, descriptors)
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self.bridge.unwatch(self.socket.fileno())
             self.socket.close()
-            for each in self.given:
+            for each in self.descriptors:
                 os.close(each)
-            self.given = []
+            self.descriptors = []
 
 
 class Call:
@@ -336,7 +336,7 @@ class Call:
         self.begun = False
         self.sources: dict[int, Source] = {}
         self.sinks: dict[int, Sink] = {}
-        self.asking: Asking | None = None
+        self.guest_request: GuestRequest | None = None
         self.on_close: Callable[[], None] | None = None
         self.counts = False
         """Whether it counts as an open connection that the guest does not know of."""
@@ -365,7 +365,9 @@ class Call:
         on_message: "Callable[[bytes, list[int]], None] | None" = None,
     ) -> None:
         try:
-            self.asking = Asking(self.bridge, request, descriptors, on_message or self.answer_raw, self.hung_up)
+            self.guest_request = GuestRequest(
+                self.bridge, request, descriptors, on_message or self.answer_raw, self.hung_up
+            )
         except (FileNotFoundError, ConnectionRefusedError):
             raise Lost("the guest has gone") from None
         except OSError as error:
@@ -373,8 +375,8 @@ class Call:
 
     def asked(self) -> None:
         """The guest has sent its last message."""
-        if self.asking is not None:
-            self.asking.close()
+        if self.guest_request is not None:
+            self.guest_request.close()
 
     def hung_up(self) -> None:
         """The guest disconnected without an answer. If it has exited, the bridge is about to notice, which is a better
@@ -382,16 +384,16 @@ class Call:
         """
         self.abandoned = True
 
-    def say(self, message: "Any") -> None:
+    def send(self, message: "Any") -> None:
         self.bridge.send_message(self.number, codec.encode(message))
 
     def answer(self, message: "Any") -> None:
         """Send the final message."""
-        self.say(message)
+        self.send(message)
         self.close()
 
-    def answer_raw(self, message: bytes, given: "list[int]") -> None:
-        for each in given:
+    def answer_raw(self, message: bytes, descriptors: "list[int]") -> None:
+        for each in descriptors:
             os.close(each)
         self.bridge.send_message(self.number, message)
         self.close()
@@ -410,8 +412,8 @@ class Call:
             return
         if self.counts:
             self.bridge.idle_since = time.monotonic()
-        if self.asking is not None:
-            self.asking.close()
+        if self.guest_request is not None:
+            self.guest_request.close()
         for source in self.sources.values():
             source.close()
         for sink in self.sinks.values():

@@ -1,11 +1,11 @@
-"""Looking through files, changing many, removing many. Runs inside a box, in a process of its own that can be killed.
+"""Searches, replaces in and removes many files. Runs inside a box, in a separate process that can be killed.
 
-Standard library only and importable alone. Links are never followed. Everything that comes back is plain and bounded:
-an entry is `(path, kind, size, mode, modified in milliseconds, target)`, a match `(path, line, text)`. Names that are
-no UTF-8 come as Python decodes them, with surrogates.
+Standard library only, and importable alone. Links are never followed. Results are plain and bounded: an entry is
+`(path, kind, size, mode, modified in milliseconds, target)`, a match is `(path, line, text)`. Names that are not UTF-8
+are decoded as Python does, with surrogates.
 """
 
-# Much here is relative to a folder that is held open, which pathlib cannot do; imports cost time in a box.
+# Much here is relative to an open folder, which pathlib does not support. Imports cost time in a box.
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     Matcher = Callable[[str, str], bool]
 
 MAX_LINE = 4096
-"""Characters of a line that a search gives back. Of a longer one, a piece with the match in it."""
+"""Characters of a line in a result. A longer line is cut around the match."""
 MAX_BYTES = 16 << 20
-"""Bytes of all that one call gives back, about."""
+"""Approximate bytes of all results of one call."""
 _MAX_SEEN_LINE = 1 << 20
-"""Bytes of a line that are looked at."""
+"""Bytes of a line that are searched."""
 _MAX_CHANGED = 256 << 20
-"""Bytes of a file that is changed: it is held in memory."""
+"""Bytes of a file that can be changed: it is held in memory."""
 _BINARY_WITHIN = 8192
 _DEEP = 64
-"""Folders that are held open at once."""
+"""Folders that are open at once."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -41,12 +41,12 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def describe(path: str) -> Entry:
-    """What is at a path. A link at its end is described, not followed."""
+    """Returns the entry at a path. A link at its end is described, not followed."""
     return _entry(path, None, path)
 
 
 def list_folder(path: str) -> list[Entry]:
-    """What is in a folder, sorted by name."""
+    """Returns the entries of a folder, sorted by name."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return [entry for name in sorted(os.listdir(folder)) for entry in _present(_join(path, name), folder, name)]
@@ -55,9 +55,9 @@ def list_folder(path: str) -> list[Entry]:
 
 
 def find(root: str, pattern: str, limit: int) -> list[Entry]:
-    """Everything below a folder whose name, or path from there, matches a glob; the first `limit`, sorted by path.
+    """Returns entries below a folder whose name, or path from there, matches a glob: the first `limit`, sorted by path.
 
-    `*` and `?` match within a name, `**` across folders. What may not be read is passed over.
+    `*` and `?` match within a name, `**` across folders. Skips what cannot be read.
     """
     matches = _matcher(pattern)
     found: list[Entry] = []
@@ -72,8 +72,8 @@ def find(root: str, pattern: str, limit: int) -> list[Entry]:
 
 
 def _below(root: str) -> Iterator[tuple[str, Entry]]:
-    """All entries below a folder, with their paths from there, in the order of those paths."""
-    # A folder's content sorts as the folder's name with a slash: after `a-b`, before `a0`.
+    """Yields all entries below a folder, with their paths from there, sorted by these."""
+    # The contents of a folder sort like its name with a slash: after `a-b`, before `a0`.
     waiting: list[tuple[str, bool]] = []
 
     def expand(inner: str) -> None:
@@ -82,7 +82,7 @@ def _below(root: str) -> Iterator[tuple[str, Entry]]:
         except OSError:
             if not inner:
                 raise
-            return  # gone, or not for us to read
+            return  # deleted, or not readable
         try:
             names = os.listdir(folder)
             below = []
@@ -113,7 +113,7 @@ def _below(root: str) -> Iterator[tuple[str, Entry]]:
 
 
 def _open_below(root: str, inner: str) -> int:
-    """A folder below a root, reached through folders alone."""
+    """Open a folder below a root, passing only through folders."""
     at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in inner.split("/") if inner else ():
@@ -129,7 +129,7 @@ def _present(path: str, folder: int | None, name: str) -> tuple[Entry, ...]:
     try:
         return (_entry(path, folder, name),)
     except OSError:
-        return ()  # gone since it was listed
+        return ()  # deleted since it was listed
 
 
 def _entry(path: str, folder: int | None, name: str) -> Entry:
@@ -145,7 +145,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def _matcher(pattern: str) -> Matcher:
-    """Whether a name, or a path, matches a glob. A glob with a slash is one for paths."""
+    """Returns a function that tests a name or a path. A glob with a slash is for paths."""
     while pattern.startswith("./"):
         pattern = pattern[2:]
     pattern = pattern.rstrip("/")
@@ -160,7 +160,7 @@ def _matcher(pattern: str) -> Matcher:
 
 
 def _expression(pattern: str) -> str:
-    """A glob as a regular expression: `*` and `?` stay within a name, `**/` is any number of folders, also none."""
+    """Returns a glob as a regular expression: `*` and `?` stay within a name, `**/` is any number of folders."""
     import re
 
     made = ""
@@ -197,15 +197,16 @@ def _expression(pattern: str) -> str:
 
 
 def search(root: str, pattern: str, glob: str, regex: bool, limit: int) -> list[Found]:
-    """Lines with a text (or a regular expression) in the text files below a folder, or in one file; the first `limit`.
+    """Returns lines with a text (or a regular expression) in the text files below a folder, or in one file: the first
+    `limit`.
 
-    Files with a zero byte near their start are no text; what may not be read is passed over.
+    Files with a zero byte near their start are not text. Skips what cannot be read.
     """
-    look = _looker(pattern, regex)
+    matcher = _line_matcher(pattern, regex)
     found: list[Found] = []
     room = MAX_BYTES
     for path in _files(root, glob):
-        for line, text in _lines_with(path, look):
+        for line, text in _lines_with(path, matcher):
             if len(found) >= limit or room <= 0:
                 return found
             found.append((path, line, text))
@@ -224,15 +225,15 @@ def _files(root: str, glob: str) -> Iterator[str]:
             yield entry[0]
 
 
-class _Looker:
-    """Finds the place of a match in a line. `may` says of a larger piece whether looking closer is worth it."""
+class _LineMatcher:
+    """Finds the position of a match in a line. `may` tells quickly whether a larger piece can contain one."""
 
     def __init__(self, may: Callable[[bytes], bool], at: Callable[[str], int]) -> None:
         self.may = may
         self.at = at
 
 
-def _looker(pattern: str, regex: bool) -> _Looker:
+def _line_matcher(pattern: str, regex: bool) -> _LineMatcher:
     if regex:
         expression = _compiled(pattern)
 
@@ -240,11 +241,11 @@ def _looker(pattern: str, regex: bool) -> _Looker:
             match = expression.search(line)
             return -1 if match is None else match.start()
 
-        return _Looker(lambda data: True, at)
+        return _LineMatcher(lambda data: True, at)
     if not pattern:
         raise ValueError("an empty text is in every line: say what to look for")
     wanted = pattern.encode("utf-8", "surrogateescape")
-    return _Looker(lambda data: wanted in data, lambda line: line.find(pattern))
+    return _LineMatcher(lambda data: wanted in data, lambda line: line.find(pattern))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -256,7 +257,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"the regular expression {pattern!r} makes no sense: {error}") from None
 
 
-def _lines_with(path: str, look: _Looker) -> Iterator[tuple[int, str]]:
+def _lines_with(path: str, matcher: _LineMatcher) -> Iterator[tuple[int, str]]:
     try:
         handle = os.open(path, _OPEN_FILE)
     except OSError:
@@ -274,12 +275,12 @@ def _lines_with(path: str, look: _Looker) -> Iterator[tuple[int, str]]:
                 if not line:
                     return
                 number += 1
-                if look.may(line):
+                if matcher.may(line):
                     text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
-                    place = look.at(text)
+                    place = matcher.at(text)
                     if place >= 0:
                         yield number, _cut(text, place)
-                while line and not line.endswith(b"\n"):  # the rest of a line that is longer than anybody reads
+                while line and not line.endswith(b"\n"):  # the rest of a line that is too long
                     line = file.readline(_MAX_SEEN_LINE)
         except OSError:
             return
@@ -287,7 +288,7 @@ def _lines_with(path: str, look: _Looker) -> Iterator[tuple[int, str]]:
 
 def _cut(text: str, place: int) -> str:
     start = 0 if place < MAX_LINE // 2 else place - MAX_LINE // 4
-    # What is no UTF-8 is shown as such: the text is for reading, and has to cross a wire.
+    # Invalid UTF-8 is shown as such: the text is for people, and has to be encoded.
     return text[start : start + MAX_LINE].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -295,15 +296,15 @@ def _cut(text: str, place: int) -> str:
 
 
 def replace(paths: Sequence[str], pattern: str, replacement: str, regex: bool) -> list[tuple[str, int]]:
-    """Replace a text (or a regular expression) in these files; says where how often, where it was at all.
+    """Replace a text (or a regular expression) in these files. Returns the files with matches, and how many.
 
-    Each file is replaced whole or not at all, and keeps its mode. A link is not followed: it raises `OSError`, as does
-    everything else that is no file. Files that are no text are left alone.
+    Each file is replaced atomically and keeps its mode. A link is not followed: it raises `OSError`, like everything
+    else that is not a file. Files that are not text stay unchanged.
     """
     if not regex and not pattern:
         raise ValueError("an empty text is everywhere: say what to replace")
     expression = _compiled(pattern) if regex else None
-    for path in paths:  # before the first is changed
+    for path in paths:  # check all before the first is changed
         _check_file(path, os.lstat(path))
     done = []
     for path in paths:
@@ -362,24 +363,24 @@ def _write_whole(path: str, data: bytes, mode: int) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a file, a link, or a folder with all in it, however deep. Never follows links; a missing path raises.
+    """Remove a file, a link, or a folder with its contents, however deep. Never follows links. A missing path raises.
 
-    Folders that their owner may not write to are opened up first.
+    Folders that their owner may not write to are made writable first.
     """
     Removal().remove(path)
 
 
 class Removal:
-    """Removes trees, and counts the bytes on disk that this frees. A file with several names counts with its last."""
+    """Removes trees, and counts the bytes freed on disk. A file with several names counts with its last."""
 
     def __init__(self, deadline: float | None = None) -> None:
         self.freed = 0
         self._deadline = deadline
-        """By `time.monotonic`. After it, `remove` raises `TimeoutError` and leaves the rest where it is."""
+        """By `time.monotonic`. After it, `remove` raises `TimeoutError` and leaves the rest."""
         self._raised = 0
 
     def remove(self, path: str) -> None:
-        """As `remove_tree`."""
+        """Like `remove_tree`."""
         about = os.lstat(path)
         if not stat.S_ISDIR(about.st_mode):
             os.unlink(path)
@@ -387,7 +388,7 @@ class Removal:
             return
         root = _open_for_removal(None, path)
         try:
-            # What is too deep to hold open from top to bottom is moved up to the root, and comes next.
+            # Folders too deep to keep all their parents open are moved up to the root, and removed next.
             while True:
                 names = os.listdir(root)
                 if not names:
@@ -415,7 +416,7 @@ class Removal:
             self._count(about)
             return
         except OSError:
-            pass  # not empty, most likely; what else it is shows below
+            pass  # most likely not empty; any other reason shows below
         if depth > _DEEP:
             os.close(_open_for_removal(folder, name))  # a folder has to be writable to be moved
             self._raised += 1

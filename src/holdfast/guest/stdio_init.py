@@ -1,7 +1,6 @@
 """Process 1 of a box whose first stream is its own stdin and stdout: the guest, and beside it a bridge on these.
 
-So that nothing more has to be started in a box before it is of use. Later streams are bridges alone: started with
-`join`. Says nothing of what guest and bridge do.
+So nothing else has to be started before the box is usable. Later streams are bridges only, started with `join`.
 """
 
 import os

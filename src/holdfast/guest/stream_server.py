@@ -1,12 +1,13 @@
-"""Joins one byte stream, its stdin and stdout, to the guest of a box: for boxes that no descriptor can be passed into.
+"""Connects one byte stream, its stdin and stdout, to the guest of a box: for boxes that no descriptor can be passed
+into.
 
-The guest (init) passes descriptors and relays nothing. This program runs beside it, asks it on the host's behalf, and
-carries the bytes of those descriptors over the stream, many at once, none ahead of the reader's credit. It keeps
-nothing: a lost stream ends it, and with it every command that was run over it. Spawned processes go on; their output is
-in files of the box, where the next bridge finds it. `frames` has the form of the stream, `pumps` what its calls
-are made of, `output_log` the kept processes.
+The guest (init) passes descriptors and relays nothing. This program runs beside it, sends it requests of the host, and
+carries the data of the descriptors over the stream, many at once, none ahead of the reader's credit. It stores nothing:
+when the stream is lost it ends, and so does every command that was run over it. Spawned processes continue. Their
+output is in files of the box, where the next bridge finds it. `frames` has the format of the stream, `pumps` the parts
+of its calls, `output_log` the spawned processes.
 
-One thread. Started with `start` it becomes the guest instead, after making the place where bridges find it.
+One thread. With `start` it becomes the guest instead, after creating the folder where bridges find it.
 """
 
 import collections
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.guest import codec, frames, output_log
-    from holdfast.guest.pumps import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+    from holdfast.guest.pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
     import frames
     import output_log
-    from pumps import SOCKET, Asking, Call, Changes, Follow, Lost, Source, close_all
+    from pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
 
 _LISTENER = 3
 """Where the guest expects its listener."""
 _INPUT = 1 << 18
 _CHOKED = 1 << 20
-"""Bytes waiting for the host from which on nothing more is read for it."""
+"""Bytes waiting for the host above which no more is read for it."""
 _FULL = 8 << 20
-"""Bytes waiting for the host from which on its requests wait, too."""
+"""Bytes waiting for the host above which its requests wait, too."""
 _BUFFERS = 64
 _MAX_OWN = 256
 """Connections to the egress at once."""
@@ -50,14 +51,14 @@ _UP_SECONDS = 10.0
 
 
 class StreamServer:
-    """Everything of one stream."""
+    """One stream and its calls."""
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         self.incoming = incoming
         self.outgoing = outgoing
         self.epoll = select.epoll()
         self.sources_epoll = select.epoll()
-        """Of its own: while the host does not keep up, all of it is left alone at once."""
+        """A separate epoll, which is ignored as a whole while the host does not keep up."""
         self.watched: dict[int, Callable[[int], None]] = {}
         self.watched_sources: dict[int, Callable[[], None]] = {}
         self.steady: set[Source] = set()
@@ -70,7 +71,7 @@ class StreamServer:
         self.choked = False
         self.full = False
         self.received = b""
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         self.idle_since = time.monotonic()
         self.changes = Changes(self)
         os.set_blocking(incoming, False)
@@ -106,9 +107,11 @@ class StreamServer:
                 react()
 
     def run(self) -> None:
-        """Returns when the host has hung up."""
+        """Returns when the host has disconnected."""
         self.put(frames.GREETING)
-        register = Asking(self, {"op": "bridge", "looks": True}, (), lambda message, given: None, self.without_guest)
+        register = GuestRequest(
+            self, {"op": "bridge", "looks": True}, (), lambda message, descriptors: None, self.without_guest
+        )
         next_tick = time.monotonic() + _TICK
         try:
             while True:
@@ -137,7 +140,7 @@ class StreamServer:
         raise Lost("the guest has gone")
 
     def on_tick(self, now: float) -> None:
-        if now - self.heard > frames.SILENCE_SECONDS:
+        if now - self.received_at > frames.SILENCE_SECONDS:
             raise Lost("silence")
         for call in list(self.calls.values()):
             if call.deadline and now > call.deadline:
@@ -162,7 +165,7 @@ class StreamServer:
         self.put(frames.message_frames(call, message))
 
     def flush(self) -> None:
-        """Write what can be written; the rest waits, and what reads for it."""
+        """Write what can be written. The rest waits, and so do its sources."""
         blocked = False
         while self.unsent:
             buffers = [self.unsent[index] for index in range(min(len(self.unsent), _BUFFERS))]
@@ -207,7 +210,7 @@ class StreamServer:
             data = b""
         if not data:
             raise Lost("the host has hung up")
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         data = self.received + data if self.received else data
         head, size = frames.HEAD, frames.HEAD.size
         start = 0
@@ -278,14 +281,14 @@ class StreamServer:
             call.refuse(error.errno or errno.EIO, str(error.filename or ""))
 
     def pipe(self, ours: int) -> "tuple[int, int]":
-        """A pipe with as much room as an ordinary user gets; our end, 0 or 1, does not block."""
+        """Create a pipe as large as an ordinary user gets. Our end, 0 or 1, does not block."""
         ends = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ends[ours], False)
         widen(ends[0])
         return ends
 
     def exec(self, call: Call, request: "Any") -> None:
-        """A command that is run to its end, or (`acknowledge`) talked to until somebody hangs up."""
+        """Run a command to its end, or (`acknowledge`) as a channel until either side disconnects."""
         talk = bool(request.get("acknowledge"))
         theirs: list[int] = []
         try:
@@ -295,13 +298,13 @@ class StreamServer:
                 theirs.append((ends := self.pipe(0))[1])
                 call.source(stream, ends[0])
 
-            def on_message(message: bytes, given: "list[int]") -> None:
-                close_all(given)
+            def on_message(message: bytes, descriptors: "list[int]") -> None:
+                close_all(descriptors)
                 if talk and b"3:pids" in message[:16]:
                     self.send_message(call.number, message)
                     return
                 call.asked()
-                if talk:  # what it left behind may print on, until the host hangs up
+                if talk:  # processes that it left behind may print until the host disconnects
                     self.after(call, (2,), lambda: self.send_message(call.number, message))
                 else:
                     self.after(call, (1, 2), lambda: call.answer_raw(message, []))
@@ -311,7 +314,7 @@ class StreamServer:
             close_all(theirs)
 
     def after(self, call: Call, streams: "Sequence[int]", then: "Callable[[], None]") -> None:
-        """Do something when all that these streams hold now has gone to the host."""
+        """Call `then` after everything that these streams hold now has been sent to the host."""
         waiting = [call.sources[stream] for stream in streams if not call.sources[stream].ended]
 
         def one_ended(number: int) -> None:
@@ -328,8 +331,8 @@ class StreamServer:
     def pack(self, call: Call, request: "Any") -> None:
         ours, theirs = self.pipe(0)
 
-        def on_message(message: bytes, given: "list[int]") -> None:
-            close_all(given)
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
+            close_all(descriptors)
             call.asked()
             self.after(call, (0,), lambda: call.answer_raw(message, []))
 
@@ -350,7 +353,7 @@ class StreamServer:
     # --- files ---
 
     def open(self, call: Call, request: "Any") -> None:
-        """A file, or the part of it from `offset` on, `length` bytes at most."""
+        """Send a file, or the part from `offset` on, at most `length` bytes."""
 
         def on_file(descriptor: int, message: bytes) -> None:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -362,12 +365,12 @@ class StreamServer:
             self.send_message(call.number, message)
             self.stream_file(call, descriptor, request["length"])
             if request.get("looks"):
-                call.counts = False  # who only looks how the box is does not keep it awake
+                call.counts = False  # a request that only inspects the box does not keep it awake
 
         self.ask_for_one(call, request, on_file)
 
     def stream_file(self, call: Call, descriptor: int, length: "int | None", follow: bool = False) -> Source:
-        """A file to the host; the last word says how that went."""
+        """Send a file to the host. The final message tells the result."""
 
         def on_end(number: int) -> None:
             call.answer({"error": number, "about": ""} if number else {})
@@ -380,20 +383,20 @@ class StreamServer:
         return source
 
     def write(self, call: Call, request: "Any") -> None:
-        """A new file, which takes the place of the old one when the stream has ended."""
+        """Write a new file, which replaces the old one at the end of the stream."""
 
         def on_end(number: int) -> None:
             if number:
                 call.refuse(number, request["path"])
-            elif call.asking is not None:
-                call.asking.on_message = call.answer_raw
-                call.asking.send({"op": "commit"})
+            elif call.guest_request is not None:
+                call.guest_request.on_message = call.answer_raw
+                call.guest_request.send({"op": "commit"})
 
         sink = call.sink(0, on_end)
         self.ask_for_one(call, request, lambda descriptor, message: sink.attach(descriptor))
 
     def stdin(self, call: Call, request: "Any") -> None:
-        """Input for a spawned process."""
+        """Write to stdin of a spawned process."""
 
         def on_end(number: int) -> None:
             if number:
@@ -411,24 +414,24 @@ class StreamServer:
         self.ask_for_one(call, request, on_input)
 
     def ask_for_one(self, call: Call, request: "Any", then: "Callable[[int, bytes], None]") -> None:
-        """Ask the guest for a descriptor."""
+        """Request a descriptor from the guest."""
 
-        def on_message(message: bytes, given: "list[int]") -> None:
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
             answer = codec.decode(message)
             if "error" in answer or "unreachable" in answer:
-                call.answer_raw(message, given)
-            elif len(given) != 1:  # too many are on their way in this kernel: the guest cannot hand it out
-                close_all(given)
+                call.answer_raw(message, descriptors)
+            elif len(descriptors) != 1:  # too many descriptors are in flight in this kernel: the guest cannot pass it
+                close_all(descriptors)
                 call.refuse(errno.ETOOMANYREFS, "")
             else:
-                then(given[0], message)
+                then(descriptors[0], message)
 
         call.ask(request, (), on_message)
 
     # --- ports ---
 
     def connect(self, call: Call, request: "Any") -> None:
-        """To a port in the box; IPv6 where nobody listens on IPv4."""
+        """Connect to a port in the box, over IPv6 if nothing listens on IPv4."""
 
         def on_socket(descriptor: int, message: bytes) -> None:
             call.asked()
@@ -440,7 +443,7 @@ class StreamServer:
             self.unwatch(connection.fileno())
             number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number == 0:
-                call.say({})
+                call.send({})
                 self.relay(call, connection)
             elif request["ipv6"]:
                 call.refuse(number, "")
@@ -460,7 +463,7 @@ class StreamServer:
             connection.close()
 
     def relay(self, call: Call, connection: socket.socket) -> None:
-        """Both ways until the host hangs up."""
+        """Copy in both directions until the host disconnects."""
         connection.setblocking(False)
         call.on_close = lambda: self.close_socket(connection)
         call.counts = True
@@ -469,14 +472,14 @@ class StreamServer:
         sink.attach(os.dup(connection.fileno()), connection)
 
     def listen(self, call: Call, request: "Any") -> None:
-        """Connections to the egress, from now on: a call of its own for each."""
+        """Serve connections to the egress, with a separate call for each."""
 
         def on_listener(descriptor: int, message: bytes) -> None:
             call.asked()
             listener = socket.socket(fileno=descriptor)
             listener.setblocking(False)
             call.on_close = lambda: self.close_socket(listener)
-            call.say({"port": listener.getsockname()[1]})
+            call.send({"port": listener.getsockname()[1]})
             self.watch(listener.fileno(), select.EPOLLIN, lambda events: self.accept(listener))
 
         self.ask_for_one(call, request, on_listener)
@@ -506,45 +509,45 @@ class StreamServer:
     # --- processes that go on by themselves ---
 
     def spawn(self, call: Call, request: "Any") -> None:
-        descriptors = output_log.make(request)
+        files = output_log.make(request)
 
-        def on_message(message: bytes, given: "list[int]") -> None:
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
             if "error" in codec.decode(message):
                 output_log.forget(request["id"])
-            call.answer_raw(message, given)
+            call.answer_raw(message, descriptors)
 
         try:
-            call.ask(request, descriptors, on_message)
+            call.ask(request, files, on_message)
         finally:
-            close_all(descriptors)
+            close_all(files)
 
     def kept(self, call: Call, request: "Any") -> None:
-        """What is known of one process, or of all."""
+        """Report one spawned process, or all."""
         call.answer({"processes": output_log.describe(request["id"])})
 
     def output(self, call: Call, request: "Any") -> None:
-        """What a process printed, from `offset` on; with `follow`, until it has ended and all was read."""
+        """Send the output of a process, from `offset` on. With `follow`, until it has ended and all was sent."""
         descriptor = output_log.open_output(request["id"], request["stream"])
         os.lseek(descriptor, request["offset"], os.SEEK_SET)
         source = self.stream_file(call, descriptor, request["length"], request["follow"])
         if isinstance(source, Follow) and not source.ended:
-            # The guest answers when it has ended, or at once where it knows no such process: either way, that was all.
+            # The guest answers when the process has ended, or at once if it does not know it. Either way, that was all.
             completed = source.completed
-            call.asking = Asking(
+            call.guest_request = GuestRequest(
                 self,
                 {"op": "wait", "id": request["id"], "looks": True},
                 (),
-                lambda message, given: completed(),
+                lambda message, descriptors: completed(),
                 completed,
             )
 
     # --- looking at it ---
 
     def activity(self, call: Call, request: "Any") -> None:
-        """What goes on in the box, with what this bridge holds open in its name."""
+        """Report the activity in the box, including what this bridge has open for the host."""
 
-        def on_message(message: bytes, given: "list[int]") -> None:
-            close_all(given)
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
+            close_all(descriptors)
             answer = codec.decode(message)
             held = sum([each.counts for each in self.calls.values()])
             if "idle" in answer:
@@ -573,39 +576,40 @@ _OPERATIONS = {
 
 
 def widen(pipe: int) -> None:
-    """Fewer turns for the same bytes."""
+    """A larger pipe needs fewer turns for the same data."""
     try:
         fcntl.fcntl(pipe, 1031, 1 << 18)  # F_SETPIPE_SZ
     except OSError:
-        pass  # no pipe, or the user's share of pipe memory is taken: slower, not wrong
+        pass  # not a pipe, or the user's pipe memory is used up: that only costs speed
 
 
 def join(run: str) -> None:
-    """Be the bridge."""
+    """Run the bridge."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # what ends a box's processes politely needs us to say so
+        # stopping a box signals all its processes, but its answer passes through this one
+        signal.signal(number, signal.SIG_IGN)
     wait_for_guest(run)
     incoming, outgoing = os.dup(0), os.dup(1)
     widen(incoming)
     widen(outgoing)
     nothing = os.open("/dev/null", os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(nothing, 1)  # what anything prints by mistake is no frame
+    os.dup2(nothing, 1)  # so that nothing printed by mistake becomes a frame
     os.close(nothing)
     StreamServer(incoming, outgoing).run()
 
 
 def wait_for_guest(run: str) -> None:
-    """Find the guest, which may be about to come up."""
+    """Find the guest, which may be starting."""
     deadline = time.monotonic() + _UP_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.chdir(run)  # a path to a socket is short
+            os.chdir(run)  # so that the path of the socket is short
             connection.connect(SOCKET)
             return
         except OSError as error:
-            gone = select.select([0], [], [], 0.01)[0]  # the host says nothing before it is greeted
+            gone = select.select([0], [], [], 0.01)[0]  # the host sends nothing before the greeting
             if gone or time.monotonic() > deadline:
                 sys.exit("bridge: there is no guest: %s" % error.strerror)
         finally:
@@ -613,7 +617,7 @@ def wait_for_guest(run: str) -> None:
 
 
 def start(box: str, options: "list[str]") -> None:
-    """Be the guest: process 1."""
+    """Run the guest: process 1."""
     output_log.belong_to(box)
     try:
         os.unlink(SOCKET)
@@ -635,13 +639,13 @@ def start(box: str, options: "list[str]") -> None:
 
 def main(arguments: "list[str]") -> None:
     mode, *rest = arguments
-    told = dict([each.partition("=")[::2] for each in rest])
-    run = told.pop("run")
+    options = dict([each.partition("=")[::2] for each in rest])
+    run = options.pop("run")
     if mode == "start":
         os.makedirs(run, mode=0o700, exist_ok=True)
         os.chdir(run)
-        box = told.pop("box")
-        start(box, [name + "=" + value if value else name for name, value in told.items()])
+        box = options.pop("box")
+        start(box, [name + "=" + value if value else name for name, value in options.items()])
     else:
         join(run)
 

@@ -1,7 +1,7 @@
-"""A process of ours above one that was spawned: when that has ended, however, everything that it started is ended too.
+"""A supervisor process above one that was spawned. When that has ended, everything that it started is ended too.
 
-It is forked off the guest and executes nothing, so that it costs little. What the spawned process and its descendants
-leave behind falls to it, wherever they went: it needs no mark to find them by.
+It is forked from the guest and executes no program, so it is cheap. Orphans of the spawned process become its children
+wherever they went, so it finds all of them.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -16,18 +16,20 @@ else:
     import process_tree
 
 
-def tend(begin: "Callable[[], int]", tell: int) -> None:
-    """In a new child of the guest's. Starts a process, tells its number, and exits as it did, after all of its own."""
+def supervise(begin: "Callable[[], int]", writer: int) -> None:
+    """Runs in a new child of the guest. Starts a process, reports its pid, ends all its descendants, and exits as it
+    did."""
     _signal.set_wakeup_fd(-1)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     for number in (_signal.SIGINT, _signal.SIGHUP, _signal.SIGTERM):
-        _signal.signal(number, lambda number, frame: None)  # what is ignored, who is started would ignore too
+        # an ignored signal would be ignored in the started process too
+        _signal.signal(number, lambda number, frame: None)
     posix.setsid()
     process_tree.adopt_orphans()
     pid = begin()
-    # Who ends everything in a box asks the guest's children, where there is no namespace: pass it on.
+    # Without a namespace, ending a box signals the guest's children: pass it on.
     _signal.signal(_signal.SIGTERM, lambda number, frame: pass_on(pid, number))
-    posix.write(tell, b"%d" % pid)
+    posix.write(writer, b"%d" % pid)
     for name in posix.listdir("/proc/self/fd"):
         try:
             posix.close(int(name))
@@ -46,7 +48,7 @@ def pass_on(pid: int, number: int) -> None:
 
 
 def wait_for(pid: int) -> int:
-    """Until it has ended; others that fall to us meanwhile are seen off."""
+    """Wait until a process has ended, and reap other children meanwhile."""
     while True:
         ended, status = posix.waitpid(-1, 0)
         if ended == pid:

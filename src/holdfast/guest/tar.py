@@ -1,10 +1,10 @@
-"""Reads tar streams of strangers, entry by entry. Inside a box, and on the host.
+"""Reads untrusted tar streams, entry by entry. Used inside a box and on the host.
 
-Standard library only and importable alone. It speaks tar itself: `tarfile` takes longer to import than most trees take
-to unpack, holds on to every entry, reads headers of any length into memory, and believes what it reads.
+Standard library only, and importable alone. It does not use `tarfile`, which takes longer to import than most trees
+take to unpack, keeps every entry, reads headers of any length into memory, and trusts its input.
 
-Only reads: where entries go, and which are refused, is decided elsewhere. Names come out as checked components, none of
-which can climb.
+Only reads: the caller decides where entries go and which are refused. Names are returned as checked components, none of
+which is `..`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ BLOCK = 512
 PIECE = 1 << 18
 FILE, HARD_LINK, LINK, FOLDER = b"0", b"1", b"2", b"5"
 DEVICES = (b"3", b"4", b"6")
-"""Of characters, of blocks, and pipes."""
+"""Character devices, block devices, and pipes."""
 
 _KINDS = (FILE, HARD_LINK, LINK, FOLDER, *DEVICES)
 _MAX_EXTENSION = 1 << 20
-"""Bytes of one extended header. The largest that real archives have hold attributes that nobody takes."""
+"""Bytes of one extended header. Real archives with larger ones only contain attributes that are ignored."""
 _MAX_EXTENSIONS = 8
 """Extended headers before one entry."""
 _MAX_PADDING = 4 << 20
-"""Bytes that may follow the end of an archive: tar fills its last record."""
+"""Bytes that may follow the end of an archive: tar pads its last record."""
 _LATEST = 1 << 40
-"""Seconds: far beyond what file systems keep, far below what breaks the clock."""
+"""Seconds: far beyond what file systems store, far below what breaks the clock."""
 
 
 class BadArchive(ValueError):
-    """Not a tar archive, of a form that we do not know, or cut short."""
+    """Not a tar archive, an unsupported kind, or truncated."""
 
 
 class HostileArchive(BadArchive):
-    """Names a place outside of where it goes or a thing that has no place in an archive, or exceeds the limits."""
+    """Contains a path outside of its target or an entry that is not allowed, or exceeds the limits."""
 
 
 class Budget:
-    """How much is taken, of one archive or of several together, and what is left of that."""
+    """Limits on one archive or several together, and what is left of them."""
 
     def __init__(self, *, entries: int, size: int, name: int, depth: int, into: str) -> None:
         self._entries = entries
@@ -51,7 +51,7 @@ class Budget:
         self._into = into
 
     def take(self, name: bytes, size: int) -> None:
-        """One entry, and its bytes."""
+        """Count one entry and its bytes."""
         if not 0 <= size <= self._size:
             raise HostileArchive(f"{show(name)}: a size of {size}")
         self._entries_taken += 1
@@ -62,7 +62,8 @@ class Budget:
             raise HostileArchive(f"more than {self._size} bytes: make a smaller archive")
 
     def components(self, name: bytes) -> tuple[bytes, ...]:
-        """A name as the steps to it. Raises `HostileArchive` for one that is absolute, climbs, or is beyond sense."""
+        """Split a name into components. Raises `HostileArchive` if it is absolute, contains `..`, or exceeds the
+        limits."""
         if len(name) > self._name:
             raise HostileArchive(f"a name of {len(name)} bytes")
         if b"\0" in name:
@@ -79,7 +80,7 @@ class Budget:
         return parts
 
     def target(self, name: bytes) -> bytes:
-        """Where a link points, which may be anywhere."""
+        """Check the target of a link, which may be any path."""
         if not 0 < len(name) <= self._name or b"\0" in name:
             raise HostileArchive(f"{show(name)!r}: a link to what is no name")
         return name
@@ -93,16 +94,16 @@ class Entry:
     def __init__(self, kind: bytes, parts: tuple[bytes, ...], size: int, mode: int, modified: int) -> None:
         self.kind = kind
         self.parts = parts
-        """Its place, as components below the root. None of them is `..`, is empty or has a `/`."""
+        """Its path as components below the root. None is empty, is `..` or contains a `/`."""
         self.size = size
         self.mode = mode
         self.modified = modified
         self.target = b""
-        """Of a link: as it was written."""
+        """Of a link, as written."""
         self.source: tuple[bytes, ...] = ()
-        """Of a hard link: the place of the file, as components."""
+        """Of a hard link: the path of the file, as components."""
         self.records: dict[bytes, bytes] = {}
-        """All that its extended headers say."""
+        """Everything in its extended headers."""
 
     @property
     def shown(self) -> str:
@@ -110,7 +111,7 @@ class Entry:
 
 
 class Reader:
-    """Iterate it for entries; `content` reads that of the entry which came last. Reads to the end of the stream."""
+    """Iterates over entries. `content` reads that of the last entry. Reads to the end of the stream."""
 
     def __init__(self, read: Callable[[int], bytes], budget: Budget) -> None:
         self._read = read
@@ -138,7 +139,7 @@ class Reader:
             elif kind in (b"x", b"X"):
                 records.update(_records(self._extension(size)))
             elif kind == b"g":
-                self._extension(size)  # holds for the whole archive: nothing that we take
+                self._extension(size)  # applies to the whole archive, and is ignored
             else:
                 return self._entry(block, kind, size, {**long, **records})
         raise HostileArchive("an archive with more headers than files")
@@ -158,7 +159,7 @@ class Reader:
             raise BadArchive(f"{show(name)}: an entry of kind {kind!r}; make the archive without sparse files")
         if not parts and kind != FOLDER:
             raise HostileArchive(f"{show(name)!r}: an entry without a name")
-        # Files alone have content, but old archives put one behind hard links: skipped, within the same limit.
+        # Only files have content, but old archives put some after hard links: it is skipped, within the same limit.
         self._budget.take(name, size)
         self._left = size
         self._filling = -size % BLOCK
@@ -174,12 +175,12 @@ class Reader:
         return entry
 
     def content(self) -> bytes:
-        """Some of the content of the entry that was read last; empty at its end."""
+        """Returns some content of the last entry; none at its end."""
         if not self._left:
             return b""
         piece = self._read(min(self._left, PIECE))
         if not piece:
-            raise BadArchive("the archive is cut short")
+            raise BadArchive("the archive is truncated")
         self._left -= len(piece)
         return piece
 
@@ -201,13 +202,13 @@ class Reader:
         while length:
             piece = self._read(length)
             if not piece:
-                raise BadArchive("the archive is cut short")
+                raise BadArchive("the archive is truncated")
             pieces.append(piece)
             length -= len(piece)
         return b"".join(pieces)
 
     def _finish(self) -> None:
-        """Take what fills the last record, so that whoever writes the stream gets rid of it."""
+        """Read the padding of the last record, so that the writer can finish."""
         seen = 0
         while True:
             piece = self._read(PIECE)
@@ -219,7 +220,7 @@ class Reader:
 
 
 def show(name: bytes) -> str:
-    """A name for people: all of it can be printed."""
+    """Returns a printable name."""
     text = name[:200].decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
@@ -232,12 +233,12 @@ def _field(data: bytes) -> bytes:
 
 
 def _check_sum(block: bytes) -> None:
-    given = _parse(block[148:156], "checksum")
+    stored = _parse(block[148:156], "checksum")
     expected = sum(block[:148]) + sum(block[156:]) + 8 * 32
-    if given != expected:
+    if stored != expected:
         # Some old tars summed signed bytes.
         signed = expected - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
-        if given != signed:
+        if stored != signed:
             raise BadArchive("this is no tar archive, or a damaged one")
 
 
@@ -251,7 +252,7 @@ def _parse(data: bytes, what: str) -> int:
 
 
 def _decimal(data: bytes, what: str) -> int:
-    """A whole number of an extended header; fractions of a second are let go."""
+    """Returns a whole number of an extended header, without fractions of a second."""
     whole = data.split(b".", 1)[0]
     digits = whole[1:] if whole.startswith(b"-") else whole
     if not digits.isdigit() or len(digits) > 20:
@@ -260,7 +261,7 @@ def _decimal(data: bytes, what: str) -> int:
 
 
 def _records(data: bytes) -> dict[bytes, bytes]:
-    """The names and values of an extended header: `<length> <name>=<value>\\n`, again and again."""
+    """Parses an extended header: repeated `<length> <name>=<value>\\n`."""
     known: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):

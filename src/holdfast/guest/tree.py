@@ -1,11 +1,11 @@
-"""Trees of files as tar streams, both ways. Runs inside a box, and on the host with an archive that a box made.
+"""Packs and unpacks trees of files as tar streams. Runs inside a box, and on the host with archives from boxes.
 
-Standard library only and importable with `tar` alone, which reads the streams. An archive is never believed: every
-place is walked one component at a time from the target, never through a link, so nothing that an archive (or anybody
-beside it) puts there can lead a later entry outside.
+Standard library only; needs only `tar`, which reads the streams. An archive is untrusted: every path is walked one
+component at a time from the target, never through a link, so nothing that an archive or another process puts there can
+lead a later entry outside.
 """
 
-# Everything here is relative to a folder that is held open, which pathlib cannot do; imports cost time in a box.
+# Everything here is relative to an open folder, which pathlib does not support. Imports cost time in a box.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or __package__:
     from holdfast.guest import tar
     from holdfast.guest.tar import BLOCK, PIECE, BadArchive, HostileArchive, show
-else:  # in a box, where the guest is no package
+else:  # in a box, the guest is not a package
     sys.path.insert(0, __file__.rpartition("/")[0])
     import tar
     from tar import BLOCK, PIECE, BadArchive, HostileArchive, show
@@ -34,11 +34,11 @@ __all__ = (
 
 MAX_ENTRIES = 1_000_000
 MAX_BYTES = 64 << 30
-"""Bytes of all files in an archive together."""
+"""Bytes of all files in an archive."""
 MAX_NAME = 4096
-"""Bytes of a name, or of where a link points."""
+"""Bytes of a name or a link target."""
 MAX_DEPTH = 512
-"""Folders in one another. Keeps the walk to an entry short."""
+"""Levels of nested folders. Keeps the walk to an entry short."""
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAKE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,11 +49,11 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def pack(path: str, out: BinaryIO) -> None:
-    """Write a file or folder as a tar stream: a folder's content under `./`, a file under its own name.
+    """Write a file or folder as a tar stream: a folder's contents under `./`, a file under its own name.
 
-    Links are stored as links; sockets, pipes and devices are left out. A file that shrinks while it is read is filled
-    up with zeros, one that grows is cut, one that vanishes is left out. One that may not be read raises `OSError`.
-    Times are kept to the second.
+    Links are stored as links. Sockets, pipes and devices are left out. A file that shrinks meanwhile is padded with
+    zeros, one that grows is cut, one that disappears is left out. One that cannot be read raises `OSError`. Times are
+    stored in seconds.
     """
     about = os.lstat(path)
     packing = _Packing(out)
@@ -78,7 +78,7 @@ class _Packing:
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._linked: dict[tuple[int, int], bytes] = {}
-        """Under which name a file with several names was stored first."""
+        """The first name under which a file with several names was stored."""
 
     def folders(self, root: int) -> None:
         self._header(b"./", b"5", os.fstat(root))
@@ -88,7 +88,7 @@ class _Packing:
             try:
                 folder = walk(root, inner.split(b"/") if inner else [])
             except (FileNotFoundError, NotADirectoryError, HostileArchive):
-                continue  # gone, or no folder any more
+                continue  # deleted, or no longer a folder
             except OSError as error:
                 raise _named(error, inner) from None
             try:
@@ -97,7 +97,7 @@ class _Packing:
                 os.close(folder)
 
     def _folder(self, folder: int, inner: bytes) -> list[bytes]:
-        """Pack what is in a folder. Returns the folders in it, the last one first."""
+        """Pack the contents of a folder. Returns its subfolders, last one first."""
         below = []
         try:
             names = sorted(map(os.fsencode, os.listdir(folder)))
@@ -125,10 +125,10 @@ class _Packing:
             elif stat.S_ISREG(about.st_mode):
                 self._file(folder, name, stored)
         except FileNotFoundError:
-            pass  # gone since it was listed
+            pass  # deleted since it was listed
         except OSError as error:
             if stat.S_ISLNK(about.st_mode) and error.errno == errno.EINVAL:
-                return  # no link any more
+                return  # no longer a link
             raise _named(error, stored) from None
 
     def _file(self, folder: int, name: bytes, stored: bytes) -> None:
@@ -136,7 +136,7 @@ class _Packing:
             file = os.open(name, _OPEN_FILE, dir_fd=folder)
         except OSError as error:
             if _is_link(folder, name):
-                return  # put there since it was listed: as if it had not been there
+                return  # created since it was listed: ignored
             raise error
         try:
             about = os.fstat(file)
@@ -178,11 +178,11 @@ class _Packing:
 
 
 def _block(name: bytes, kind: bytes, size: int, mode: int = 0o644, modified: int = 0, target: bytes = b"") -> bytes:
-    """One header block, as GNU tar writes them: the form without a limit on names, sizes and times."""
+    """Returns one header block as GNU tar writes it, without limits on names, sizes and times."""
     fields = (
         name.ljust(100, b"\0"),
         _number(mode, 8),
-        _number(0, 8),  # the owner is whoever unpacks it
+        _number(0, 8),  # the owner is the user that unpacks it
         _number(0, 8),
         _number(size, 12),
         _number(modified, 12),
@@ -204,12 +204,12 @@ def _number(value: int, width: int) -> bytes:
 
 def _write(out: BinaryIO, data: bytes) -> None:
     written = out.write(data)
-    if written is not None and written < len(data):  # a raw stream takes what it can
+    if written is not None and written < len(data):  # a raw stream may accept only a part
         view = memoryview(data)
         while written < len(data):
             more = out.write(view[written:])
             if not more:
-                raise BlockingIOError("the stream that the archive goes to does not wait; give one that blocks")
+                raise BlockingIOError("the output stream of the archive does not block; use one that does")
             written += more
 
 
@@ -225,16 +225,15 @@ def unpack(
     max_name: int = MAX_NAME,
     links: str = "inside",
 ) -> None:
-    """Unpack a tar stream into a folder, which is made where it is missing. Reads the stream to its end.
+    """Unpack a tar stream into a folder, which is created if it is missing. Reads the stream to its end.
 
-    Raises `HostileArchive` for what would be outside of the folder (absolute names, `..`, ways through a link, hard
-    links and links to there), for devices and pipes, and for what exceeds the limits; `BadArchive` for what is no
-    archive or is cut short; `OSError` for what the disk refuses. What was unpacked before that stays: whoever wants
-    all or nothing uses `unpack_item`. Files that are there are replaced; folders that are there keep their mode.
-    Setuid, setgid and sticky bits are dropped.
+    Raises `HostileArchive` for what would be outside of the folder (absolute names, `..`, paths through a link, hard
+    links and links to there), for devices and pipes, and for exceeded limits; `BadArchive` for an invalid or truncated
+    archive; `OSError` for what the disk refuses. Entries unpacked before that stay; `unpack_item` is atomic. Existing
+    files are replaced, and existing folders keep their mode. Setuid, setgid and sticky bits are dropped.
 
-    `links="anywhere"` also takes links that point outside, for where that harms nobody but the owner of the archive:
-    inside a box. They are made, and still never followed.
+    `links="anywhere"` also allows links that point outside, where that harms only the owner of the archive: inside a
+    box. They are created, and still never followed.
     """
     made = not os.path.lexists(target)
     os.makedirs(target, mode=0o755, exist_ok=True)
@@ -261,9 +260,9 @@ def unpack_item(
     max_name: int = MAX_NAME,
     links: str = "inside",
 ) -> None:
-    """The inverse of `pack`: the file or folder in the archive appears as `target`, whole or not at all.
+    """The inverse of `pack`: the file or folder in the archive appears as `target`, completely or not at all.
 
-    `target` must not be there yet. Raises what `unpack` raises.
+    `target` must not exist. Raises what `unpack` raises.
     """
     if os.path.lexists(target):
         raise FileExistsError(17, "there is something already", target)
@@ -302,7 +301,7 @@ def unpack_item(
             os.close(root)
         if os.path.lexists(target):
             raise FileExistsError(17, "there is something already", target)
-        # A folder that nobody may write to cannot be moved to another parent.
+        # A folder without write permission cannot be moved to another parent.
         mode = stat.S_IMODE(os.lstat(inner).st_mode)
         held = os.path.isdir(inner) and not os.path.islink(inner) and mode & 0o700 != 0o700
         if held:
@@ -329,7 +328,7 @@ class _Unpacking:
         self._base = base
         self._walker = Walker(root, self._open_or_make)
         self._made: dict[tuple[bytes, ...], tuple[int, int] | None] = {}
-        """Folders made here, with the mode and time that they get in the end: until then they must be writable."""
+        """Folders created here, with their final mode and time: until the end they must be writable."""
 
     def close(self) -> None:
         self._walker.close()
@@ -409,7 +408,7 @@ class _Unpacking:
             os.close(source)
 
     def finish(self) -> None:
-        """Give the folders made here their modes and times, the deepest first."""
+        """Set the modes and times of the folders created here, deepest first."""
         self.close()
         for parts in sorted(self._made, key=len, reverse=True):
             wanted = self._made[parts]
@@ -425,10 +424,10 @@ class _Unpacking:
 
 
 def stays_inside(target: bytes, depth: int) -> bool:
-    """Whether a link in a folder at this depth can only lead to places below the root.
+    """Whether a link in a folder at this depth can only lead to paths below the root.
 
-    `..` counts only in front, where it starts from the folder that the link really is in. After a name it would start
-    from wherever that name leads, which may be a link that is put there later.
+    `..` is allowed only at the start, where it refers to the folder of the link. After a name it would refer to where
+    that name leads, which may be a link created later.
     """
     if target.startswith(b"/"):
         return False
@@ -443,7 +442,7 @@ def stays_inside(target: bytes, depth: int) -> bool:
 
 
 class Walker:
-    """Opens folders below another, and keeps the last one open: what follows is mostly in there, too."""
+    """Opens folders below another, and keeps the last one open, since the next entry is mostly in it too."""
 
     def __init__(self, root: int, step: Callable[[int, Sequence[bytes]], int]) -> None:
         self._root = root
@@ -452,7 +451,7 @@ class Walker:
         self._parts: tuple[bytes, ...] = ()
 
     def to(self, parts: tuple[bytes, ...]) -> int:
-        """The folder at this place, open. Valid until the next call."""
+        """Returns the open folder at this path. Valid until the next call."""
         if self._at is None or self._parts != parts:
             self.close()
             self._at, self._parts = walk(self._root, parts, self._step), parts
@@ -465,17 +464,17 @@ class Walker:
 
 
 def open_folder(folder: int, parts: Sequence[bytes]) -> int:
-    """One step of a walk: open the last of these, which is in this folder. Raises `HostileArchive` for a link."""
+    """One step of a walk: open the last component, which is in this folder. Raises `HostileArchive` for a link."""
     try:
         return os.open(parts[-1], OPEN_FOLDER, dir_fd=folder)
     except OSError as error:
         if _is_link(folder, parts[-1]):
-            raise HostileArchive(f"{show(parts[-1])}: a way through a link") from None
+            raise HostileArchive(f"{show(parts[-1])}: a path through a link") from None
         raise error
 
 
 def walk(root: int, parts: Sequence[bytes], step: Callable[[int, Sequence[bytes]], int] = open_folder) -> int:
-    """Open the folder at this place below another, through folders alone."""
+    """Open the folder at this path below another, passing only through folders."""
     at = os.open(".", OPEN_FOLDER, dir_fd=root)
     try:
         for number in range(len(parts)):
@@ -501,7 +500,7 @@ def _is_link(folder: int, name: bytes) -> bool:
 
 
 def _clear(folder: int, name: bytes) -> None:
-    """Make room for a new file: what is there loses this name and keeps its content, whoever else may have it."""
+    """Remove this name. The content stays if it has other names."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

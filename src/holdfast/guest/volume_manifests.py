@@ -1,13 +1,14 @@
-"""Manifests on a volume: read, and written by who knows the newest. Runs inside a box, as a program of its own.
+"""Reads and writes manifests on a volume. A write succeeds only for the newest revision. Runs as a program inside a
+box.
 
-Standard library only and importable alone. Other boxes write to the same volume, so nothing on it is believed: every
-folder is opened from the one above it and never through a link, and a file counts only where it is one.
+Standard library only, and importable alone. Other boxes write to the same volume, so it is untrusted: every folder is
+opened from its parent and never through a link, and only plain files count.
 
-Standard input is a line of JSON (`{op, root, folders, name, revision}`), and after it the content to be written.
-Standard output is a line of JSON, and after it the file that was asked for.
+Standard input is a line of JSON (`{op, root, folders, name, revision}`), followed by the content to write. Standard
+output is a line of JSON, followed by the requested file.
 """
 
-# Everything here is relative to a folder that is held open, which pathlib cannot do; imports cost time in a box.
+# Everything here is relative to an open folder, which pathlib does not support. Imports cost time in a box.
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _LOCK = ".lock"
 
 
 class Damaged(Exception):
-    """What is there is no manifest."""
+    """The file is not a manifest."""
 
 
 def main() -> None:
@@ -103,7 +104,8 @@ def _open(root: str, folders: list[str], *, make: bool) -> int:
 
 
 def _lock(folder: int) -> int:
-    """Held until it is closed. Who holds it for ever keeps others from writing, and never makes them wait for ever."""
+    """Held until it is closed. A process that never closes it keeps others from writing, but they do not wait for
+    ever."""
     file = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=folder)
     until = time.monotonic() + _LOCK_SECONDS
     while True:

@@ -1,6 +1,6 @@
-"""Building images: from a recipe, step by step in a box, or a Debian system from its packages.
+"""Builds images: from a recipe, step by step in a box, or a Debian system from its packages.
 
-Knows boxes, images and snapshots by their contracts only: a `Workshop` gives them.
+Uses boxes, images and snapshots only through their contracts, which a `Workshop` provides.
 """
 
 from holdfast.api.progress import Progress, Silent

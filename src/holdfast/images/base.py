@@ -1,4 +1,5 @@
-"""What `holdfast/base` is: a system that agents find their tools on. Built from packages on the user's own machine."""
+"""The contents of `holdfast/base`: a system with the tools that agents need. Built from packages on the user's
+machine."""
 
 from __future__ import annotations
 
@@ -35,11 +36,11 @@ PACKAGES: Final = (
     "zip",
     "zstd",
 )
-"""Beside what every Debian or Ubuntu system has."""
+"""In addition to what every Debian or Ubuntu system has."""
 
 ENV: Final = {
-    # The system's Python is the image's own: there is nothing for pip to spare, and nobody but root.
+    # The system's Python is only for this image, and root is the only user, so pip may change it.
     "PIP_BREAK_SYSTEM_PACKAGES": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
 }
-"""Beside what every image of a distribution has."""
+"""In addition to what every image of a distribution has."""

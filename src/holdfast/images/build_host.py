@@ -1,6 +1,6 @@
-"""Where images are built: boxes, snapshots and images of one provider, as a build needs them.
+"""Where images are built: boxes, snapshots and images of one provider.
 
-A provider in this process is one, and so is a server, by its client (`holdfast.client.image_build`).
+Implemented by a provider in this process, and by a server through its client (`holdfast.client.image_build`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.api.images import Image, ImageConfig
 from holdfast.boxes.provider import Provider
 
 BUILD: Final = "image-build"
-"""Label of what a build makes: the hash of the step that a snapshot is the end of, or of all that made an image."""
+"""Label: the hash of the step that a snapshot is the result of, or of everything that an image was built from."""
 BUILD_OF: Final = "image-build-of"
 """Label: the name of the image."""
 _IDLE_SECONDS: Final = 900
-"""A build that was killed leaves a box: after so long it ends by itself."""
+"""A build that was killed leaves a box, which is deleted after this idle time."""
 _OUTPUT: Final = 64 * 1024
 
 
@@ -51,7 +51,7 @@ class Workshop(Protocol):
 
 
 def build_spec(workshop: Workshop, image: str, network: NetworkPolicy, name: str) -> BoxSpec:
-    """The box that an image is built in."""
+    """Returns the spec of the box that an image is built in."""
     return BoxSpec(
         provider=workshop.provider,
         image=image,
@@ -64,11 +64,11 @@ def build_spec(workshop: Workshop, image: str, network: NetworkPolicy, name: str
 
 @contextlib.asynccontextmanager
 async def for_a_while(box: Box) -> AsyncIterator[Box]:
-    """A box that is deleted in the end, however it ends."""
+    """Yields a box and deletes it at the end, whatever happens."""
     try:
         yield box
     except BaseException:
-        # What failed matters more than a box that is left: it ends by itself when idle.
+        # The original error matters more than the box, which is deleted when it has been idle.
         with contextlib.suppress(BoxError):
             await box.delete()
         raise
@@ -85,7 +85,7 @@ async def image_or_none(workshop: Workshop, name: str) -> Image | None:
 
 
 class LastOutput:
-    """The end of what a command printed, both streams as they came."""
+    """The end of a command's output, both streams in order of arrival."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -100,7 +100,7 @@ class LastOutput:
 
 
 class ProviderWorkshop:
-    """A provider in this process. Owns nothing: whoever opened the provider closes it."""
+    """A provider in this process. Does not own the provider."""
 
     def __init__(self, provider: Provider) -> None:
         if provider.images is None:

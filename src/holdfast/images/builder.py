@@ -1,7 +1,7 @@
-"""Builds an image by a plan: in a box, step by step, with a snapshot after each, which is the cache.
+"""Builds an image by a plan: in a box, step by step, with a snapshot after each as the cache.
 
-A build begins after the last step that was done before. A step that fails leaves nothing: the box is deleted, the
-snapshots of the steps before it stay, and the next build goes on there.
+A build starts after the last cached step. If a step fails, the box is deleted, the snapshots of earlier steps stay, and
+the next build continues there.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ async def build(
     cache: bool = True,
     labels: Mapping[str, str] | None = None,
 ) -> Image:
-    """The image, under this name. Without the cache every step is done, and its snapshot replaces the one there was.
+    """Build the image under this name. Without the cache every step is run, and its snapshot replaces the old one.
 
-    `labels` are kept with the image beside the build's own.
+    `labels` are stored with the image, in addition to the build's own.
     """
     if cache and (image := await image_or_none(workshop, name)) and _is_made_so(image, plan, labels or {}):
         for step in plan.steps:
@@ -49,14 +49,14 @@ async def build(
     snapshot = known[plan.steps[done - 1].hash].id if done else None
     if snapshot is None or done < len(plan.steps):
         snapshot = await _work(workshop, plan, done, snapshot, name, network, progress)
-    told = {**(labels or {}), BUILD: plan.hash, BUILD_OF: name}
-    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=told)
+    image_labels = {**(labels or {}), BUILD: plan.hash, BUILD_OF: name}
+    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=image_labels)
     await forget(workshop, name, keep={step.hash for step in plan.steps}, latest=snapshot)
     return image
 
 
 async def forget(workshop: Workshop, name: str, *, keep: set[str], latest: str | None = None) -> None:
-    """Snapshots of steps that the recipe does not have any more, and doubles of those that it has."""
+    """Delete snapshots of steps that the recipe no longer has, and duplicates."""
     newest = {hash: snapshot.id for hash, snapshot in _by_hash(await workshop.snapshots()).items()}
     for snapshot in await workshop.snapshots():
         hash = snapshot.labels.get(BUILD, "")
@@ -76,7 +76,7 @@ async def _work(
     network: NetworkPolicy,
     progress: Progress,
 ) -> str:
-    """Do the steps that are left; the id of the last one's snapshot."""
+    """Run the remaining steps. Returns the snapshot id of the last one."""
     spec = build_spec(workshop, plan.base.name, network, name)
     begun = workshop.create(spec) if snapshot is None else workshop.restore(snapshot, spec)
     async with for_a_while(await begun) as box:
@@ -85,7 +85,7 @@ async def _work(
             await _perform(box, step, plan, network, progress)
             snapshot = (await box.snapshot(labels={BUILD: step.hash, BUILD_OF: name})).id
             progress.end()
-        if snapshot is None:  # a recipe without steps: another name, or other variables
+        if snapshot is None:  # a recipe without steps: only another name or other variables
             snapshot = (await box.snapshot(labels={BUILD: plan.hash, BUILD_OF: name})).id
     return snapshot
 
@@ -144,5 +144,5 @@ def _is_made_so(image: Image, plan: Plan, labels: Mapping[str, str]) -> bool:
 
 
 def _by_hash(snapshots: list[Snapshot]) -> dict[str, Snapshot]:
-    """The newest of each."""
+    """Returns the newest snapshot of each hash."""
     return {snapshot.labels[BUILD]: snapshot for snapshot in snapshots if BUILD in snapshot.labels}

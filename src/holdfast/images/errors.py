@@ -1,4 +1,4 @@
-"""What can go wrong while an image is built. Each says what to do next."""
+"""The errors of building an image. Each has a hint on what to do next."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from holdfast.api.errors.boxes import BoxError
 
 
 class InvalidRecipe(BoxError):
-    """A recipe that cannot be read, or that makes no sense."""
+    """A recipe that cannot be read, or is invalid."""
 
     status = 422
     code = "invalid_recipe"
 
 
 class StepFailed(BoxError):
-    """A command of a recipe failed. What it printed last is kept here; nothing of the step is."""
+    """A command of a recipe failed. Contains its last output; none of the step's files are kept."""
 
     status = 500
     code = "step_failed"
@@ -24,35 +24,35 @@ class StepFailed(BoxError):
 
 
 class NoSources(BoxError):
-    """Nothing says where packages come from."""
+    """No source of packages is known."""
 
     status = 422
     code = "no_package_sources"
 
 
 class NotVerified(BoxError):
-    """What a mirror sent is not signed by anybody that this machine trusts, or is not what was signed."""
+    """The data of a mirror has no trusted signature, or does not match what was signed."""
 
     status = 500
     code = "not_verified"
 
 
 class MirrorFailed(BoxError):
-    """A mirror did not give what it should have."""
+    """A mirror did not deliver what it should have."""
 
     status = 500
     code = "mirror_failed"
 
 
 class Unresolvable(BoxError):
-    """Some packages cannot be had together, or at all."""
+    """Some packages cannot be installed together, or at all."""
 
     status = 422
     code = "unresolvable"
 
 
 class BadPackage(BoxError):
-    """A package that is broken, or that reaches for what is not its own."""
+    """A package that is damaged, or that contains paths outside of its own."""
 
     status = 500
     code = "bad_package"

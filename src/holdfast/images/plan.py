@@ -1,6 +1,6 @@
-"""The steps of a recipe, each with a hash of all that it depends on: what came before, and what it reads.
+"""The steps of a recipe, each with a hash of everything that it depends on: earlier steps, and the files it reads.
 
-Two steps of one hash leave the same files, as far as anybody can tell without doing them again.
+Two steps with the same hash are assumed to have the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.images.errors import InvalidRecipe
 from holdfast.images.recipe import Command, Recipe
 
 _FORMAT: Final = 1
-"""Of how steps are done: another one does not find the snapshots of this one."""
+"""Version of how steps are run. Another version does not use the snapshots of this one."""
 _MOST_FILES: Final = 200_000
 _SHOWN: Final = 60
 
@@ -102,12 +102,12 @@ class Plan:
     config: ImageConfig
     """Of the image, and of every step."""
     hash: str
-    """Of all of it."""
+    """Of everything."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_plan(recipe: Recipe, base: Image, folder: Path) -> Plan:
-    """`folder` is where the recipe's files come from. Reads them; raises `InvalidRecipe` where one is not there."""
+    """`folder` contains the recipe's files, which are read. Raises `InvalidRecipe` if one is missing."""
     env = {**base.config.env, **recipe.env}
     workdir = recipe.workdir or base.config.workdir
     config = ImageConfig(env, workdir, base.config.user)
@@ -129,7 +129,7 @@ def make_plan(recipe: Recipe, base: Image, folder: Path) -> Plan:
 
 
 def contents_of(source: Path) -> Iterator[list[Any]]:
-    """Everything that a file or folder would bring into a box: names, kinds, modes and what is in them."""
+    """Yields everything that a file or folder would bring into a box: names, kinds, modes and contents."""
     for number, (name, path) in enumerate(_walk(source)):
         if number >= _MOST_FILES:
             raise InvalidRecipe(f"{source} has more than {_MOST_FILES} files", hint="name the parts that are needed")
@@ -162,14 +162,16 @@ def _walk(source: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _inside(folder: Path, source: str) -> Path:
-    """Links are followed before it is decided: a recipe of somebody else takes nothing from beside its folder."""
+    """Follows links before checking, so that a recipe from another person takes nothing from outside its folder."""
     root = folder.resolve()
     try:
         path = (root / source).resolve(strict=True)
     except (OSError, RuntimeError):
-        raise InvalidRecipe(f"there is no {source} in {folder}", hint="paths begin at the recipe's folder") from None
+        raise InvalidRecipe(
+            f"there is no {source} in {folder}", hint="paths are relative to the recipe's folder"
+        ) from None
     if not path.is_relative_to(root):
-        raise InvalidRecipe(f"{source} leads out of {folder}", hint="copy it there: a recipe takes no other files")
+        raise InvalidRecipe(f"{source} leads out of {folder}", hint="copy it there: a recipe cannot use other files")
     return path
 
 

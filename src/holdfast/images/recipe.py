@@ -44,7 +44,7 @@ Command = tuple[str, ...]
 class Group:
     packages: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    """Paths in the image, and where each comes from: below the recipe's folder."""
+    """Paths in the image, and their sources below the recipe's folder."""
     commands: tuple[Command, ...] = ()
 
 
@@ -84,7 +84,7 @@ def parse_recipe(text: str) -> Recipe:
         raise InvalidRecipe(f"this is not TOML: {error}") from None
     _only(document, _KEYS, "a recipe")
     if "base" not in document:
-        raise InvalidRecipe("a recipe says which image it begins with", hint='base = "holdfast/base"')
+        raise InvalidRecipe("a recipe names the image that it starts from", hint='base = "holdfast/base"')
     steps = document.get("steps", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps) or len(steps) > _MOST:
         raise InvalidRecipe("steps are tables", hint="[[steps]], then packages, files or commands below it")
@@ -105,7 +105,7 @@ def parse_recipe(text: str) -> Recipe:
 def _group(document: Mapping[str, Any]) -> Group:
     packages = _texts(document.get("packages", []), "packages", '["git", "curl"]')
     for package in packages:
-        # They become arguments of a package manager: one that begins with a dash would be an option.
+        # They become arguments of a package manager, where a leading dash would make an option.
         if not _PACKAGE.fullmatch(package):
             raise InvalidRecipe(f"{package!r} names no package")
     files = document.get("files", {})
@@ -183,7 +183,7 @@ def _source(value: Any, target: str) -> str:
     plain = isinstance(value, str) and value and "\0" not in value and not value.startswith(("/", "~"))
     if not plain or ".." in PurePosixPath(value).parts:
         raise InvalidRecipe(
-            f"{target} = {value!r}: files come from the recipe's folder", hint="a path from there, without .."
+            f"{target} = {value!r}: files must be in the recipe's folder", hint="a path from there, without .."
         )
     return str(value)
 

@@ -1,4 +1,4 @@
-"""Tar archives written piece by piece, without a file: headers, contents and their padding."""
+"""Writes tar archives piece by piece, without a file: headers, contents and padding."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def padding(size: int) -> bytes:
 
 
 def whole(name: str, data: bytes, mode: int = 0o644) -> bytes:
-    """A small file."""
+    """Returns a small file."""
     return header(name, len(data), mode=mode) + data + padding(len(data))
 
 
 async def from_disk(name: str, path: Path, size: int) -> AsyncIterator[bytes]:
-    """A file on disk that is known to have this size."""
+    """Yields a file on disk, which is known to have this size."""
     yield header(name, size)
     with path.open("rb") as file:
         while piece := await asyncio.to_thread(file.read, _PIECE):

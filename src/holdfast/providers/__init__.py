@@ -1,1 +1,1 @@
-"""Providers: each makes boxes of one kind. One module or folder each; nothing above names one but the registry."""
+"""Providers: each creates boxes of one kind, in its own module or folder. Only the registry names them."""

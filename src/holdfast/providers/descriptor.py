@@ -66,9 +66,9 @@ class ProviderDescriptor:
     warning: str | None = None
     """Shown when a server starts with a provider that had to be enabled."""
 
-    def is_offered(self, given: Mapping[str, Any]) -> bool:
-        return self.opt_in is None or bool(given.get(self.opt_in))
+    def is_offered(self, chosen: Mapping[str, Any]) -> bool:
+        return self.opt_in is None or bool(chosen.get(self.opt_in))
 
-    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def values(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the value of each of its settings, given or default."""
-        return {each.name: given.get(each.name, each.default) for each in self.settings}
+        return {each.name: chosen.get(each.name, each.default) for each in self.settings}

@@ -25,8 +25,8 @@ from holdfast.providers.steps import Check, take_step
 _PING_SECONDS: Final = 10.0
 
 
-class Keeper(Protocol):
-    """The operations of a provider on one of its boxes."""
+class Lifecycle(Protocol):
+    """Changes the boxes of a provider. Each box is handed it, and not the provider."""
 
     async def stop_box(self, id: str) -> None: ...
 
@@ -45,7 +45,7 @@ class Keeper(Protocol):
     async def open_guest_api(self, id: str) -> None: ...
 
 
-class Asked(Protocol):
+class Guest(Protocol):
     """Sends requests to a guest and returns its answers."""
 
     async def ask(self, message: dict[str, Any], *, seconds: float | None = ...) -> dict[str, Any]: ...
@@ -67,9 +67,9 @@ class Processes(Protocol):
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
-        looks: bool = False,
+        probe: bool = False,
     ) -> Completed:
-        """With `looks`, the command only tests the box and does not count as work."""
+        """With `probe`, the command only tests the box and does not count as work."""
 
     async def channel(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Channel:
         """Returns once the command runs."""
@@ -108,19 +108,21 @@ class ResourceUsage:
 
 
 class GuestBox(Box):
-    """Subclasses define how the guest is reached, and implement `connect`, `power` and `_way_in`.
+    """Subclasses define how the guest is reached, and implement `connect`, `power` and `_connection_checks`.
 
     They own no connection that outlives a call, so closing a handle closes nothing.
     """
 
-    def __init__(self, info: BoxInfo, keeper: Keeper, guest: Asked, processes: Processes, looking: Processes) -> None:
-        """`guest` and `looking` do not wake the box. `processes` does: it serves callers that work in the box."""
+    def __init__(
+        self, info: BoxInfo, lifecycle: Lifecycle, guest: Guest, processes: Processes, probe_processes: Processes
+    ) -> None:
+        """`guest` and `probe_processes` do not wake the box. `processes` does, for callers that work in the box."""
         self.id = info.id
         self.info = info
-        self._keeper = keeper
+        self._lifecycle = lifecycle
         self._guest = guest
         self._processes = processes
-        self._looking = looking
+        self._probe_processes = probe_processes
 
     @abstractmethod
     def own_environment(self) -> Mapping[str, str]:
@@ -131,7 +133,7 @@ class GuestBox(Box):
         """Returns the default folder of commands."""
 
     @abstractmethod
-    def _way_in(self) -> Sequence[tuple[str, Check]]:
+    def _connection_checks(self) -> Sequence[tuple[str, Check]]:
         """Returns the named checks that `ping` runs before it asks the guest."""
 
     # --- processes ---
@@ -209,32 +211,32 @@ class GuestBox(Box):
         )
 
     async def set_network(self, policy: NetworkPolicy) -> None:
-        await self._keeper.set_network(self.id, policy)
+        await self._lifecycle.set_network(self.id, policy)
 
     async def open_guest_api(self) -> str:
-        await self._keeper.open_guest_api(self.id)
+        await self._lifecycle.open_guest_api(self.id)
         return GUEST_API_URL
 
     # --- lifecycle ---
 
     async def stop(self) -> None:
-        await self._keeper.stop_box(self.id)
+        await self._lifecycle.stop_box(self.id)
 
     async def start(self) -> None:
-        await self._keeper.start_box(self.id)
+        await self._lifecycle.start_box(self.id)
 
     async def pause(self) -> None:
-        await self._keeper.pause_box(self.id)
+        await self._lifecycle.pause_box(self.id)
 
     async def delete(self) -> Deleted:
-        return Deleted(await self._keeper.remove(self.id))
+        return Deleted(await self._lifecycle.remove(self.id))
 
     async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         check_labels(labels or {})
-        return await self._keeper.snapshot_box(self.id, labels or {})
+        return await self._lifecycle.snapshot_box(self.id, labels or {})
 
     async def fork(self, *, id: str | None = None, labels: Mapping[str, str] | None = None) -> Box:
-        return await self._keeper.fork_box(self.id, id, labels or {})
+        return await self._lifecycle.fork_box(self.id, id, labels or {})
 
     # --- inspecting ---
 
@@ -286,7 +288,7 @@ class GuestBox(Box):
     async def ping(self) -> list[Step]:
         steps: list[Step] = []
         for name, check in (
-            *self._way_in(),
+            *self._connection_checks(),
             ("guest", self._ping_guest),
             ("run a command", self._ping_command),
             ("workdir", self._ping_workdir),
@@ -301,7 +303,9 @@ class GuestBox(Box):
         return f"python {str(answer.get('python'))[:20]}"
 
     async def _ping_command(self) -> str:
-        done = await self._looking.exec(["true"], self._environment(None), "/", timeout=_PING_SECONDS, looks=True)
+        done = await self._probe_processes.exec(
+            ["true"], self._environment(None), "/", timeout=_PING_SECONDS, probe=True
+        )
         return f"exit code {done.exit_code}"
 
     async def _ping_workdir(self) -> str:

@@ -26,15 +26,15 @@ async def open_providers(
     A provider that cannot work on this machine is replaced by one that refuses every call with the reason. Without an
     `egress`, boxes have no network. Raises `ValueError` for a setting that no provider declares.
     """
-    given = settings or {}
+    chosen = settings or {}
     known = await asyncio.to_thread(descriptors)
-    if unknown := given.keys() - {each.name for descriptor in known for each in descriptor.settings}:
+    if unknown := chosen.keys() - {each.name for descriptor in known for each in descriptor.settings}:
         raise ValueError(f"no provider has a setting {', '.join(sorted(unknown))}")
     opened: dict[str, Provider] = {}
     try:
         for descriptor in known:
-            if descriptor.is_offered(given):
-                opened[descriptor.name] = await _open(descriptor, home, egress, descriptor.values(given))
+            if descriptor.is_offered(chosen):
+                opened[descriptor.name] = await _open(descriptor, home, egress, descriptor.values(chosen))
     except BaseException:
         for provider in opened.values():
             await provider.close()

@@ -70,7 +70,7 @@ def prepare(data_dir: DataDir, python: str) -> Interpreter:
         if not folder.exists():
             made = data_dir.runtime / f".{folder.name}.{new_id('x')}"
             try:
-                _copy(_look(python), made)
+                _copy(_inspect(python), made)
                 made.rename(folder)
             except (OSError, shutil.Error) as error:
                 shutil.rmtree(made, ignore_errors=True)
@@ -81,7 +81,7 @@ def prepare(data_dir: DataDir, python: str) -> Interpreter:
     return Interpreter(folder, (*loader, program))
 
 
-def _look(python: str) -> dict[str, Any]:
+def _inspect(python: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, "-I", "-S", "-c", _PROBE], capture_output=True, timeout=_SECONDS, check=False, text=True
     )

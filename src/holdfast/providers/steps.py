@@ -1,4 +1,4 @@
-"""Runs and times one step of a ping or a diagnosis."""
+"""Runs and times the steps of a ping or a diagnosis."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.api.box.records import Step
 from holdfast.api.errors.boxes import BoxError
+from holdfast.boxes.provider import Provider
 from holdfast.providers.guest_answers import GuestRefused
 
 Check = Callable[[], Awaitable[str]]
@@ -22,3 +23,11 @@ async def take_step(name: str, check: Check, otherwise: str) -> Step:
         hint = getattr(error, "hint", None) or otherwise
         return Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint)
     return Step(name, True, (time.perf_counter() - begin) * 1000, detail)
+
+
+async def diagnose_box(provider: Provider, id: str) -> list[Step]:
+    try:
+        box = await provider.attach(id)
+        return await box.ping()
+    except BoxError as error:
+        return [Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all")]

@@ -42,7 +42,7 @@ from holdfast.providers.docker import DockerHost, DockerProvider, runtime
 from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.docker.engine import EngineProblem
 from holdfast.providers.docker.namespace import namespace_of
-from holdfast.providers.docker.objects import BOX, MAKER, RECORD, BoxRecord, Kind, Maker, Names, is_forsaken
+from holdfast.providers.docker.objects import BOX, MAKER, RECORD, BoxRecord, Kind, Maker, Names, is_abandoned
 from holdfast.providers.docker.snapshots import DEEPEST
 
 pytestmark = pytest.mark.anyio
@@ -107,14 +107,14 @@ async def test_a_box_that_somebody_is_making_is_left_alone(provider: DockerProvi
 def test_a_maker_is_taken_for_gone_when_its_process_is_or_after_long_silence() -> None:
     me = Maker.this()
     now = float(me.at)
-    assert not is_forsaken(str(me), me, now)
-    assert not is_forsaken(str(me), me, now + 1_000_000)
-    assert is_forsaken(str(replace(me, began=me.began + 1)), me, now)
+    assert not is_abandoned(str(me), me, now)
+    assert not is_abandoned(str(me), me, now + 1_000_000)
+    assert is_abandoned(str(replace(me, began=me.began + 1)), me, now)
     elsewhere = str(replace(me, machine="another"))
-    assert not is_forsaken(elsewhere, me, now + 100)
-    assert is_forsaken(elsewhere, me, now + 1000)
+    assert not is_abandoned(elsewhere, me, now + 100)
+    assert is_abandoned(elsewhere, me, now + 1000)
     for nonsense in (None, "", "a/b", "a/b/c/d"):
-        assert is_forsaken(nonsense, me, now)
+        assert is_abandoned(nonsense, me, now)
 
 
 async def test_what_stood_by_a_box_that_is_gone_is_swept_away(provider: DockerProvider) -> None:
@@ -370,7 +370,7 @@ async def test_a_box_at_docker_has_no_network_and_no_privileges(provider: Docker
 async def test_a_stream_that_is_lost_is_dialled_again_and_processes_go_on(provider: DockerProvider) -> None:
     box = await provider.create(SPEC, id="b-lost")
     process = await box.spawn(["sh", "-c", "until [ -e go ]; do sleep 0.05; done; echo end; exit 4"])
-    await provider.guest("b-lost").close()
+    await provider.lifecycle.guest("b-lost").close()
     await box.files.write("go", b"")
     assert await process.wait(20) == 4
     assert await process.read() == b"end\n"

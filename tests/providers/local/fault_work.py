@@ -31,7 +31,7 @@ from holdfast.boxes.labels import HIBERNATION, POOL
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool_rules import PoolSettings
-from holdfast.providers.host import guest_provider, layers
+from holdfast.providers.host import layers, power
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 
@@ -548,7 +548,7 @@ def run_trial(trial: Trial, spared: str) -> None:
 
 
 async def _run(trial: Trial, spared: str) -> None:
-    guest_provider._START_SECONDS = 5.0  # type: ignore[misc]  # killed halfway, bubblewrap can hang for good
+    power._START_SECONDS = 5.0  # type: ignore[misc]  # killed halfway, bubblewrap can hang for good
     steps = Steps(trial.step, lambda: _strike(trial, spared))
     if trial.work == "open":
         with steps.armed():

@@ -406,7 +406,7 @@ os.chmod(".", 0)
         assert metrics.disk > 3 << 20
         async with asyncio.timeout(PATIENCE):
             deleted = await box.delete()
-            await asyncio.gather(*scene.provider._background)  # where it took longer than anybody should wait
+            await scene.provider.sandbox.workers.wait()  # where it took longer than anybody should wait
         assert deleted.freed > 0
     assert not [path for path in scene.provider.data_dir.trash.iterdir() if box.id in path.name]
     await scene.still_fine()

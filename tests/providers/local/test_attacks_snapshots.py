@@ -96,8 +96,8 @@ async def snapshot_again_and_again(scene: Scene, box: Box) -> tuple[set[str], li
 @contextmanager
 def helper(box: str, descriptor: int, provider: LocalProvider, program: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process outside of a box that got a descriptor of the box's root, and is the same user."""
-    drop = "" if os.geteuid() else f"os.setgroups([]); os.setresgid(*[{provider.user_of(box)}] * 3); "
-    drop += "" if os.geteuid() else f"os.setresuid(*[{provider.user_of(box)}] * 3)\n"
+    drop = "" if os.geteuid() else f"os.setgroups([]); os.setresgid(*[{provider.sandbox.user_of(box)}] * 3); "
+    drop += "" if os.geteuid() else f"os.setresuid(*[{provider.sandbox.user_of(box)}] * 3)\n"
     process = subprocess.Popen(
         [sys.executable, "-c", f"{PRELUDE}\nroot = {descriptor}\n{drop}\n{EXCHANGE}\n{program}"],
         pass_fds=(descriptor,),

@@ -59,7 +59,7 @@ async def sleeper(box: Box) -> Process:
 async def test_it_is_stopped_while_it_has_yet_to_notice(provider: LocalProvider, box: Box, sleeper: Process) -> None:
     if provider.capabilities.isdisjoint({Capability.PAUSE}):
         pytest.skip("there is no freezer here")
-    await provider.hold(box.id)  # where control groups are of version 1, what is frozen cannot even die
+    await provider.sandbox.freeze(box.id)  # where control groups are of version 1, what is frozen cannot even die
     os.kill(_guest(provider, box), signal.SIGKILL)
     await _check_stopped(box, sleeper)
     await box.start()

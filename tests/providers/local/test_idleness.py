@@ -188,10 +188,10 @@ async def test_a_process_that_merely_sleeps_keeps_no_box_awake_and_neither_does_
 
 async def test_an_open_connection_to_the_network_is_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     row = await world.boxes.create(DELETE)
-    monkeypatch.setattr(world.provider, "traffic", lambda id: Traffic(1, 1, open=1))
+    monkeypatch.setattr(world.provider.sandbox, "traffic", lambda id: Traffic(1, 1, open=1))
     await world.pass_time(100)
     assert await world.state(row.id) is BoxState.RUNNING
-    monkeypatch.setattr(world.provider, "traffic", lambda id: Traffic(1, 1, open=0))
+    monkeypatch.setattr(world.provider.sandbox, "traffic", lambda id: Traffic(1, 1, open=0))
     await world.pass_time(IDLE)
     assert await world.state(row.id) is BoxState.DELETED
 
@@ -235,7 +235,7 @@ async def test_a_hibernated_box_has_no_memory_and_wakes_on_its_files(world: Worl
         await world.boxes.sweep()
         await world.pass_time(IDLE + 1)
         assert await world.state(row.id) is BoxState.HIBERNATED
-        assert world.provider.usage(row.id).memory is None
+        assert world.provider.sandbox.usage(row.id).memory is None
         assert await box.power() is Power.STOPPED
         # The handle was opened before it slept, and wakes it.
         assert (await box.exec(["cat", "folder/../notes"])).stdout == b"1"
@@ -276,13 +276,13 @@ async def test_a_hundred_who_ask_at_once_wake_a_box_once(world: World, monkeypat
     row = await world.boxes.create(HIBERNATE)
     await world.boxes.hibernate(row.id)
     started: list[str] = []
-    launch = world.provider.launch
+    launch = world.provider.sandbox.launch
 
     async def counted(record: object) -> int:
         started.append("")
         return await launch(record)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(world.provider, "launch", counted)
+    monkeypatch.setattr(world.provider.sandbox, "launch", counted)
 
     async def ask(number: int) -> bytes:
         async with await world.boxes.open(row.id) as box:

@@ -28,7 +28,7 @@ class ImageScene(Scene):
     """The same, with the guest's interpreter: the image has none."""
 
     async def attack(self, program: str, *arguments: str, box: Box | None = None, timeout: float = PATIENCE) -> Any:
-        python = portable_python.prepare(self.provider.data_dir, self.provider.mounted.host_python).command
+        python = portable_python.prepare(self.provider.data_dir, self.provider.sandbox.mounted.host_python).command
         done = await (box or self.box).exec([*python, "-c", PRELUDE + program, *arguments], timeout=timeout)
         assert done.exit_code == 0, done.stderr.decode()
         return json.loads(done.stdout)
@@ -64,7 +64,7 @@ async def test_no_capability_beyond_its_own_files_is_had_or_gained(scene: ImageS
     assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
     maps = [(await scene.box.exec(["cat", f"/proc/self/{name}_map"])).text.split() for name in ("uid", "gid")]
     assert [each[0::2] for each in maps] == [["0", "1"]] * 2
-    user = scene.provider.user_of(scene.box.id)
+    user = scene.provider.sandbox.user_of(scene.box.id)
     assert user != 0
     assert {int(each[1]) for each in maps} == {user}
     told = await scene.attack(

@@ -39,7 +39,7 @@ async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lo
 
 @pytest.fixture
 def images(provider: LocalProvider) -> LocalImages:
-    return LocalImages(provider.data_dir, provider._collect, SMALL)
+    return LocalImages(provider.data_dir, provider.snapshot_store.collect, SMALL)
 
 
 def everything(folder: Path) -> dict[str, tuple[int, int]]:
@@ -210,13 +210,13 @@ async def test_a_stream_within_a_stream_is_not_looked_through_twice(
 
 
 async def test_a_decompressor_that_asks_for_much_memory_is_refused(provider: LocalProvider) -> None:
-    small = LocalImages(provider.data_dir, provider._collect, ArchiveLimits(memory=1 << 20))
+    small = LocalImages(provider.data_dir, provider.snapshot_store.collect, ArchiveLimits(memory=1 << 20))
     packed = lzma.compress(Tar().file("x").done(), preset=9)
     await refused(provider, small, packed, (BadArchive, HostileArchive))
 
 
 async def test_the_last_of_the_disk_is_left_alone(provider: LocalProvider) -> None:
-    greedy = LocalImages(provider.data_dir, provider._collect, ArchiveLimits(spare=1 << 60))
+    greedy = LocalImages(provider.data_dir, provider.snapshot_store.collect, ArchiveLimits(spare=1 << 60))
     await refused(provider, greedy, Tar().file("x", b"x").done(), NoSpace)
     await refused(provider, greedy, oci_layout([Tar().file("x", b"x").done()]), NoSpace)
 
@@ -256,7 +256,7 @@ async def test_documents_that_lie_are_refused(provider: LocalProvider, images: L
     await refused(provider, images, oci_layout([layer], lies={"descriptor": {"size": 1}}), match="bytes long")
     await refused(provider, images, oci_layout([layer], lies={"blob": sha256(other)[7:]}))
     diff = {"config": {"rootfs": {"diff_ids": [sha256(other)]}}}
-    await refused(provider, images, oci_layout([layer], lies=diff), match="the image says")
+    await refused(provider, images, oci_layout([layer], lies=diff), match="the image declares")
     none: dict[str, Any] = {"config": {"rootfs": {"diff_ids": []}}}
     await refused(provider, images, oci_layout([layer], lies=none), match="layers")
     wrong: tuple[Any, ...] = (None, [], "x", {"diff_ids": {}}, {"diff_ids": [1]}, {"diff_ids": ["sha256:../../../x"]})
@@ -273,7 +273,7 @@ async def test_a_digest_of_somebody_elses_layer_is_no_way_to_its_files(
     secret = Tar().file("secret", b"of another").done()
     await images.import_archive("private", pieces(secret))
     claimed = {"config": {"rootfs": {"diff_ids": [sha256(secret)]}}}
-    await refused(provider, images, oci_layout([busybox_free()], lies=claimed), match="the image says")
+    await refused(provider, images, oci_layout([busybox_free()], lies=claimed), match="the image declares")
     await images.remove("private")
 
 

@@ -349,7 +349,7 @@ tell(told)
 async def test_what_apk_does_to_install_a_package_is_let_through(tmp_path: Path) -> None:
     async with LocalProvider(tmp_path / "home") as provider:
         await provider.images.import_archive("busybox", rootfs.pieces(rootfs.busybox().done()))
-        python = portable_python.prepare(provider.data_dir, provider.mounted.host_python).command
+        python = portable_python.prepare(provider.data_dir, provider.sandbox.mounted.host_python).command
         box = await provider.create(BoxSpec(image="busybox"), id=new_id("b"))
         done = await box.exec([*python, "-c", PRELUDE + _APK], timeout=60)
         assert done.ok, done.stderr.decode()

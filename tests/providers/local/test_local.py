@@ -125,7 +125,7 @@ async def test_a_box_full_of_vforks_holds_still_for_a_snapshot(box: Box) -> None
 async def test_without_a_python_in_usr_the_guest_runs_on_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_probe", lambda python: None)
     async with LocalProvider(tmp_path / "home") as provider:
-        assert provider.mounted.python_prefix == Path(sys.base_prefix)
+        assert provider.sandbox.mounted.python_prefix == Path(sys.base_prefix)
         box = await provider.create(BoxSpec(), id=new_id("b"))
         assert (await box.exec(["echo", "up"])).text == "up\n"
         await box.files.mkdir("folder")

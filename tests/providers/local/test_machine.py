@@ -17,7 +17,7 @@ from holdfast.providers.local.machine import (
     Facts,
     explain,
     find_bubblewrap,
-    look,
+    find_facts,
     require_bubblewrap,
     try_overlay,
     try_sandbox,
@@ -170,7 +170,7 @@ def test_a_sandbox_inside_of_one_that_forbids_it_is_explained(walls: list[str], 
 
 
 def test_facts_are_read_off_the_machine() -> None:
-    facts = look(Path("/some/bwrap"))
+    facts = find_facts(Path("/some/bwrap"))
     assert facts.root is (os.geteuid() == 0)
     assert facts.kernel >= (3, 0)
     assert facts.bwrap == "/some/bwrap"

@@ -32,11 +32,14 @@ class PausingProvider(LocalProvider):
         self.launching = asyncio.Event()
         self.may_launch = asyncio.Event()
         self.may_launch.set()
+        launch = self.sandbox.launch
 
-    async def launch(self, record: BoxRecord) -> int:
-        self.launching.set()
-        await self.may_launch.wait()
-        return await super().launch(record)
+        async def paused(record: BoxRecord) -> int:
+            self.launching.set()
+            await self.may_launch.wait()
+            return await launch(record)
+
+        self.sandbox.launch = paused  # type: ignore[method-assign]
 
 
 @pytest.fixture

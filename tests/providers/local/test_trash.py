@@ -53,7 +53,7 @@ async def test_a_removal_that_takes_long_goes_on_in_the_background(
         assert left(tmp_path), "with no time at all, something is left"
         monkeypatch.setattr(trash, "SECONDS", 60.0)
         held.set()
-        await asyncio.wait_for(asyncio.gather(*provider._background), 60)
+        await asyncio.wait_for(provider.sandbox.workers.wait(), 60)
         assert left(tmp_path) == []
 
 

@@ -27,8 +27,8 @@ async def user_of(provider: LocalProvider, box: Box) -> int:
 
 
 async def able(provider: LocalProvider) -> LocalProvider:
-    assert provider._launcher is not None
-    if not provider._launcher.maps:
+    assert provider.sandbox._launcher is not None
+    if not provider.sandbox._launcher.maps:
         pytest.skip("the kernel, or the file system of the tests, cannot show files as another user's")
     return provider
 
@@ -101,8 +101,8 @@ async def test_a_folder_of_the_machine_is_shared_as_before(tmp_path: Path) -> No
 async def test_a_box_of_before_goes_on_and_becomes_another_user_when_it_starts_again(tmp_path: Path) -> None:
     async with LocalProvider(tmp_path / "home") as provider:
         await able(provider)
-        assert provider._launcher is not None
-        provider._launcher.maps = False  # as before
+        assert provider.sandbox._launcher is not None
+        provider.sandbox._launcher.maps = False  # as before
         box = await provider.create(BoxSpec(), id="older")
         await box.files.write("file", b"text")
         assert await user_of(provider, box) == provider.data_dir.uid

@@ -46,16 +46,16 @@ class PipesBox(StreamBox):
     def __init__(self, provider: PipesProvider, info: BoxInfo, wake: Wake | None = None) -> None:
         super().__init__(
             info,
-            provider,
+            provider.lifecycle,
             provider.guest(info.id),
             wake,
-            environment=provider.environment(info),
-            workdir=provider.workdir(info),
+            environment=provider.sandbox.environment(info),
+            workdir=provider.sandbox.workdir(info),
         )
         self._provider = provider
 
     async def power(self) -> Power:
-        return self._provider.power(self.id)
+        return self._provider.power.get(self.id)
 
     async def stop(self) -> None:
         await super().stop()

@@ -105,7 +105,7 @@ async def test_hanging_up_ends_what_runs(provider: PipesProvider, box: Box) -> N
 async def test_whoever_waits_in_a_box_that_stops_or_goes_is_told_so(provider: PipesProvider, box: Box) -> None:
     running = asyncio.create_task(told(sh(box, "echo 1 > begun; exec sleep 1000")))
     await appears(box, "begun")
-    await provider.end(_guest_client(provider))
+    await provider.sandbox.end(_guest_client(provider))
     assert isinstance(await running, BoxStopped)
     await box.start()
     running = asyncio.create_task(told(sh(box, "echo 1 > again; exec sleep 1000")))
@@ -189,7 +189,7 @@ async def test_a_box_that_sleeps_is_woken_for_what_is_asked(provider: PipesProvi
     async def wake() -> bool:
         nonlocal woken
         woken += 1
-        await provider.start_box("one")
+        await provider.lifecycle.start_box("one")
         return True
 
     waking = await provider.attach("one", wake=wake)

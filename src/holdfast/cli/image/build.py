@@ -138,7 +138,7 @@ def _sources(
 
     from holdfast.images.debian.sources import (
         SourceFiles,
-        given,
+        named_source,
         of_distribution,
         read_os_release,
         read_sources,
@@ -156,7 +156,7 @@ def _sources(
     place = mirror or (own[0].url if own else None)
     if place is None or not named:
         raise NoSources("a mirror and a suite are wanted", hint="--mirror URL --suite NAME, say --suite bookworm")
-    found = [given(place, suite, components or ["main"], keyrings) for suite in named]
+    found = [named_source(place, suite, components or ["main"], keyrings) for suite in named]
     return SourceFiles(tuple(found), read_trusted(), insecure)
 
 

@@ -1,8 +1,8 @@
-"""Models: which there are, their keys at rest, and the gateway by which agents in boxes reach them without a key."""
+"""Models: their list, their encrypted keys, and the gateway through which agents in boxes use them without a key."""
 
 from holdfast.api.errors.models import InvalidModel, ModelError, ModelFailed, ModelKeyMissing, ModelNotFound
 from holdfast.egress.models.catalog import PROVIDERS
-from holdfast.egress.models.completion import Message, Said, ask
+from holdfast.egress.models.completion import Completion, Message, ask
 from holdfast.egress.models.gateway import Answered, GatewayLimits, ModelGateway, OnAnswer
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.egress.models.probe import Probe, probe
@@ -12,6 +12,7 @@ from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, U
 __all__ = [
     "PROVIDERS",
     "Answered",
+    "Completion",
     "Endpoint",
     "GatewayLimits",
     "InvalidModel",
@@ -28,7 +29,6 @@ __all__ = [
     "NetworkUpstream",
     "OnAnswer",
     "Probe",
-    "Said",
     "Upstream",
     "ask",
     "probe",

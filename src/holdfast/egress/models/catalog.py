@@ -1,7 +1,7 @@
-"""Providers that are built in and only want a key, and what is known of their models.
+"""Built-in providers, which need only a key, and what is known about their models.
 
-Providers come up with new models faster than we do with releases: an id that is not listed here works as well, with
-careful assumptions about its size.
+Providers publish models more often than we publish releases. An id that is not listed here works as well, with careful
+assumptions about its size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Asks a model by the way that agents go: messages in, text and usage out, whichever of the APIs it speaks.
+"""Asks a model in the same way as agents do: messages in, text and usage out, whatever API it has.
 
-One answer, whole: nothing is streamed and nothing is tried again.
+Returns one complete answer. Nothing is streamed or retried.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ Message = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a model said, and what it took."""
+class Completion:
+    """The answer of a model, and its usage."""
 
     text: str
     input_tokens: int = 0
-    """All that it read, from a cache or not."""
+    """All input, cached or not."""
     output_tokens: int = 0
     cost: float | None = None
-    """In dollars, where the provider says."""
+    """In dollars, if the provider reports it."""
     is_cut: bool = False
-    """It reached the most that it may say."""
+    """Whether it reached its maximum length."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What came of a question."""
+class CompletionResult:
+    """The result of a question."""
 
     model: str
     """`NAME/MODEL`."""
     api: Api
-    said: Said | None
-    """None: it failed."""
+    completion: Completion | None
+    """None if it failed."""
     status: int
-    """Of the answer; 0 where none came in time."""
+    """HTTP status of the answer; 0 if none came in time."""
     milliseconds: int
     problem: str = ""
     hint: str | None = None
@@ -72,15 +72,15 @@ async def ask(
     run: str,
     api: Api | None = None,
     timeout: float = SECONDS,
-) -> Said:
-    """What the model says. `api`: the best that it speaks, unless said; `run`: who asks, for the gateway's count.
+) -> Completion:
+    """Returns the answer of the model. `api` defaults to its best; `run` is counted by the gateway.
 
-    Raises `ModelFailed`, which says what to do.
+    Raises `ModelFailed`, with a hint on what to do.
     """
-    asked = await try_to_ask(gateway, choice, messages, run=run, api=api, timeout=timeout)
-    if asked.said is None:
-        raise ModelFailed(f"{asked.model} gave no answer: {asked.problem}", hint=asked.hint)
-    return asked.said
+    result = await try_to_ask(gateway, choice, messages, run=run, api=api, timeout=timeout)
+    if result.completion is None:
+        raise ModelFailed(f"{result.model} gave no answer: {result.problem}", hint=result.hint)
+    return result.completion
 
 
 async def try_to_ask(
@@ -92,10 +92,10 @@ async def try_to_ask(
     api: Api | None = None,
     timeout: float = SECONDS,
     max_tokens: int | None = None,
-) -> Asked:
-    """Goes through the gateway, so what it finds is what an agent would find. A failure is a result here.
+) -> CompletionResult:
+    """Ask through the gateway, so the result is what an agent would get. A failure is a result too.
 
-    `max_tokens` is for the one API that wants such a number: the model's own, unless said.
+    `max_tokens` is for the one API that requires it; defaults to the model's own.
     """
     spoken = api or choice.apis[0]
     path, question = question_of(spoken, choice.model, messages, max_tokens or choice.max_tokens)
@@ -122,18 +122,18 @@ async def try_to_ask(
     except _TooLarge:
         caller.is_whole = False
     spent = round((time.monotonic() - began) * 1000)
-    said, problem = None, ""
+    completion, problem = None, ""
     if caller.status == 200 and caller.is_whole:
-        said = read_answer(spoken, bytes(caller.body))
-        problem = "" if said is not None else "an answer that is not one of this API"
+        completion = read_answer(spoken, bytes(caller.body))
+        problem = "" if completion is not None else "an answer that is not one of this API"
     else:
         problem = _problem_of(caller, timeout)
-    hint = None if said is not None else find_hint(caller.status, caller.reason, choice)
-    return Asked(str(choice), spoken, said, caller.status, spent, problem, hint)
+    hint = None if completion is not None else find_hint(caller.status, caller.reason, choice)
+    return CompletionResult(str(choice), spoken, completion, caller.status, spent, problem, hint)
 
 
 def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
-    """What to do next, by the class of failure. `reason` is the gateway's own, or empty."""
+    """Returns what to do next for this kind of failure. `reason` is the gateway's own, or empty."""
     name = choice.name
     if reason == "unreachable":
         return (
@@ -164,19 +164,19 @@ def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
 
 
 def question_of(api: Api, model: str, messages: Sequence[Message], max_tokens: int) -> tuple[str, dict[str, Any]]:
-    """The path at the gateway and the body of a request."""
-    said = [_checked(message) for message in messages]
-    if not any(message["role"] == "user" for message in said):
+    """Returns the path at the gateway and the body of a request."""
+    completion = [_checked(message) for message in messages]
+    if not any(message["role"] == "user" for message in completion):
         raise InvalidModel("there is nothing to ask: no message is of the user", hint="give a message of role user")
     match api:
         case Api.OPENAI_CHAT:
-            # Without a limit: its name differs from model to model.
-            return "/model/v1/chat/completions", {"model": model, "messages": said}
+            # Without a limit, whose name differs between models.
+            return "/model/v1/chat/completions", {"model": model, "messages": completion}
         case Api.OPENAI_RESPONSES:
-            return "/model/v1/responses", {"model": model, "input": said, "store": False}
+            return "/model/v1/responses", {"model": model, "input": completion, "store": False}
         case Api.ANTHROPIC:
-            system = "\n\n".join(message["content"] for message in said if message["role"] == "system")
-            others = [message for message in said if message["role"] != "system"]
+            system = "\n\n".join(message["content"] for message in completion if message["role"] == "system")
+            others = [message for message in completion if message["role"] != "system"]
             body: dict[str, Any] = {"model": model, "messages": others, "max_tokens": max_tokens}
             return "/model/v1/messages", {**body, "system": system} if system else body
 
@@ -191,33 +191,35 @@ def _checked(message: Message) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def read_answer(api: Api, body: bytes) -> Said | None:
-    """None where it is none of this API. Everything in it is a stranger's."""
+def read_answer(api: Api, body: bytes) -> Completion | None:
+    """Returns None if this is not an answer of this API. Everything in it is untrusted."""
     try:
         answer = orjson.loads(body)
-        said = _said(api, answer, answer.get("usage") or {})
+        completion = _completion(api, answer, answer.get("usage") or {})
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
-    return said if isinstance(said.text, str) else None
+    return completion if isinstance(completion.text, str) else None
 
 
-def _said(api: Api, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> Said:
+def _completion(api: Api, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> Completion:
     cost = _cost(usage)
     match api:
         case Api.OPENAI_CHAT:
             choice = answer["choices"][0]
             text, is_cut = choice["message"].get("content") or "", choice.get("finish_reason") == "length"
-            return Said(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"), cost, is_cut)
+            return Completion(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"), cost, is_cut)
         case Api.OPENAI_RESPONSES:
             items = [item for item in answer["output"] if item["type"] == "message"]
             text = "".join(part.get("text", "") for item in items for part in item["content"])
             is_cut = answer.get("status") == "incomplete"
-            return Said(text, _count(usage, "input_tokens"), _count(usage, "output_tokens"), cost, is_cut)
+            return Completion(text, _count(usage, "input_tokens"), _count(usage, "output_tokens"), cost, is_cut)
         case Api.ANTHROPIC:
             text = "".join(part.get("text", "") for part in answer["content"])
             cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
-            given = sum(_count(usage, name) for name in ("input_tokens", *cached))
-            return Said(text, given, _count(usage, "output_tokens"), cost, answer.get("stop_reason") == "max_tokens")
+            input_tokens = sum(_count(usage, name) for name in ("input_tokens", *cached))
+            return Completion(
+                text, input_tokens, _count(usage, "output_tokens"), cost, answer.get("stop_reason") == "max_tokens"
+            )
 
 
 def _cost(usage: Mapping[str, Any]) -> float | None:
@@ -231,7 +233,7 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 
 class _TooLarge(Exception):
-    """Nobody reads on."""
+    """The answer is too large to read on."""
 
 
 class _Caller:
@@ -246,7 +248,7 @@ class _Caller:
 
     async def receive(self) -> dict[str, Any]:
         if self._question is None:
-            await asyncio.Event().wait()  # it does not hang up
+            await asyncio.Event().wait()  # the caller does not disconnect
         body, self._question = self._question, None
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -257,7 +259,7 @@ class _Caller:
             return
         self.body += message.get("body", b"")
         if len(self.body) > _MAX_ANSWER:
-            raise _TooLarge  # which ends the request: the provider is not kept at work
+            raise _TooLarge  # ends the request, so that the provider stops
         self.is_whole = not message.get("more_body")
 
 

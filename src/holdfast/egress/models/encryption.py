@@ -1,4 +1,4 @@
-"""Keys at rest: sealed, and bound to the name and the places that they are for. A copy of the database tells none."""
+"""Encrypts keys at rest, bound to their name and endpoints. A copy of the database reveals none."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _VERSION: Final = b"\x01"
 
 
 class CannotUnseal(Exception):
-    """It was sealed with another secret, or for another purpose, or is damaged."""
+    """It was encrypted with another secret or for another purpose, or is damaged."""
 
 
 class Seal:
-    """AES-256-GCM with a key of its own. What is sealed for one purpose does not open for another."""
+    """AES-256-GCM with a separate key. Data encrypted for one purpose cannot be decrypted for another."""
 
     def __init__(self, secret: bytes) -> None:
         self._cipher = AESGCM(secret)
@@ -29,7 +29,7 @@ class Seal:
     def open(self, sealed: bytes, purpose: str) -> str:
         """Raises `CannotUnseal`."""
         if sealed[:1] != _VERSION:
-            raise CannotUnseal("sealed in a way that this Holdfast does not know")
+            raise CannotUnseal("encrypted in a format that this version does not support")
         nonce, content = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
         try:
             return self._cipher.decrypt(nonce, content, purpose.encode()).decode()

@@ -19,7 +19,13 @@ import httpx
 import orjson
 
 from holdfast.api.errors.models import ModelError
-from holdfast.egress.models.headers import Asked, find_route, headers_to_give, headers_to_send, query_that_goes_on
+from holdfast.egress.models.headers import (
+    ModelRequest,
+    find_route,
+    forwarded_query,
+    headers_for_agent,
+    headers_for_provider,
+)
 from holdfast.egress.models.redaction import Scrubber
 from holdfast.egress.models.registry import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
@@ -36,11 +42,11 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 TellTrouble = Callable[[str], Awaitable[None]]
 _TROUBLES: Final = ("unreachable", "silent", "broken", "redirect")
-"""Reasons by which a provider is to blame, or the way to it, and not the agent."""
+"""Reasons for which the provider or the connection to it is to blame, not the agent."""
 
 
 class Grant(Protocol):
-    """What the token of a run allows: `threads.access.credentials.RunGrant` is one."""
+    """What the token of a run allows. `threads.access.credentials.RunGrant` implements it."""
 
     @property
     def run(self) -> str: ...
@@ -61,20 +67,20 @@ class GatewayLimits:
     """Between two pieces of a request's body."""
     connect: float = 15.0
     idle: float = 900.0
-    """In which nothing comes from a provider: one that thinks and does not stream says nothing for minutes."""
+    """How long a provider may send nothing. One that thinks without streaming is silent for minutes."""
     at_once: int = 64
-    """Requests of one run."""
+    """Concurrent requests of one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a request, for those who count."""
+    """The result of a request, for accounting."""
 
     run: str
     model: str
-    """`NAME/MODEL`, as the run was granted it."""
+    """`NAME/MODEL`, as granted to the run."""
     status: int
-    """499: the agent went away first. 502: of the provider's, or ours where the provider could not be reached."""
+    """499 if the agent disconnected first. 502 from the provider, or from us if the provider could not be reached."""
     sent: int
     """Bytes of the request's body."""
     received: int
@@ -86,7 +92,7 @@ OnAnswer = Callable[[Answered], None]
 
 
 class _Refused(Exception):
-    """The gateway answers itself."""
+    """The gateway answers by itself."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -96,15 +102,15 @@ class _Refused(Exception):
 
 
 class _Left(Exception):
-    """The agent is gone."""
+    """The agent has disconnected."""
 
 
 class _Cut(Exception):
-    """The provider's answer ended in the middle."""
+    """The provider's answer was cut off."""
 
 
 class ModelGateway:
-    """Plain ASGI under `/model`, for who has a grant. Closed by who made it."""
+    """Plain ASGI under `/model`, for callers with a grant. The creator closes it."""
 
     def __init__(
         self,
@@ -114,7 +120,7 @@ class ModelGateway:
         limits: GatewayLimits | None = None,
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """`make_upstream` is called when the first request comes. `on_answer` is told of each that has ended."""
+        """`make_upstream` is called on the first request. `on_answer` is called after each request."""
         self._models = models
         self._make_upstream = make_upstream
         self._upstream: Upstream | None = None
@@ -123,7 +129,7 @@ class ModelGateway:
         self._busy: Counter[str] = Counter()
 
     async def close(self) -> None:
-        """Closing twice does nothing."""
+        """Closing twice has no effect."""
         if self._upstream is not None:
             upstream, self._upstream = self._upstream, None
             await upstream.close()
@@ -131,11 +137,11 @@ class ModelGateway:
     async def handle(
         self, scope: Any, receive: Receive, send: Send, grant: Grant, *, tell: TellTrouble | None = None
     ) -> None:
-        """Answer a request of the run that has this grant. `tell` hears why the provider gave no answer, before the
-        agent does: not every agent passes that on.
+        """Answer a request of the run that has this grant.
 
-        Where the provider breaks off in the middle, it returns without having completed the answer: the server ends
-        the connection then, and the agent sees a broken one as it would have without us.
+        Before the agent gets an error, `tell` is called with the reason why the provider gave no answer, since not
+        every agent reports it. If the provider breaks off in the middle, this returns without completing the answer.
+        Then the server closes the connection, and the agent sees a broken one as it would have without the gateway.
         """
         exchange = _Exchange(scope, receive, send, self._limits)
         began = time.monotonic()
@@ -159,7 +165,7 @@ class ModelGateway:
             self._on_answer(answered)
 
     async def refuse(self, scope: Any, send: Send, status: int, message: str) -> None:
-        """An error as agents understand it, whichever API they speak."""
+        """Send an error in a form that agents understand, whatever API they use."""
         await _refuse(scope, send, status, "refused", message)
 
     # --- one request ---
@@ -168,19 +174,21 @@ class ModelGateway:
         scope = exchange.scope
         route = find_route(scope["method"], scope["raw_path"])
         if route is None:
-            raise _Refused(404, "path", "the model gateway has nothing there: it carries requests for answers, no more")
+            raise _Refused(
+                404, "path", "the model gateway does not serve this path: it only forwards requests for answers"
+            )
         try:
             choice = self._models.resolve(grant.model)
         except ModelError as error:
             raise _Refused(403, "model", _with_hint(error)) from None
         if route == "alive":
-            return await exchange.say(200, {})
+            return await exchange.answer(200, {})
         if route == "models":
-            return await exchange.say(200, _catalog(choice.model))
-        assert isinstance(route, Asked)
-        query = query_that_goes_on(scope["query_string"])
+            return await exchange.answer(200, _catalog(choice.model))
+        assert isinstance(route, ModelRequest)
+        query = forwarded_query(scope["query_string"])
         if query is None:
-            raise _Refused(400, "query", "the query of this request is not one that a model takes")
+            raise _Refused(400, "query", "the query of this request is not supported by models")
         try:
             endpoint = self._models.endpoint(choice.name, route.api)
         except ModelError as error:
@@ -192,17 +200,18 @@ class ModelGateway:
             raise _Refused(429, "busy", f"this run asks its model {self._limits.at_once} things at once already")
         self._busy[grant.run] += 1
         try:
-            return await self._carry(exchange, route, endpoint, query)
+            return await self._forward(exchange, route, endpoint, query)
         finally:
             self._busy[grant.run] -= 1
             if not self._busy[grant.run]:
                 del self._busy[grant.run]
 
-    async def _carry(self, exchange: _Exchange, route: Asked, endpoint: Endpoint, query: str) -> int:
-        """Until the answer has gone through, or the agent is gone: then the provider is not kept at work."""
+    async def _forward(self, exchange: _Exchange, route: ModelRequest, endpoint: Endpoint, query: str) -> int:
+        """Returns when the answer is complete or the agent has disconnected. Then the provider's work is cancelled
+        too."""
         exchange.check_length()
         carrying = asyncio.create_task(self._relay(exchange, route, endpoint, query))
-        watching = asyncio.create_task(exchange.until_gone())
+        watching = asyncio.create_task(exchange.until_disconnected())
         try:
             await asyncio.wait((carrying, watching), return_when=asyncio.FIRST_COMPLETED)
             if carrying.done():
@@ -213,12 +222,12 @@ class ModelGateway:
                 task.cancel()
             await asyncio.gather(carrying, watching, return_exceptions=True)
 
-    async def _relay(self, exchange: _Exchange, route: Asked, endpoint: Endpoint, query: str) -> int:
+    async def _relay(self, exchange: _Exchange, route: ModelRequest, endpoint: Endpoint, query: str) -> int:
         body = exchange.body()
         request = httpx.Request(
             "POST",
             f"{endpoint.url}{route.path}{f'?{query}' if query else ''}",
-            headers=headers_to_send(exchange.scope["headers"], route.api, endpoint.key),
+            headers=headers_for_provider(exchange.scope["headers"], route.api, endpoint.key),
             content=body,
             extensions={"timeout": self._timeouts()},
         )
@@ -238,19 +247,19 @@ class ModelGateway:
             await response.aclose()
 
     async def _send(self, request: httpx.Request, host: str, endpoint: Endpoint) -> httpx.Response:
-        """The head of the provider's answer."""
+        """Returns the provider's answer without its body."""
         if self._upstream is None:
             self._upstream = self._make_upstream()
         try:
             return await self._upstream.send(request)
         except httpx.PoolTimeout:
-            raise _Refused(503, "busy", "too many requests are under way: try again") from None
+            raise _Refused(503, "busy", "too many requests are in progress: try again") from None
         except httpx.ConnectTimeout:
             raise _Refused(504, "unreachable", f"{host} did not answer within {self._limits.connect:g} s") from None
         except httpx.ConnectError as error:
             raise _Refused(502, "unreachable", f"{host} cannot be reached: {str(error) or 'no connection'}") from None
         except httpx.TimeoutException:
-            raise _Refused(504, "silent", f"{host} said nothing for {self._limits.idle:g} s") from None
+            raise _Refused(504, "silent", f"{host} sent nothing for {self._limits.idle:g} s") from None
         except httpx.TransportError as error:
             message = f"{host} broke off: {str(error) or type(error).__name__}"
             raise _Refused(502, "broken", Scrubber(endpoint.key).text(message)) from None
@@ -261,7 +270,7 @@ class ModelGateway:
 
 
 class _Exchange:
-    """One request of an agent and its answer, as ASGI has them."""
+    """One request of an agent and its answer, in terms of ASGI."""
 
     def __init__(self, scope: Any, receive: Receive, send: Send, limits: GatewayLimits) -> None:
         self.scope = scope
@@ -272,10 +281,10 @@ class _Exchange:
         self._limits = limits
         self._begun = False
         self._read = asyncio.Event()
-        """The whole body has come."""
+        """Set when the whole body has arrived."""
 
     def check_length(self) -> None:
-        """Refuse what says to be too large before it is sent."""
+        """Refuse a body whose declared length is too large before it is sent."""
         for name, value in self.scope["headers"]:
             if name.lower() == b"content-length" and (len(value) > _MAX_DIGITS or int(value) > self._limits.body):
                 raise self._too_large()
@@ -300,18 +309,18 @@ class _Exchange:
                 return
 
     def has_read(self) -> None:
-        """Nobody needs more of the body."""
+        """The rest of the body is not needed."""
         self._read.set()
 
-    async def until_gone(self) -> None:
-        """Returns when the agent has hung up. Nothing else comes once the body is there."""
+    async def until_disconnected(self) -> None:
+        """Returns when the agent has disconnected. After the body, ASGI delivers nothing else."""
         await self._read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def pass_on(self, response: httpx.Response, scrubber: Scrubber) -> int:
-        given = headers_to_give(response.headers.raw)
-        headers = [(name, scrubber.text(value.decode("latin-1")).encode("latin-1")) for name, value in given]
+        forwarded = headers_for_agent(response.headers.raw)
+        headers = [(name, scrubber.text(value.decode("latin-1")).encode("latin-1")) for name, value in forwarded]
         await self._start(response.status_code, headers)
         try:
             async for piece in response.aiter_raw():
@@ -326,8 +335,8 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": scrubber.rest()})
         return response.status_code
 
-    async def say(self, status: int, content: Any) -> int:
-        """An answer of our own."""
+    async def answer(self, status: int, content: Any) -> int:
+        """Send our own answer."""
         body = orjson.dumps(content)
         length = b"%d" % len(body)
         await self._start(status, [(b"content-type", b"application/json"), (b"content-length", length)])
@@ -358,7 +367,7 @@ _TYPES: Final = {
 
 
 async def _refuse(scope: Any, send: Send, status: int, reason: str, message: str) -> None:
-    """In the shape of all APIs at once: each finds its own fields in it."""
+    """In the format of all APIs at once: each finds its own fields in it."""
     kind = _TYPES.get(status, "api_error")
     error = {"type": kind, "message": f"Holdfast: {message}", "code": reason, "param": None}
     body = orjson.dumps({"type": "error", "error": error})
@@ -374,7 +383,7 @@ async def _refuse(scope: Any, send: Send, status: int, reason: str, message: str
 
 
 def _catalog(model: str) -> dict[str, Any]:
-    """The one model that there is for a run, in the shape of all APIs at once."""
+    """Returns the only model of a run, in the format of all APIs at once."""
     both = {"id": model, "object": "model", "created": 0, "owned_by": "holdfast"}
     data = {**both, "type": "model", "display_name": model, "created_at": "1970-01-01T00:00:00Z"}
     return {"object": "list", "data": [data], "has_more": False, "first_id": model, "last_id": model}

@@ -1,7 +1,7 @@
-"""What of a request and of an answer goes on: paths, and headers by name. Pure; everything that comes in is hostile.
+"""Decides which paths and headers of a request and an answer are forwarded. Pure; all input is untrusted.
 
-Headers go on by a list of what agents need, not by a list of what is dangerous: a credential under a new name stays
-behind, so a box cannot speak to a provider as anybody else than the run it belongs to.
+Only headers that agents need are forwarded, instead of blocking dangerous ones. So a credential under a new name is
+dropped, and a box cannot identify itself to a provider as anything but its run.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ Header = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """A request for an answer of the model."""
 
     api: Api
     path: str
-    """What is added to the base URL of that API."""
+    """Appended to the base URL of that API."""
 
 
 Local = Literal["models", "alive"]
-"""Requests that are answered here: which models there are, and whether anybody is there."""
+"""Requests that are answered here: the list of models, and a health check."""
 
-_POSTS: Final[Mapping[bytes, Asked]] = {
-    b"/v1/chat/completions": Asked(Api.OPENAI_CHAT, "/chat/completions"),
-    b"/v1/responses": Asked(Api.OPENAI_RESPONSES, "/responses"),
-    b"/v1/responses/compact": Asked(Api.OPENAI_RESPONSES, "/responses/compact"),
-    b"/v1/messages": Asked(Api.ANTHROPIC, "/v1/messages"),
-    b"/v1/messages/count_tokens": Asked(Api.ANTHROPIC, "/v1/messages/count_tokens"),
+_POSTS: Final[Mapping[bytes, ModelRequest]] = {
+    b"/v1/chat/completions": ModelRequest(Api.OPENAI_CHAT, "/chat/completions"),
+    b"/v1/responses": ModelRequest(Api.OPENAI_RESPONSES, "/responses"),
+    b"/v1/responses/compact": ModelRequest(Api.OPENAI_RESPONSES, "/responses/compact"),
+    b"/v1/messages": ModelRequest(Api.ANTHROPIC, "/v1/messages"),
+    b"/v1/messages/count_tokens": ModelRequest(Api.ANTHROPIC, "/v1/messages/count_tokens"),
 }
 
 
-def find_route(method: str, raw_path: bytes) -> Asked | Local | None:
-    """By the bytes of the path as they came: what is spelled in any other way is not there."""
+def find_route(method: str, raw_path: bytes) -> ModelRequest | Local | None:
+    """Compares the bytes of the path as received. Any other spelling is not found."""
     if not raw_path.startswith(PREFIX):
         return None
     path = raw_path[len(PREFIX) :]
@@ -56,8 +56,8 @@ def find_route(method: str, raw_path: bytes) -> Asked | Local | None:
     return None
 
 
-def query_that_goes_on(query: bytes) -> str | None:
-    """None where it is not one that agents send."""
+def forwarded_query(query: bytes) -> str | None:
+    """Returns None if the query is not one that agents send."""
     return query.decode() if len(query) <= _MAX_QUERY and _QUERY.fullmatch(query) else None
 
 
@@ -91,12 +91,12 @@ _SENT_PREFIXES: Final = (
     b"x-stainless-",
 )
 _NEVER_SENT: Final = frozenset((b"openai-organization", b"openai-project", b"anthropic-organization-id"))
-"""Who pays is for the key to say."""
+"""The key determines who pays."""
 
 
-def headers_to_send(given: Iterable[Header], api: Api, key: str | None) -> list[Header]:
-    """For the provider: what goes on of the agent's headers, and the key."""
-    pairs = [(name.lower(), value) for name, value in given]
+def headers_for_provider(headers: Iterable[Header], api: Api, key: str | None) -> list[Header]:
+    """Returns the headers for the provider: those of the agent that are forwarded, and the key."""
+    pairs = [(name.lower(), value) for name, value in headers]
     named = {token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")}
     sent = [
         (name, value)
@@ -106,7 +106,7 @@ def headers_to_send(given: Iterable[Header], api: Api, key: str | None) -> list[
         and name not in named
         and _VALUE.fullmatch(value)
     ]
-    # An answer in plain text can be looked through for the key, and is not held up by a compressor.
+    # Keys can be found only in uncompressed answers, which also need not wait for a compressor.
     sent.append((b"accept-encoding", b"identity"))
     if api is Api.ANTHROPIC:
         if not any(name == b"anthropic-version" for name, _ in sent):
@@ -141,8 +141,8 @@ _KEPT_BACK: Final = frozenset(
 )
 
 
-def headers_to_give(answered: Iterable[Header]) -> list[Header]:
-    """For the agent: what goes on of the provider's headers."""
+def headers_for_agent(answered: Iterable[Header]) -> list[Header]:
+    """Returns the headers for the agent: those of the provider that are forwarded."""
     pairs = [(name.lower(), value) for name, value in answered]
     named = {token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in _KEPT_BACK and name not in named]

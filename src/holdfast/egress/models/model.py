@@ -85,7 +85,7 @@ def checked_id(model: str) -> str:
 
 
 def checked_key(key: str) -> str:
-    """Says nothing of the key itself."""
+    """The error does not contain the key."""
     stripped = key.strip()
     if not _KEY.fullmatch(stripped):
         raise InvalidModel("the key is empty, or contains spaces or line ends", hint="give the key alone")

@@ -1,4 +1,4 @@
-"""Asks a model one small question by the way that agents go, and says what came back."""
+"""Asks a model one small question in the same way as agents do, and reports the result."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _RUN: Final = "model-test"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of it."""
+    """The result."""
 
     model: str
     """`NAME/MODEL`."""
     api: Api
     ok: bool
     status: int
-    """Of the answer; 0 where none came in time."""
+    """HTTP status of the answer; 0 if none came in time."""
     milliseconds: int
     text: str
-    """What the model said, or what was wrong."""
+    """The model's answer, or the error."""
     hint: str | None = None
 
 
 async def probe(gateway: ModelGateway, choice: ModelChoice, api: Api, *, timeout: float = SECONDS) -> Probe:
-    """Goes through the gateway, so what it finds is what an agent would find."""
-    asked = await try_to_ask(gateway, choice, _QUESTION, run=_RUN, api=api, timeout=timeout, max_tokens=_MAX_TOKENS)
-    text = asked.problem if asked.said is None else asked.said.text
-    ok = asked.said is not None
-    return Probe(asked.model, api, ok, asked.status, asked.milliseconds, text[:_MAX_SHOWN], asked.hint)
+    """Goes through the gateway, so the result is what an agent would get."""
+    result = await try_to_ask(gateway, choice, _QUESTION, run=_RUN, api=api, timeout=timeout, max_tokens=_MAX_TOKENS)
+    text = result.problem if result.completion is None else result.completion.text
+    ok = result.completion is not None
+    return Probe(result.model, api, ok, result.status, result.milliseconds, text[:_MAX_SHOWN], result.hint)

@@ -1,4 +1,4 @@
-"""The models of a server: the built-in ones, the ones that were added, and their keys."""
+"""The models of a server: built-in and added ones, and their keys."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Endpoint:
 
 
 class Models:
-    """All models, kept in a store and in memory. `async with` loads them.
+    """All models, in a store and in memory. `async with` loads them.
 
-    Keys are sealed in both. One is opened for the moment that a request needs it.
+    Keys are encrypted in both. One is decrypted only while a request needs it.
     """
 
     def __init__(self, store: ModelStore, secret: bytes, *, clock: Callable[[], int] = now_ms) -> None:
-        """`secret` has 32 bytes, for this purpose alone."""
+        """`secret` has 32 bytes and is used only for this."""
         self._store = store
         self._seal = Seal(secret)
         self._clock = clock
@@ -60,7 +60,7 @@ class Models:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Does not close the store, which belongs to its owner."""
+        """Does not close the store, which its owner closes."""
 
     # --- looking ---
 
@@ -81,8 +81,8 @@ class Models:
                 )
             return provider
         if row.endpoints is not None:
-            given: Mapping[str, str] = json.loads(row.endpoints)
-            model = Model(name, {Api(api): url for api, url in given.items()})
+            endpoints: Mapping[str, str] = json.loads(row.endpoints)
+            model = Model(name, {Api(api): url for api, url in endpoints.items()})
         elif provider is not None:
             model = provider
         else:
@@ -97,13 +97,13 @@ class Models:
         )
 
     def apis_of(self, wanted: str) -> tuple[Api, ...]:
-        """What the model that `NAME` or `NAME/MODEL` means speaks, ready or not. Raises `ModelNotFound`."""
+        """Returns the APIs of the model that `NAME` or `NAME/MODEL` means, usable or not. Raises `ModelNotFound`."""
         return self.get(wanted.partition("/")[0]).apis
 
     def resolve(self, wanted: str | None = None) -> ModelChoice:
-        """The model that `NAME` or `NAME/MODEL` means; for None, the only one that is ready.
+        """Returns the model that `NAME` or `NAME/MODEL` means, or for None the only usable one.
 
-        Raises `ModelNotFound`, `ModelKeyMissing`, and `InvalidModel` where it does not say which one.
+        Raises `ModelNotFound`, `ModelKeyMissing`, or `InvalidModel` if that is ambiguous.
         """
         if wanted is None:
             wanted = self._only()
@@ -123,9 +123,9 @@ class Models:
         return ModelChoice(name, chosen, model.apis, size.context_window, size.max_tokens)
 
     def endpoint(self, name: str, api: Api) -> Endpoint | None:
-        """Where a model is spoken to in that API; None where it does not speak it.
+        """Returns the endpoint of a model for an API, or None if it does not have that API.
 
-        Raises `ModelNotFound` and `ModelKeyMissing`.
+        Raises `ModelNotFound` or `ModelKeyMissing`.
         """
         model = self.get(name)
         url = model.endpoints.get(api)
@@ -165,9 +165,9 @@ class Models:
         context_window: int | None = None,
         max_tokens: int | None = None,
     ) -> Model:
-        """Add a model, or change one: what is left out stays, and where it is new, is as the catalog has it.
+        """Add or change a model. Omitted values stay, or come from the catalog if the model is new.
 
-        A key stays only while the model stays where it is.
+        A key stays only while the endpoints stay.
         """
         async with self._changing:
             before = self._rows.get(checked_name(name))
@@ -201,7 +201,7 @@ class Models:
             self._rows.pop(name, None)
 
     def _endpoints(self, name: str, apis: tuple[Api, ...], base_url: str | None) -> str | None:
-        """What a row says of where its model is; None: as the catalog has it."""
+        """Returns the endpoints for a row, or None for those of the catalog."""
         before = self._rows.get(name)
         kept = before.endpoints if before is not None else None
         known = json.loads(kept) if kept is not None else None

@@ -1,4 +1,4 @@
-"""The contract of a store of models. Their keys are sealed before they come here."""
+"""The contract of a store of models. Keys arrive encrypted."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model as it is stored. What is None, the catalog decides."""
+    """One model as it is stored. None means the value from the catalog."""
 
     name: str
     endpoints: str | None = None
-    """A JSON object of URLs by API; None for a built-in provider, whose endpoints come with each release."""
+    """A JSON object of URLs by API. None for a built-in provider, whose endpoints come with each release."""
     model: str | None = None
     context_window: int | None = None
     max_tokens: int | None = None
     key: bytes | None = field(default=None, repr=False)
-    """Sealed for `purpose`."""
+    """Encrypted for `purpose`."""
 
     @property
     def purpose(self) -> str:
-        """What the key is sealed for. In a row that points at another server, it cannot be opened."""
+        """What the key is encrypted for. If the row is changed to another server, the key cannot be decrypted."""
         return f"{self.name} {self.endpoints or 'built in'}"
 
 
 class ModelStore(Protocol):
-    """The models that were added to a server. What `put` and `remove` have returned from is on disk."""
+    """The models that were added to a server. Changes are on disk when `put` and `remove` return."""
 
     async def load_all(self) -> list[ModelRow]: ...
 
     async def put(self, row: ModelRow, now: int) -> None:
-        """Write a row, in place of the one of that name. `now` is UTC milliseconds."""
+        """Write a row, replacing that of the same name. `now` is UTC milliseconds."""
 
     async def remove(self, name: str) -> bool:
         """Remove a row. Returns whether there was one."""

@@ -1,4 +1,4 @@
-"""How the gateway gets to providers: pooled connections, by the machine's own proxy where it has one."""
+"""Connects the gateway to providers: pooled connections, through the machine's own proxy if it has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONNECTIONS: Final = httpx.Limits(max_connections=1000, max_keepalive_connectio
 
 
 class Upstream(Protocol):
-    """Sends a request as it is and gives the answer as it comes. Follows no redirect, adds nothing."""
+    """Sends a request unchanged and returns the answer as it arrives. Follows no redirect, adds nothing."""
 
     async def send(self, request: httpx.Request) -> httpx.Response: ...
 
@@ -22,16 +22,16 @@ class Upstream(Protocol):
 
 
 class CannotReach(httpx.ConnectError):
-    """There is no way to that place."""
+    """The host cannot be reached."""
 
 
 class NetworkUpstream:
-    """The network of this machine. `environment` tells of its proxies, as curl understands it."""
+    """The network of this machine. `environment` names its proxies, as curl understands it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
-        """By proxy, or by scheme where there is none."""
+        """By proxy, or by scheme without a proxy."""
         self._tls: ssl.SSLContext | None = None
         self._loading = asyncio.Lock()
 
@@ -60,7 +60,7 @@ class NetworkUpstream:
             return self._transports[name]
 
     async def _trust(self, name: str) -> ssl.SSLContext:
-        if name == "http":  # never used; and reading all certificates takes a while
+        if name == "http":  # never used, and reading all certificates takes time
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._tls is None:
             self._tls = await asyncio.to_thread(_trusted)
@@ -68,7 +68,7 @@ class NetworkUpstream:
 
 
 class LoopbackUpstream:
-    """Nothing but this machine, for servers under test: no mistake of theirs leaves it."""
+    """Only this machine, for servers under test: no mistake in a test reaches the network."""
 
     def __init__(self) -> None:
         self._network = NetworkUpstream({})
@@ -83,8 +83,7 @@ class LoopbackUpstream:
 
 
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> str | None:
-    """Which proxy leads to a host. `HTTP_PROXY` in capitals is not asked: programs behind web servers get it from
-    their visitors."""
+    """Returns the proxy for a host. Ignores `HTTP_PROXY` in capitals, which web servers set from a request header."""
     names = ("https_proxy", "HTTPS_PROXY") if scheme == "https" else ("http_proxy",)
     proxy = next((environment[name] for name in (*names, "all_proxy", "ALL_PROXY") if environment.get(name)), None)
     if proxy is None or _is_loopback(host):
@@ -104,7 +103,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _trusted() -> ssl.SSLContext:
-    """What this machine trusts, which may include a company's own authority; and the usual ones."""
+    """Returns what this machine trusts, which may include a company's own authority, and the usual ones."""
     import certifi
 
     context = ssl.create_default_context()

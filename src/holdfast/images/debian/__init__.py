@@ -1,5 +1,5 @@
-"""A Debian or Ubuntu root filesystem from packages, without root: apt and dpkg of the machine do what they do best.
+"""Builds a Debian or Ubuntu root filesystem from packages, without root, using apt and dpkg of the machine.
 
-`sources` says where packages come from, `apt` resolves, verifies and fetches them, `essential` unpacks as many of them
-as dpkg needs to run, and `system` has dpkg install all of them in a box.
+`sources` finds the sources of packages, `apt` resolves, verifies and fetches them, `essential` unpacks those that dpkg
+needs to run, and `system` lets dpkg install all of them in a box.
 """

@@ -1,7 +1,7 @@
-"""The machine's own apt, in a folder of ours: it decides which packages are needed, and verifies and fetches them.
+"""The machine's own apt, in a separate folder: decides which packages are needed, and verifies and fetches them.
 
-It runs as whoever builds, on lists and a cache of its own, and never touches the packages of the machine. Of the
-machine's settings it keeps those for the network: proxies, certificates, logins of mirrors.
+It runs as the user that builds, with its own lists and cache, and never touches the packages of the machine. It uses
+the machine's settings for the network: proxies, certificates, logins of mirrors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.images.errors import MirrorFailed, NoSources, NotVerified, Unresol
 from holdfast.time_limit import time_limit
 
 ESSENTIAL: Final = "?essential"
-"""What dpkg and the scripts of packages may take for granted."""
+"""What dpkg and the scripts of packages may assume to exist."""
 EVERYWHERE: Final = "?or(?essential,?priority(required))"
 """What every system has."""
 _ARCHITECTURE: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -42,25 +42,25 @@ _UNSIGNED: Final = re.compile(
 _SECONDS: Final = 3600.0
 _OUTPUT: Final = 1 << 20
 _KEPT_SECONDS: Final = 90 * 86400.0
-"""Packages that no build has used since are removed."""
+"""Packages that no build has used for this long are removed."""
 
 Moved = Callable[[float], None]
-"""Called with how much has come by now, from 0 to 1."""
+"""Called with the progress, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package as a mirror has it."""
+    """One package as a mirror lists it."""
 
     name: str
     file: str
-    """Name of its file, which has its version and architecture."""
+    """Name of its file, which includes its version and architecture."""
     size: int
     sha256: str
 
 
 class Apt:
-    """Owns its folder. Only one process uses it at a time: the others wait."""
+    """Owns its folder. One process uses it at a time, and others wait."""
 
     def __init__(self, folder: Path, architecture: str | None = None) -> None:
         if architecture is not None and not _ARCHITECTURE.fullmatch(architecture):
@@ -87,18 +87,18 @@ class Apt:
             yield
 
     async def architecture(self) -> str:
-        """Debian's name of the processor."""
+        """Returns Debian's name of the processor."""
         return self._architecture or (await _run(["dpkg", "--print-architecture"], {})).strip()
 
     async def update(self, sources: SourceFiles) -> None:
-        """Fetch what the sources have. apt verifies their signatures. Raises `NotVerified` and `MirrorFailed`."""
+        """Fetch the lists of the sources. apt verifies their signatures. Raises `NotVerified` or `MirrorFailed`."""
         await self._configure(sources)
         await self._apt("update", "-o", "APT::Update::Error-Mode=any")
 
     async def resolve(self, wanted: Sequence[str]) -> list[Package]:
-        """The packages, and all that they need, in an order to install them in. Raises `Unresolvable`."""
+        """Returns the packages and all dependencies, in the order of installation. Raises `Unresolvable`."""
         order = await self.order(wanted)
-        # Without an archive: apt names no file that it has already.
+        # Without an archive folder: apt does not list files that it has already.
         listed = await self._apt(
             "--print-uris",
             *("-o", "Acquire::ForceHash=SHA256"),
@@ -114,18 +114,19 @@ class Apt:
         return [found[name] for name in order]
 
     async def order(self, wanted: Sequence[str]) -> list[str]:
-        """Their names, and those of all that they need, as apt would install them. Raises `Unresolvable`."""
+        """Returns the names of these packages and all dependencies, as apt would install them. Raises
+        `Unresolvable`."""
         for name in wanted:
-            # apt would take some words for a pattern, a file, or a package to remove.
+            # apt would interpret some words as a pattern, a file, or a package to remove.
             if name not in (ESSENTIAL, EVERYWHERE) and (not _NAME.fullmatch(name) or name.endswith("-")):
                 raise Unresolvable(f"there is no package {name}", hint="check its name")
         simulated = await self._apt("--simulate", "install", "--", *wanted)
         return [name.partition(":")[0] for name in _INSTALL.findall(simulated)]
 
     async def download(self, wanted: Sequence[str], packages: Sequence[Package], moved: Moved) -> list[Path]:
-        """Where the files of these packages are, whole and checked. `wanted` is what they were resolved for."""
+        """Returns the files of these packages, complete and verified. `wanted` is what they were resolved for."""
         paths = [self._archives / package.file for package in packages]
-        await asyncio.to_thread(_remove_damaged, paths, packages)  # apt would take them for what they are called
+        await asyncio.to_thread(_remove_damaged, paths, packages)  # apt would accept them by their names
         await self._apt("--download-only", "install", "--", *wanted, moved=moved)
         if broken := await asyncio.to_thread(_remove_damaged, paths, packages):
             raise NotVerified(
@@ -136,13 +137,13 @@ class Apt:
         return paths
 
     async def names(self) -> list[str]:
-        """Of all packages that the sources have."""
+        """Returns the names of all packages in the sources."""
         return (await _run(["apt-cache", "pkgnames"], self._environment)).split()
 
     def forget_old(self, now: float | None = None) -> None:
         """Remove packages that no build has used for months."""
         before = (time.time() if now is None else now) - _KEPT_SECONDS
-        earlier = self._folder.glob("??/*")  # where version 0.1 kept them
+        earlier = self._folder.glob("??/*")  # where version 0.1 stored them
         for path in (*self._archives.glob("*.deb"), *earlier):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < before:
@@ -162,7 +163,7 @@ class Apt:
 
     async def _explained(self, output: str) -> Exception:
         errors = [line[3:] for line in output.splitlines() if line.startswith(("E: ", "W: "))] or [output[-300:]]
-        said = "; ".join(dict.fromkeys(errors))[:600]
+        reason = "; ".join(dict.fromkeys(errors))[:600]
         if unknown := _UNKNOWN.search(output):
             name = unknown[1] or unknown[2]
             similar = difflib.get_close_matches(name, await self.names(), n=3, cutoff=0.8)
@@ -173,16 +174,16 @@ class Apt:
             return Unresolvable(f"apt cannot have these packages together{detail}", hint="leave one of them out")
         if _UNSIGNED.search(output):
             return NotVerified(
-                f"apt does not trust the release file: {said}",
+                f"apt does not trust the release file: {reason}",
                 hint="give the keyring with --keyring; package debian-archive-keyring or ubuntu-keyring has them. "
-                "--insecure goes on all the same, where you trust the way to the mirror",
+                "--insecure continues anyway, if you trust the connection to the mirror",
             )
         return MirrorFailed(
-            f"apt failed: {said}", hint="run the command again: what came stays; or name another mirror"
+            f"apt failed: {reason}", hint="run the command again: what came stays; or name another mirror"
         )
 
     async def _configure(self, sources: SourceFiles) -> None:
-        # What was believed without a signature stays apart from what apt has verified.
+        # Unverified files are stored apart from those that apt has verified.
         state = "unverified" if sources.insecure else "state"
         for name in (f"{state}/lists/partial", "archives/partial", "no-archives/partial", "cache", "keys"):
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -205,7 +206,7 @@ class Apt:
             "APT::Architectures": await self.architecture(),
             "APT::Install-Recommends": "false",
             "APT::Sandbox::User": "",
-            "Acquire::GzipIndexes": "false",  # packed lists are slow to search
+            "Acquire::GzipIndexes": "false",  # compressed lists are slow to search
             "Acquire::Languages": "none",
             "Acquire::Retries": "3",
         }
@@ -215,7 +216,7 @@ class Apt:
 
 
 def require_apt() -> None:
-    """Raises `NoSources` on a machine that has no apt."""
+    """Raises `NoSources` if the machine has no apt."""
     programs = ("apt-get", "apt-cache", "apt-config", "dpkg", "dpkg-deb")
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
@@ -232,7 +233,7 @@ class _Failed(Exception):
 
 
 async def _run(command: Sequence[str], environment: Mapping[str, str], moved: Moved | None = None) -> str:
-    """What a program prints. Raises `_Failed` with all of it where it fails. Ends it where the caller is cancelled."""
+    """Returns the output of a program. Raises `_Failed` with all output if it fails. Cancelling ends the program."""
     read, write = os.pipe()
     status = ["-o", f"APT::Status-Fd={write}"] if moved is not None else []
     try:
@@ -254,11 +255,11 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], moved: Mo
         os.close(write)
     loop = asyncio.get_running_loop()
 
-    def tell(part: float) -> None:
+    def report(part: float) -> None:
         if moved is not None:
             loop.call_soon_threadsafe(moved, part)
 
-    following = asyncio.ensure_future(asyncio.to_thread(_follow, read, tell))
+    following = asyncio.ensure_future(asyncio.to_thread(_follow, read, report))
     assert process.stdout is not None
     output = bytearray()
     try:
@@ -282,21 +283,21 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], moved: Mo
 
 
 def _follow(descriptor: int, moved: Moved) -> None:
-    """Read what apt says of its progress, to the end. Blocks."""
+    """Read apt's progress to the end. Blocks."""
     with os.fdopen(descriptor, "rb") as file:
         for line in file:
-            if told := _PROGRESS.match(line):
-                moved(float(told[1]) / 100)
+            if progress := _PROGRESS.match(line):
+                moved(float(progress[1]) / 100)
 
 
 def _network_settings(dump: str) -> list[str]:
-    """The machine's settings for fetching, as `apt-config dump` prints them."""
+    """Returns the machine's settings for fetching, from the output of `apt-config dump`."""
     lines = [line for line in dump.splitlines() if line.startswith("Acquire::")]
     return [line for line in lines if not line.startswith(("Acquire::IndexTargets", "Acquire::Languages"))]
 
 
 def _remove_damaged(paths: Sequence[Path], packages: Sequence[Package]) -> list[str]:
-    """The names of files that are there, and are not what they should be."""
+    """Remove files that are damaged. Returns their names."""
     removed = []
     for path, package in zip(paths, packages, strict=True):
         try:

@@ -1,7 +1,7 @@
-"""The first layer of a system: the essential packages, unpacked as far as dpkg needs to run, and what is beside them.
+"""The first layer of a system: the essential packages, unpacked as far as dpkg needs to run, and additional files.
 
-`dpkg-deb` opens the packages. What is in them becomes one tar archive, which the store of images distrusts as it does
-every other: no path leads out, and there are no devices. In a box of this layer dpkg installs them properly.
+`dpkg-deb` opens the packages. Their contents become one tar archive, which the image store checks like any other: no
+path leads out, and there are no devices. In a box with this layer, dpkg installs them properly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Files = Mapping[str, tuple[int, bytes]]
 
 
 def essential_archive(packages: Sequence[Path], files: Files) -> Iterator[bytes]:
-    """The archive, in pieces. Blocks. Raises `BadPackage`."""
+    """Yields the archive in pieces. Blocks. Raises `BadPackage`."""
     linked: set[str] = set()
     for name in ("usr", "etc", "var", "var/lib", _DATABASE, *(f"{_DATABASE}/{each}" for each in _FOLDERS)):
         yield header(name, kind=tarfile.DIRTYPE, mode=0o755)
@@ -67,7 +67,7 @@ def _entry(tar: tarfile.TarFile, entry: tarfile.TarInfo, linked: set[str]) -> It
         return
     if _MERGED.fullmatch(first):
         if entry.issym() and not rest:
-            return  # base-files has these links, too
+            return  # base-files also has these links
         yield from _link(first, linked)
     name = _merged(entry.name)
     link = _merged(entry.linkname) if entry.islnk() else entry.linkname
@@ -91,13 +91,13 @@ def _plain(name: str) -> str:
 
 
 def _merged(name: str) -> str:
-    """Where a path lies, given that /bin and its like are links into /usr."""
+    """Returns the real path, given that /bin and similar folders are links into /usr."""
     plain = _plain(name)
     return f"usr/{plain}" if _MERGED.fullmatch(plain.partition("/")[0]) else plain
 
 
 def in_pieces(parts: Iterable[bytes], least: int = _PIECE) -> Iterator[bytes]:
-    """The same bytes in fewer, larger pieces."""
+    """Joins pieces into fewer, larger ones."""
     kept = bytearray()
     for part in parts:
         kept += part

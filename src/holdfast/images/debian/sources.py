@@ -1,7 +1,7 @@
-"""Where packages come from: the sources that apt on this machine has, or what the caller names instead.
+"""The sources of packages: those of apt on this machine, or what the caller names instead.
 
-Only sources of the distribution itself are taken. apt would not say which these are before it has fetched their lists,
-so its files are read here: `sources.list`, and its deb822 successor.
+Only sources of the distribution itself are used. apt tells which these are only after it has fetched their lists, so
+this module reads its files: `sources.list`, and its deb822 successor.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ class Source:
     """One suite of one mirror."""
 
     url: str = field(repr=False)
-    """May hold a password."""
+    """May contain a password."""
     suite: str
     components: tuple[str, ...]
     signed_by: tuple[str, ...] = ()
-    """Keyring files, fingerprints, or a key as it is. Empty: whatever the machine trusts."""
+    """Keyring files, fingerprints, or a key itself. If empty, whatever the machine trusts."""
     architectures: tuple[str, ...] = ()
-    """Empty: all."""
+    """If empty, all."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """Sources and their keys, as files for an apt: the one that builds an image, and the one in the image."""
+    """Sources and their keys as files for apt: for the one that builds an image, and the one in the image."""
 
     sources: tuple[Source, ...]
     trusted: tuple[Path, ...] = ()
     """Keyrings for sources that name none."""
     insecure: bool = False
-    """Believe sources without a signature."""
+    """Accept sources without a signature."""
 
     def files(self, keys: Path) -> dict[str, bytes]:
-        """For the apt that builds. `keys` is the folder where the keys lie, which is `keys/` in the result."""
+        """Returns the files for the apt that builds. `keys` is the folder of the keys, which is `keys/` in the
+        result."""
         files, text = self._write(self.sources, str(keys), passwords=True)
-        # From a folder of this machine packages are copied: all of them lie in one place then.
+        # Packages from a folder of this machine are copied, so that all are in one place.
         return {**{f"keys/{name}": data for name, data in files.items()}, "holdfast.sources": text.encode()}
 
     def image_files(self) -> dict[str, bytes]:
-        """For the image, by path from its root. Folders of this machine are left out, and so are passwords."""
+        """Returns the files for the image, by path from its root, without folders of this machine and passwords."""
         remote = [source for source in self.sources if not source.url.startswith(("file:", "copy:"))]
         files, text = self._write(remote, "/etc/apt/keyrings", passwords=False)
         found = {f"etc/apt/keyrings/{name}": data for name, data in files.items()}
@@ -92,7 +93,7 @@ def without_password(url: str) -> str:
 
 
 def read_sources(folder: Path = _APT) -> list[Source]:
-    """What apt on this machine would use. A machine without apt has none."""
+    """Returns the sources of apt on this machine. None if there is no apt."""
     sources: list[Source] = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
         sources += parse_list(_text(path))
@@ -102,7 +103,7 @@ def read_sources(folder: Path = _APT) -> list[Source]:
 
 
 def read_trusted(folder: Path = _APT, keyrings: Path = _KEYRINGS) -> tuple[Path, ...]:
-    """Keyrings that apt trusts for sources that name none, and those of the distributions."""
+    """Returns the keyrings that apt trusts for sources that name none, and those of the distributions."""
     found = [folder / "trusted.gpg"]
     for pattern in ("*.gpg", "*.asc"):
         found += sorted((folder / "trusted.gpg.d").glob(pattern))
@@ -111,7 +112,7 @@ def read_trusted(folder: Path = _APT, keyrings: Path = _KEYRINGS) -> tuple[Path,
 
 
 def parse_list(text: str) -> list[Source]:
-    """`deb [options] URL SUITE COMPONENT…`, a line each."""
+    """Parses lines `deb [options] URL SUITE COMPONENT…`."""
     found = []
     for line in text.splitlines():
         line = line.partition("#")[0].strip()
@@ -156,7 +157,7 @@ def parse_deb822(text: str) -> list[Source]:
 
 
 def of_distribution(sources: Iterable[Source], release: Mapping[str, str]) -> list[Source]:
-    """Those that the distribution itself comes from: what others add to a machine is not for every image."""
+    """Returns the sources of the distribution itself. Others that were added to the machine are not for every image."""
     codename = release.get("VERSION_CODENAME") or release.get("UBUNTU_CODENAME") or ""
     if not codename:
         return [source for source in sources if "main" in source.components]
@@ -175,8 +176,8 @@ def read_os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
     return found
 
 
-def given(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence[Path]) -> Source:
-    """A source that somebody names, instead of the machine's."""
+def named_source(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence[Path]) -> Source:
+    """Returns a source that the caller names instead of the machine's."""
     if urlsplit(mirror).scheme not in SCHEMES:
         raise NoSources(f"{mirror!r} is no mirror", hint=f"a URL that begins with one of {', '.join(SCHEMES)}")
     if any(not _WORD.fullmatch(each) for each in (mirror, suite, *components)):
@@ -185,9 +186,9 @@ def given(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence
 
 
 def stanzas(text: str) -> Iterator[dict[str, str]]:
-    """Stanzas as mappings with the names in lower case. Comments and lines that are no fields are left out.
+    """Yields stanzas as mappings with lower-case names, without comments and invalid lines.
 
-    A continued field keeps its line ends; its first line is what stands behind the colon.
+    A continued field keeps its line ends. Its first line is what follows the colon.
     """
     fields: dict[str, str] = {}
     name = ""
@@ -221,7 +222,7 @@ def _usable(
     signed_by: tuple[str, ...],
     architectures: tuple[str, ...],
 ) -> list[Source]:
-    """A suite that ends in / names a folder instead: nothing that a system could be made of lies there."""
+    """A suite that ends in / names a folder, which cannot contain a complete system."""
     return [
         Source(url, suite, components, signed_by, architectures)
         for url in urls

@@ -1,4 +1,4 @@
-"""A Debian system as an image: the packages that apt chooses, installed by dpkg in a box without a network."""
+"""Builds a Debian system as an image: the packages that apt chooses, installed by dpkg in a box without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.images.errors import NoSources, StepFailed
 from holdfast.images.tar_stream import END, from_disk
 
 _FORMAT: Final = 2
-"""Of what is made of the packages: another one makes another image of the same packages."""
+"""Version of how packages become an image. Another version makes another image of the same packages."""
 _INSTALL_SECONDS: Final = 3600.0
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKAGES: Final = "/tmp/packages"
@@ -40,7 +40,7 @@ _EXCLUDED: Final = (
     "/usr/share/lintian/*",
 )
 _INCLUDED: Final = ("/usr/share/doc/*/copyright", "/usr/share/locale/locale.alias")
-"""Manuals and translations are for people at a desk; licences stay. dpkg in the image keeps to the same rules."""
+"""Manuals and translations are left out; licences stay. dpkg in the image follows the same rules."""
 
 _DPKG_RULES: Final = "".join(
     [f"path-exclude {pattern}\n" for pattern in _EXCLUDED] + [f"path-include {pattern}\n" for pattern in _INCLUDED]
@@ -73,12 +73,12 @@ rm -rf /var/log/bootstrap.log /var/cache/ldconfig/aux-cache /tmp/* /var/tmp/*
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """All that an image is made of."""
+    """Everything that an image is built from."""
 
     packages: tuple[Package, ...]
-    """In the order in which they are installed."""
+    """In the order of installation."""
     essential: frozenset[str]
-    """Names of those that come first."""
+    """Names of those that are installed first."""
     wanted: tuple[str, ...]
     """What apt was asked for."""
     sources: SourceFiles
@@ -87,7 +87,7 @@ class System:
 
     @property
     def hash(self) -> str:
-        """The same for what makes the same image."""
+        """Equal for systems that result in the same image."""
         document = {
             "format": _FORMAT,
             "packages": sorted((package.file, package.sha256) for package in self.packages),
@@ -102,7 +102,7 @@ class System:
         return ImageConfig(env={"PATH": _PATH, "LANG": "C.UTF-8", **self.env})
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        """What there is beside the packages: how apt and dpkg are to behave in a box."""
+        """Returns the files in addition to the packages: settings of apt and dpkg for boxes."""
         return {
             "etc/apt/apt.conf.d/90holdfast": (0o644, _APT),
             "etc/dpkg/dpkg.cfg.d/holdfast": (0o644, _DPKG_RULES.encode()),
@@ -112,11 +112,11 @@ class System:
 
 
 def machine_sources() -> SourceFiles:
-    """Those of this machine's distribution. Raises `NoSources` if apt names none."""
+    """Returns the sources of this machine's distribution. Raises `NoSources` if apt has none."""
     own = of_distribution(read_sources(), read_os_release())
     if not own:
         raise NoSources(
-            "this machine's apt does not say where its distribution comes from",
+            "apt on this machine has no source of its distribution",
             hint="name a mirror: holdfast image build base --mirror URL --suite NAME --keyring FILE",
         )
     return SourceFiles(tuple(own), read_trusted())
@@ -134,8 +134,10 @@ async def build_of_machine(
     architecture: str | None = None,
     again: bool = False,
 ) -> Image:
-    """Build an image of these packages, and of what they need. Returns the one of that name if these very packages
-    made it, unless `again`. Sources and processor are the machine's unless others are given.
+    """Build an image of these packages and their dependencies.
+
+    Returns the existing image of that name if it was built from exactly these packages, unless `again`. Sources and
+    processor default to the machine's.
 
     Raises `NoSources`, `NotVerified`, `MirrorFailed`, `Unresolvable`, `BadPackage`, `StepFailed`.
     """
@@ -154,7 +156,7 @@ async def build_of_machine(
 async def choose(
     apt: Apt, sources: SourceFiles, packages: Sequence[str], env: Mapping[str, str], progress: Progress
 ) -> System:
-    """Ask the sources, and have apt decide which packages it takes."""
+    """Fetch the lists, and let apt decide on the packages."""
     architecture = await apt.architecture()
     fitting = [each for each in sources.sources if not each.architectures or architecture in each.architectures]
     if not fitting:
@@ -173,7 +175,8 @@ async def choose(
 
 
 async def build_system(workshop: Workshop, apt: Apt, system: System, name: str, progress: Progress) -> Image:
-    """Fetch the packages, make an image of the essential ones, install all of them in a box of it, and name that."""
+    """Fetch the packages, create an image of the essential ones, install all in a box with it, and save that as the
+    image."""
     total = sum(package.size for package in system.packages)
     progress.begin("download", f"{len(system.packages)} packages", total=total)
     done = 0
@@ -197,7 +200,7 @@ async def build_system(workshop: Workshop, apt: Apt, system: System, name: str, 
 
 
 async def is_current(workshop: Workshop, system: System, name: str) -> Image | None:
-    """The image of that name, if these very packages made it."""
+    """Returns the image of that name if it was built from exactly these packages."""
     image = await image_or_none(workshop, name)
     return image if image is not None and image.labels.get(BUILD) == system.hash else None
 
@@ -239,7 +242,7 @@ async def _installed(
 
 
 class _SettingUp:
-    """Counts the packages that dpkg says it sets up."""
+    """Counts the packages that dpkg reports as set up."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -254,7 +257,7 @@ class _SettingUp:
 
 
 async def _archive(packages: Sequence[Path], system: System) -> AsyncIterator[bytes]:
-    """The next piece is made while this one is on its way."""
+    """Prepares the next piece while the current one is sent."""
     pieces = in_pieces(essential_archive(packages, system.files()))
     making = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
     try:
@@ -267,7 +270,7 @@ async def _archive(packages: Sequence[Path], system: System) -> AsyncIterator[by
 
 
 async def _packages(system: System, paths: Sequence[Path]) -> AsyncIterator[bytes]:
-    """The files of all packages, numbered, so that the shell has them in their order."""
+    """Yields the files of all packages, numbered, so that the shell sorts them in order."""
     for number, (package, path) in enumerate(zip(system.packages, paths, strict=True)):
         group = "essential" if package.name in system.essential else "others"
         async for piece in from_disk(f"{group}/{number:05}-{package.file}", path, package.size):

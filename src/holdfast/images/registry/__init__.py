@@ -1,6 +1,6 @@
-"""Pulling images from OCI registries: names, authentication, manifests, blobs, and the import of what came.
+"""Pulls images from OCI registries: names, authentication, manifests, blobs, and the import of the result.
 
-Everything that a registry sends is distrusted. `reference` parses names, `client` speaks the distribution API,
+Everything that a registry sends is untrusted. `reference` parses names, `client` speaks the distribution API,
 `authentication` answers challenges, `manifest` decides what to fetch, `blobs` fetches it, and `pull` does all of this
 in order.
 """

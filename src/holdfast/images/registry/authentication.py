@@ -1,7 +1,7 @@
-"""How a registry is told who asks: challenges parsed, and the credentials or tokens that answer them.
+"""Authentication at a registry: parses challenges, and creates the credentials or tokens that answer them.
 
-A registry names a place that hands out tokens, and what it says there is hostile too: the place is checked before
-anything is sent, and the scope asked for is always to pull this one repository, whatever the challenge says.
+A registry names a server that issues tokens, and is untrusted in that too. The URL is checked before anything is sent,
+and the requested scope is always to pull this one repository, whatever the challenge contains.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a registry wants: a token from a realm, or a user and a password (`realm` is None)."""
+    """What a registry requires: a token from a realm, or a user and a password (`realm` is None)."""
 
     realm: str | None = None
     service: str | None = None
 
 
 def parse_challenges(headers: Iterable[str]) -> Challenge | None:
-    """The challenge to answer, from `WWW-Authenticate`: a token if there is a choice. None: none that is known."""
+    """Returns the challenge to answer from `WWW-Authenticate`, preferably for a token, or None if none is supported."""
     basic = None
     for header in headers:
         text = header[:_LONGEST_CHALLENGE]
@@ -56,17 +56,17 @@ def parse_challenges(headers: Iterable[str]) -> Challenge | None:
             if start[1].lower() == "basic":
                 basic = Challenge()
                 continue
-            told = {
+            parameters = {
                 name.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
                 for name, quoted, plain in _PARAMETER.findall(text[start.end() : end])
             }
-            if told.get("realm"):
-                return Challenge(told["realm"], told.get("service"))
+            if parameters.get("realm"):
+                return Challenge(parameters["realm"], parameters.get("service"))
     return basic
 
 
 def parse_token(data: bytes) -> str | None:
-    """The token in an answer of a realm. None where there is none that could go into a header."""
+    """Returns the token in a realm's answer, or None if there is none that is valid in a header."""
     try:
         answer: Any = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Blobs of registries on disk: fetched, checked by digest, and kept for a while.
+"""Blobs of registries on disk: fetched, verified by digest, and cached.
 
-A blob that came halfway goes on where it stopped, in this pull or in a later one. What was fetched is kept for a week:
-the next version of an image shares most of its layers with this one.
+An interrupted download continues where it stopped, in this pull or a later one. Blobs are kept for a week, because the
+next version of an image shares most of its layers.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from holdfast.images.registry.manifest import Blob
 _PIECE: Final = 1 << 20
 _AT_ONCE: Final = 3
 _MOST_ATTEMPTS: Final = 20
-"""In all. Those that brought nothing end sooner, with the pauses of the client."""
+"""In total. Attempts without progress end sooner, after the pauses of the client."""
 _KEPT_SECONDS: Final = 7 * 86400.0
 _SPARE: Final = 256 << 20
 """Bytes that stay free on disk."""
 
 Moved = Callable[[int], None]
-"""Called with the bytes that came; with a negative number where they have to come again."""
+"""Called with the bytes that arrived, or with a negative number if they have to be fetched again."""
 
 
 class Blobs:
-    """A folder of blobs, by digest, shared with every other pull on this machine."""
+    """A folder of blobs by digest, shared with every other pull on this machine."""
 
     def __init__(self, folder: Path, *, at_once: int = _AT_ONCE) -> None:
         self._folder = folder
         self._turns = asyncio.Semaphore(at_once)
 
     async def fetch(self, registry: Registry, blob: Blob, moved: Moved = lambda _: None) -> Path:
-        """Where the blob is on disk, whole and checked."""
+        """Returns the path of the blob on disk, complete and verified."""
         path = self._folder / blob.sha256[:2] / blob.sha256
         async with self._turns:
             if await asyncio.to_thread(_is_whole, path, blob):
@@ -55,7 +55,7 @@ class Blobs:
         return path
 
     def make_room(self, size: int) -> None:
-        """Raises `NoSpace` where the disk cannot take so many bytes, and as many again to import them."""
+        """Raises `NoSpace` if the disk cannot store this many bytes twice: as a blob and imported."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = os.statvfs(self._folder)
         free = about.f_bavail * about.f_frsize
@@ -66,7 +66,7 @@ class Blobs:
             )
 
     def forget_old(self, now: float | None = None) -> None:
-        """Remove what no pull has used for a week."""
+        """Remove blobs that no pull has used for a week."""
         before = (time.time() if now is None else now) - _KEPT_SECONDS
         for path in self._folder.glob("??/*"):
             with contextlib.suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ class Blobs:
                     path.unlink()
 
     async def _persistently(self, registry: Registry, blob: Blob, path: Path, moved: Moved) -> None:
-        """Try again while something comes, and a few times where nothing does."""
+        """Retry while there is progress, and a few times without."""
         idle, size = 0, -1
         failed: Exception = RuntimeError("no attempt was made")
         for _ in range(_MOST_ATTEMPTS):
@@ -132,20 +132,20 @@ class Blobs:
 
 
 class _Mismatch(Exception):
-    """What came has another digest or size. A disk or a proxy may be the cause, so it is fetched once more."""
+    """The digest or size differs. A disk or a proxy may be the cause, so it is fetched once more."""
 
 
 def _failure(registry: Registry, blob: Blob, error: Exception) -> BoxError:
     if isinstance(error, _Mismatch):
         return HostileArchive(
             f"what the registry {registry.host} sends for {blob.digest} has another digest or size",
-            hint="it, or something on the way to it, changes what it sends",
+            hint="the registry, or a proxy before it, changes what it sends",
         )
     return registry.failure(error)
 
 
 class _Part:
-    """A blob that is on its way. Its file is locked: another pull of the same blob takes a file of its own."""
+    """A blob being fetched. Its file is locked: another pull of the same blob uses another file."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -193,7 +193,7 @@ class _Part:
 
 
 async def _open_part(path: Path) -> _Part:
-    """Opened in a thread, and closed also where the pull is given up meanwhile."""
+    """Opens it in a thread. Also closes it if the pull is cancelled meanwhile."""
     opening = asyncio.ensure_future(asyncio.to_thread(_Part.open, path))
     try:
         return await asyncio.shield(opening)
@@ -203,7 +203,7 @@ async def _open_part(path: Path) -> _Part:
 
 
 def _is_whole(path: Path, blob: Blob) -> bool:
-    """Reads it again, every time: a disk may have lost some of it, and hashing is quicker than fetching."""
+    """Reads it every time: the disk may have lost some of it, and hashing is faster than fetching."""
     try:
         if path.stat().st_size != blob.size:
             return False

@@ -1,7 +1,7 @@
-"""One registry over HTTP, by the OCI distribution API: manifests and blobs, for as long as one pull takes.
+"""A client of one registry over HTTP (the OCI distribution API): manifests and blobs, for one pull.
 
-What the registry answers decides nothing that it should not decide: where credentials go, whether TLS is used, how much
-is read, and how long it takes.
+The registry's answers are untrusted. They do not decide where credentials go, whether TLS is used, how much is read,
+and how long it takes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.time_limit import time_limit
 T = TypeVar("T")
 
 PAUSES: Final = (0.3, 1.0, 3.0)
-"""Seconds between attempts at what may pass."""
+"""Seconds between attempts after a temporary failure."""
 _TIMEOUTS: Final = {"connect": 15.0, "read": 30.0, "write": 30.0, "pool": 30.0}
 _DOCUMENT_SECONDS: Final = 60.0
 _MOST_REDIRECTS: Final = 5
@@ -41,7 +41,7 @@ _SHOWN: Final = 200
 
 
 class Registry:
-    """Speaks to one registry about one repository. The caller owns `upstream`, and closes it."""
+    """Requests of one repository at one registry. The caller owns `upstream` and closes it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Registry:
         credentials: Credentials | None = None,
         insecure: bool = False,
     ) -> None:
-        """`address` is the URL of a mirror that is asked instead. `insecure` allows plain HTTP to any host."""
+        """`address` is the URL of a mirror to use instead. `insecure` allows plain HTTP to any host."""
         self._upstream = upstream
         self._reference = reference
         self._credentials = credentials
@@ -68,18 +68,18 @@ class Registry:
         self.host = urlsplit(self._bases[0]).netloc
 
     async def digest(self) -> str | None:
-        """The digest that the tag has now, by one small request. None where the registry does not say."""
+        """Returns the current digest of the tag, with one small request, or None if the registry does not tell."""
 
         async def ask() -> str | None:
             async with self._answer("HEAD", self._manifest_path(self._reference.version), _ACCEPT) as response:
                 await self._check(response)
-                told: str | None = response.headers.get("docker-content-digest")
-                return told
+                digest: str | None = response.headers.get("docker-content-digest")
+                return digest
 
         return await self._persistently(ask)
 
     async def manifest(self, version: str) -> bytes:
-        """A manifest by tag or digest, as it came: the caller compares its digest."""
+        """Returns a manifest by tag or digest, unverified: the caller compares its digest."""
 
         async def ask() -> bytes:
             async with self._answer("GET", self._manifest_path(version), _ACCEPT) as response:
@@ -90,7 +90,7 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def blob(self, digest: str, start: int) -> AsyncIterator[httpx.Response]:
-        """The answer to a request for a blob, from `start` on where the registry can do that (status 206)."""
+        """Yields the answer to a request for a blob, from `start` on if the registry supports that (status 206)."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         async with self._answer("GET", f"/v2/{self._reference.repository}/blobs/{digest}", headers) as response:
             if response.status_code != 416:
@@ -100,7 +100,7 @@ class Registry:
     # --- requests ---
 
     async def _persistently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try again after what may pass: a registry that is busy, a connection that broke."""
+        """Retry after temporary failures: a busy registry, or a broken connection."""
         for pause in (*PAUSES, None):
             try:
                 async with time_limit(_DOCUMENT_SECONDS):
@@ -112,7 +112,7 @@ class Registry:
         raise AssertionError("unreachable")
 
     def failure(self, error: Exception) -> RegistryFailed:
-        """What to tell of a request that was not answered."""
+        """Returns the error for a request without an answer."""
         if isinstance(error, httpx.ConnectError) and _is_about_certificate(error):
             return RegistryFailed(
                 f"the certificate of the registry {self.host} is not trusted: {error}"[:300],
@@ -140,7 +140,7 @@ class Registry:
             await response.aclose()
 
     async def _send(self, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
-        """TLS is tried first. Where plain HTTP is allowed, the first answer decides for the whole pull."""
+        """Tries TLS first. If plain HTTP is allowed, the first answer decides for the whole pull."""
         for base in self._bases[:-1]:
             with contextlib.suppress(httpx.ConnectError, httpx.RemoteProtocolError):
                 return await self._decided(base, method, path, headers)
@@ -157,7 +157,7 @@ class Registry:
         return response
 
     async def _follow(self, base: str, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
-        """Credentials go to the registry itself alone, wherever it sends us."""
+        """Sends credentials only to the registry itself, wherever it redirects."""
         home = httpx.URL(base)
         url = httpx.URL(base + path)
         for _ in range(_MOST_REDIRECTS + 1):
@@ -179,7 +179,7 @@ class Registry:
         return response
 
     def _checked(self, home: httpx.URL, location: str, at: httpx.URL, what: str) -> httpx.URL:
-        """A place that the registry names: no way out of TLS, and none into the network of this machine."""
+        """Checks a URL that the registry names: it must not leave TLS, or lead into the network of this machine."""
         try:
             url = at.join(location)
         except (httpx.InvalidURL, ValueError):
@@ -199,15 +199,15 @@ class Registry:
     async def _authorize(self, challenge: Challenge | None, used: str | None) -> None:
         async with self._authorizing:
             if self._authorization != used:
-                return  # somebody else got a new token meanwhile
+                return  # another task got a new token meanwhile
             if challenge is None:
-                raise self._refused("it does not say how to log in")
+                raise self._refused("it does not declare how to log in")
             if challenge.realm is not None:
                 self._authorization = f"Bearer {await self._token(challenge)}"
             elif self._credentials is not None and used is None:
                 self._authorization = self._credentials.basic
             else:
-                raise self._refused("it wants a user and a password" if used is None else "it does not accept them")
+                raise self._refused("it requires a user and a password" if used is None else "it does not accept them")
 
     async def _token(self, challenge: Challenge) -> str:
         home = httpx.URL(self._bases[0])
@@ -222,14 +222,14 @@ class Registry:
         response = await self._exchange("GET", realm.copy_merge_params(asked), headers)
         try:
             if response.status_code in (400, 401, 403, 404):
-                raise self._refused("it gives no token for this image to this user")
+                raise self._refused("it issues no token for this image to this user")
             if response.status_code != 200:
                 raise Busy(response.status_code)
             token = parse_token(await self._read(response, LARGEST_ANSWER, "a token"))
         finally:
             await response.aclose()
         if token is None:
-            raise RegistryFailed(f"the registry {self.host} gives a token that cannot be read")
+            raise RegistryFailed(f"the registry {self.host} issued an invalid token")
         return token
 
     def _refused(self, why: str) -> RegistryRefused:
@@ -248,12 +248,12 @@ class Registry:
             raise self._refused("there is no such image, or it is not for this user")
         if status == 404:
             raise NotInRegistry(f"the registry {self.host} has no {self._reference}", hint="check its name and its tag")
-        said = ""
+        text = ""
         with contextlib.suppress(RegistryFailed):
-            said = (await self._read(response, _LARGEST_REFUSAL, "an error")).decode("utf-8", "replace")
+            text = (await self._read(response, _LARGEST_REFUSAL, "an error")).decode("utf-8", "replace")
         if status in (408, 429) or status >= 500:
-            raise Busy(status, printable(said))
-        raise RegistryFailed(f"the registry {self.host} answers {status}: {printable(said)}")
+            raise Busy(status, printable(text))
+        raise RegistryFailed(f"the registry {self.host} answers {status}: {printable(text)}")
 
     async def _read(self, response: httpx.Response, most: int, what: str) -> bytes:
         kept = bytearray()
@@ -268,11 +268,11 @@ class Registry:
 
 
 class Busy(Exception):
-    """An answer that may be another one in a moment."""
+    """A temporary failure."""
 
-    def __init__(self, status: int, said: str = "") -> None:
+    def __init__(self, status: int, text: str = "") -> None:
         limited = "it has had too many requests from here, for now" if status == 429 else f"it answers {status}"
-        super().__init__(f"{limited}: {said}" if said else limited)
+        super().__init__(f"{limited}: {text}" if text else limited)
 
 
 _ACCEPT: Final = {"Accept": ACCEPTED}
@@ -284,7 +284,7 @@ def is_final(error: Exception) -> bool:
 
 
 def printable(text: str) -> str:
-    """A stranger's words for an error message."""
+    """Returns untrusted text for an error message."""
     return "".join(each if each.isprintable() else " " for each in text[:_SHOWN]).strip()
 
 
@@ -293,7 +293,7 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 
 
 def _is_near(host: str) -> bool:
-    """Whether a host is this machine, or one of its own network, by what its name says."""
+    """Whether a host is this machine, or in its own network, judging by its name."""
     return is_local_name(host) or refusal(host) not in (None, "no address")
 
 

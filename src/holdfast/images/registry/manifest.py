@@ -1,6 +1,6 @@
-"""What a registry says an image consists of: manifests, and lists of them for several platforms. Pure.
+"""Parses manifests, and lists of manifests for several platforms. Pure.
 
-Every field is hostile: kinds, counts and sizes are checked before anything is fetched by them.
+Every field is untrusted: kinds, counts and sizes are checked before anything is fetched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from holdfast.api.errors.boxes import BadArchive, HostileArchive
 
 LARGEST_MANIFEST: Final = 4 << 20
-"""Bytes. Registries and other clients have the same limit."""
+"""In bytes. Registries and other clients have the same limit."""
 _LARGEST_CONFIG: Final = 8 << 20
 _LARGEST_IMAGE: Final = 64 << 30
 _MOST_LAYERS: Final = 128
@@ -46,12 +46,12 @@ _ARCHITECTURES: Final = {
     "s390x": ("s390x", ()),
     "riscv64": ("riscv64", ()),
 }
-"""What registries call a processor, and which of its variants run here, the best first."""
+"""Registries' names of processors, and which variants run here, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """What a descriptor describes. The digest is what it is; the size is what must come, no more and no less."""
+    """A descriptor. The content must have exactly this digest and size."""
 
     digest: str
     size: int
@@ -68,7 +68,7 @@ class Manifest:
     data: bytes
     config: Blob
     layers: tuple[Blob, ...]
-    """The lowest first; one that comes twice is here twice."""
+    """Lowest first. A layer may occur twice."""
 
     @property
     def digest(self) -> str:
@@ -76,7 +76,7 @@ class Manifest:
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """All that has to be fetched, each once."""
+        """Returns everything to fetch, each once."""
         return tuple({blob.digest: blob for blob in (self.config, *self.layers)}.values())
 
     @property
@@ -94,7 +94,7 @@ def check_digest(data: bytes, digest: str) -> None:
 
 
 def read_manifest(data: bytes) -> Manifest | Blob:
-    """The image, or the manifest of it to ask for next, where this is a list for several platforms.
+    """Returns the image, or the next manifest to fetch if this is a list for several platforms.
 
     Raises `HostileArchive` and `BadArchive`.
     """
@@ -115,14 +115,14 @@ def read_manifest(data: bytes) -> Manifest | Blob:
     sizes: dict[str, int] = {}
     for blob in (found.config, *found.layers):
         if sizes.setdefault(blob.digest, blob.size) != blob.size:
-            raise HostileArchive(f"the manifest gives {blob.digest} two sizes")
+            raise HostileArchive(f"the manifest declares two sizes for {blob.digest}")
     if found.size > _LARGEST_IMAGE:
         raise HostileArchive(f"the image is {found.size >> 30} GB: at most {_LARGEST_IMAGE >> 30} GB")
     return found
 
 
 def choose_platform(index: Mapping[str, Any], machine: str | None = None) -> Blob:
-    """The manifest for this machine, or for the one that is named as `uname -m` names it."""
+    """Returns the manifest for this machine, or for one named as `uname -m` does."""
     manifests = index.get("manifests")
     if not isinstance(manifests, list) or len(manifests) > _MOST_MANIFESTS:
         raise HostileArchive("the registry sent a list of platforms that cannot be read")
@@ -154,12 +154,12 @@ def _platforms(manifests: list[Any]) -> str:
 
 
 def _blob(descriptor: Any, largest: int) -> Blob:
-    told = descriptor if isinstance(descriptor, dict) else {}
-    digest, size = told.get("digest"), told.get("size")
+    document = descriptor if isinstance(descriptor, dict) else {}
+    digest, size = document.get("digest"), document.get("size")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise HostileArchive("the manifest describes a part without a sha256 digest")
     if type(size) is not int or not 0 <= size <= largest:
-        raise HostileArchive(f"the manifest says that {digest} has {str(size)[:40]} bytes: at most {largest}")
+        raise HostileArchive(f"the manifest declares {str(size)[:40]} bytes for {digest}: the limit is {largest}")
     return Blob(digest, size)
 
 

@@ -1,7 +1,7 @@
-"""A pull from its name to the image: the manifest, its blobs, and the import of both as an OCI layout.
+"""Pulls an image: the manifest, its blobs, and the import of both as an OCI layout.
 
-Blobs are fetched several at once, and are given to the store in the order of the layers. The store unpacks them, with
-the checks that it has for every archive.
+Several blobs are fetched at once, and passed to the store in the order of the layers. The store unpacks them, with the
+same checks as for every archive.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DEEPEST_INDEX: Final = 3
 
 
 class Puller:
-    """Pulls images into the stores of providers. Owns its folder of blobs, and nothing else between two pulls."""
+    """Pulls images into the stores of providers. Owns its folder of blobs, and nothing else between pulls."""
 
     def __init__(self, folder: Path, make_upstream: Callable[[], Upstream], mirrors: Sequence[str] = ()) -> None:
-        """`mirrors` are URLs that are asked before Docker Hub for what is there."""
+        """`mirrors` are URLs that are asked before Docker Hub for its images."""
         self._folder = folder
         self._make_upstream = make_upstream
         self._mirrors = tuple(mirrors)
@@ -50,13 +50,14 @@ class Puller:
         insecure: bool = False,
         progress: Progress | None = None,
     ) -> Image:
-        """Pull an image under its own name, or under `save_as`. Where the registry has no other one, that is one
-        request, and none where a digest is asked for that is here.
+        """Pull an image under its own name, or under `save_as`.
+
+        If the image is up to date this takes one request, or none if a digest is asked for.
 
         Raises `InvalidSpec`, `Unsupported`, `NotInRegistry`, `RegistryRefused`, `RegistryFailed`, `NoSpace`, and what
         the import raises for hostile images.
         """
-        told = progress or Silent()
+        progress = progress or Silent()
         reference = parse_reference(name)
         called = local_name(save_as) if save_as else reference.local_name
         if not store.takes_pulled:
@@ -66,17 +67,17 @@ class Puller:
             )
         known = await _known(store, called)
         if known is not None and known.pulled is not None and known.pulled == reference.digest:
-            return _up_to_date(known, told)
+            return _up_to_date(known, progress)
         upstream = self._make_upstream()
         try:
             async with time_limit(_PULL_SECONDS):
                 registry, found = await self._find(upstream, reference, known, credentials, insecure)
                 if found is None:
                     assert known is not None
-                    return _up_to_date(known, told)
-                return await self._take(store, registry, found, called, told)
+                    return _up_to_date(known, progress)
+                return await self._take(store, registry, found, called, progress)
         except TimeoutError:
-            raise RegistryFailed(f"{reference} did not come within {_PULL_SECONDS / 3600:.0f} hours") from None
+            raise RegistryFailed(f"{reference} was not pulled within {_PULL_SECONDS / 3600:.0f} hours") from None
         finally:
             await upstream.close()
 
@@ -88,7 +89,7 @@ class Puller:
         credentials: Credentials | None,
         insecure: bool,
     ) -> tuple[Registry, _Found | None]:
-        """Ask mirrors first. Credentials are the registry's own, and not for them."""
+        """Asks mirrors first. Credentials are sent only to the registry itself."""
         for mirror in self._mirrors if reference.registry == DOCKER_HUB else ():
             registry = Registry(upstream, reference, address=mirror)
             with contextlib.suppress(NotInRegistry, RegistryRefused, RegistryFailed):
@@ -96,26 +97,29 @@ class Puller:
         registry = Registry(upstream, reference, credentials=credentials, insecure=insecure)
         return registry, await _resolve(registry, reference, known)
 
-    async def _take(self, store: ImageStore, registry: Registry, found: _Found, called: str, told: Progress) -> Image:
+    async def _take(
+        self, store: ImageStore, registry: Registry, found: _Found, called: str, progress: Progress
+    ) -> Image:
         manifest = found.manifest
         blobs = Blobs(self._folder)
         await asyncio.to_thread(blobs.make_room, manifest.size)
-        told.begin("download", f"{called}, {_layers(manifest)}", total=manifest.size)
+        progress.begin("download", f"{called}, {_layers(manifest)}", total=manifest.size)
         try:
             async with asyncio.TaskGroup() as group:
-                coming = {
-                    blob.digest: group.create_task(blobs.fetch(registry, blob, told.advance)) for blob in manifest.blobs
+                downloads = {
+                    blob.digest: group.create_task(blobs.fetch(registry, blob, progress.advance))
+                    for blob in manifest.blobs
                 }
-                image = await store.import_pulled(called, _layout(manifest, coming, told), found.digest)
+                image = await store.import_pulled(called, _layout(manifest, downloads, progress), found.digest)
         except BaseExceptionGroup as failures:
             raise _cause(failures) from None
-        told.end()
+        progress.end()
         await asyncio.to_thread(blobs.forget_old)
         return image
 
 
 class _Found:
-    """An image in a registry, and the digest of what its tag names: the manifest, or a list that has it."""
+    """An image in a registry, and the digest that its tag names: of the manifest, or of a list that contains it."""
 
     def __init__(self, manifest: Manifest, digest: str) -> None:
         self.manifest = manifest
@@ -123,7 +127,7 @@ class _Found:
 
 
 async def _resolve(registry: Registry, reference: Reference, known: Image | None) -> _Found | None:
-    """The image there. None where it is the one that is known here."""
+    """Returns the image in the registry, or None if it is the known one."""
     if known is not None and known.pulled is not None and await registry.digest() == known.pulled:
         return None
     data = await registry.manifest(reference.version)
@@ -145,20 +149,22 @@ async def _known(store: ImageStore, name: str) -> Image | None:
     return None
 
 
-def _up_to_date(image: Image, told: Progress) -> Image:
-    told.skip("image", f"{image.name} is up to date")
+def _up_to_date(image: Image, progress: Progress) -> Image:
+    progress.skip("image", f"{image.name} is up to date")
     return image
 
 
 def _cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first: the import fails too where a blob does not come."""
+    """Returns the first failure: the import also fails if a blob does not arrive."""
     flat = [each for each in failures.exceptions if not isinstance(each, asyncio.CancelledError)]
     ours = [each for each in flat if isinstance(each, BoxError)]
     return (ours or flat or list(failures.exceptions))[0]
 
 
-async def _layout(manifest: Manifest, coming: Mapping[str, asyncio.Task[Path]], told: Progress) -> AsyncIterator[bytes]:
-    """The image as an OCI layout, in a tar stream: documents first, then each blob once it is here."""
+async def _layout(
+    manifest: Manifest, downloads: Mapping[str, asyncio.Task[Path]], progress: Progress
+) -> AsyncIterator[bytes]:
+    """Yields the image as an OCI layout in a tar stream: documents first, then each blob when it has arrived."""
     descriptor = {
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "digest": manifest.digest,
@@ -172,11 +178,11 @@ async def _layout(manifest: Manifest, coming: Mapping[str, asyncio.Task[Path]], 
     for name, data in documents.items():
         yield whole(name, data)
     for blob in manifest.blobs:
-        path = await asyncio.shield(coming[blob.digest])
+        path = await asyncio.shield(downloads[blob.digest])
         async for piece in from_disk(_place(blob.digest), path, blob.size):
             yield piece
-    told.end()
-    told.begin("unpack", _layers(manifest))
+    progress.end()
+    progress.begin("unpack", _layers(manifest))
     yield END
 
 

@@ -32,25 +32,25 @@ class Reference:
     """One image in one registry."""
 
     registry: str
-    """The host as people write it, with its port if it has one: `docker.io`, `localhost:5000`."""
+    """The host with its port, as users write it: `docker.io`, `localhost:5000`."""
     repository: str
     tag: str | None
-    """None where only a digest is given."""
+    """None if only a digest is given."""
     digest: str | None = None
 
     @property
     def host(self) -> str:
-        """Where the registry answers."""
+        """Returns the host to connect to."""
         return _HUB_HOST if self.registry == DOCKER_HUB else self.registry
 
     @property
     def version(self) -> str:
-        """What the registry is asked for: the digest if there is one, else the tag."""
+        """Returns what is requested from the registry: the digest if there is one, else the tag."""
         return self.digest or self.tag or "latest"
 
     @property
     def local_name(self) -> str:
-        """What the image is called here, once it is pulled."""
+        """Returns the name of the image here after it is pulled."""
         tag = f":{self.tag}" if self.tag else ""
         pinned = f"@{self.digest}" if self.digest else ""
         return local_name(f"{self.registry}/{self.repository}{tag if not pinned else ''}{pinned}")
@@ -79,7 +79,7 @@ def parse_reference(text: str) -> Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a registry is on this machine: then plain HTTP is fine."""
+    """Whether a registry is on this machine: then plain HTTP is allowed."""
     name = urlsplit(f"//{host}").hostname or ""
     try:
         return ipaddress.ip_address(name).is_loopback

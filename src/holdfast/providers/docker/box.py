@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.api.box.box import BoxInfo, Power, Wake
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.spec import WORKSPACE, BoxSpec
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.providers.docker import containers
+from holdfast.providers.docker.egress import ContainerEgress
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.guest_box import ResourceUsage
+from holdfast.providers.guest_box import Lifecycle, ResourceUsage
 from holdfast.providers.stream import StreamBox, StreamGuestClient
 
-if TYPE_CHECKING:
-    from holdfast.providers.docker.provider import DockerProvider
-
-_PEEK: Final = 4096
+_READ_BYTES: Final = 4096
 _DEFAULT_ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -35,54 +33,77 @@ def environment_of(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def workdir_of(found: Mapping[str, Any], spec: BoxSpec) -> str:
-    """Where commands start: where the spec leaves it open, the image's own folder."""
+    """Returns the folder where commands start: that of the image, unless the spec names one."""
     asked = str((found.get("Config") or {}).get("WorkingDir") or "")
     return asked if spec.workdir == WORKSPACE and asked.startswith("/") and asked != "/" else spec.workdir
 
 
 async def used_inside(guest: StreamGuestClient) -> containers.ContainerUsage | None:
-    """What a box uses, as its own control group says; None where it sees none. The daemon takes a second to tell."""
-    found = await asyncio.gather(*(_peek(guest, path) for path in containers.ACCOUNTS))
+    """Returns what a box uses, read from its own control group, or None. Asking the daemon would take a second."""
+    found = await asyncio.gather(*(_read_start(guest, path) for path in containers.ACCOUNTS))
     return containers.read_accounts(dict(zip(containers.ACCOUNTS, found, strict=True)))
 
 
-async def _peek(guest: StreamGuestClient, path: str) -> bytes:
-    """The start of a small file, without keeping the box awake by it; empty where it is not there."""
-    request = {"op": "open", "path": path, "cwd": "/", "offset": 0, "length": _PEEK, "looks": True}
+async def _read_start(guest: StreamGuestClient, path: str) -> bytes:
+    """Returns the start of a small file, or nothing if it does not exist. Does not count as work in the box."""
+    request = {"op": "open", "path": path, "cwd": "/", "offset": 0, "length": _READ_BYTES, "looks": True}
     data = b""
     try:
         with await guest.call(request) as call:
             await call.answer()
-            while len(data) <= _PEEK and (piece := await call.streams[0].read()):
+            while len(data) <= _READ_BYTES and (piece := await call.streams[0].read()):
                 data += piece
     except (GuestRefused, BoxUnreachable):
         return b""
     return data
 
 
+class DockerLifecycle(Lifecycle, Protocol):
+    """Changes the boxes at a daemon, and reports on them."""
+
+    async def power(self, id: str) -> Power: ...
+
+    async def disk_use(self, id: str) -> int: ...
+
+    async def usage(self, id: str) -> containers.ContainerUsage: ...
+
+
 class DockerBox(StreamBox):
     def __init__(
-        self, provider: DockerProvider, info: BoxInfo, found: Mapping[str, Any], wake: Wake | None = None
+        self,
+        info: BoxInfo,
+        lifecycle: DockerLifecycle,
+        egress: ContainerEgress,
+        guest: StreamGuestClient,
+        found: Mapping[str, Any],
+        wake: Wake | None = None,
     ) -> None:
-        """`found` is what the daemon says of its container, or of its image."""
-        environment = environment_of(found)
-        whole = {**_DEFAULT_ENVIRONMENT, **environment, **provider.egress_environment(info.spec.network)}
-        guest, workdir = provider.guest(info.id), workdir_of(found, info.spec)
-        super().__init__(info, provider, guest, wake, environment=whole, workdir=workdir)
-        self._provider = provider
-        self._of_image = environment
+        """`found` is what the daemon reports about the container of the box, or about its image."""
+        self._environment_before_egress = {**_DEFAULT_ENVIRONMENT, **environment_of(found)}
+        self._egress = egress
+        super().__init__(
+            info,
+            lifecycle,
+            guest,
+            wake,
+            environment=self._environment_under(info.spec.network),
+            workdir=workdir_of(found, info.spec),
+        )
+        self._lifecycle: DockerLifecycle = lifecycle
+
+    def _environment_under(self, policy: NetworkPolicy) -> dict[str, str]:
+        return {**self._environment_before_egress, **self._egress.environment(policy)}
 
     async def power(self) -> Power:
-        return await self._provider.power(self.id)
+        return await self._lifecycle.power(self.id)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         await super().set_network(policy)
-        self.environment = {
-            **_DEFAULT_ENVIRONMENT, **self._of_image, **self._provider.egress_environment(policy)
-        }  # fmt: skip
+        self.environment = self._environment_under(policy)
 
     async def usage(self) -> ResourceUsage:
-        used = await used_inside(self.guest) or await self._provider.usage(self.id)
-        sent, received = self._provider.traffic(self.id)
-        disk = await self._provider.disk_use(self.id)
+        used = await used_inside(self.guest) or await self._lifecycle.usage(self.id)
+        traffic = self._egress.traffic(self.id)
+        disk = await self._lifecycle.disk_use(self.id)
+        sent, received = (None, None) if traffic is None else (traffic.sent, traffic.received)
         return ResourceUsage(used.memory, used.cpu_seconds, disk, used.out_of_memory, sent, received)

@@ -19,18 +19,18 @@ class Changes:
         self._names = names
 
     async def all(self) -> list[dict[str, Any]]:
-        """The volumes that tell of them, those of all boxes."""
+        """Returns the volumes with the changes of all boxes."""
         return await self._engine.volumes(self._names.labels(Kind.CHANGE))
 
     async def _of(self, id: str) -> list[dict[str, Any]]:
         return await self._engine.volumes(self._names.labels(Kind.CHANGE, **{BOX: id}))
 
     async def latest(self, record: BoxRecord) -> BoxRecord:
-        """What a box has become, of which the record tells how it was made."""
+        """Returns the current state of a box. `record` is its state when created."""
         return latest(record, await self._of(record.id))
 
     async def write(self, record: BoxRecord) -> BoxRecord:
-        """Write down what a box has become. Only one can write the change that comes next: the daemon decides."""
+        """Store a change of a box. If several processes write the next change, the daemon accepts one."""
         number, nonce = record.change + 1, secrets.token_hex(8)
         labels = self._names.labels(Kind.CHANGE, **{BOX: record.id, RECORD: record.to_text(), NONCE: nonce})
         made = await self._engine.create_volume(self._names.change(record.id, number), labels)
@@ -41,7 +41,7 @@ class Changes:
         return replace(record, change=number)
 
     async def forget(self, id: str, before: int | None = None) -> None:
-        """All of a box, or those before one of them."""
+        """Delete the changes of a box, all or those before a number."""
         for each in await self._of(id):
             if before is None or int(str(each["Name"]).rpartition(".")[2]) < before:
                 with contextlib.suppress(EngineProblem):

@@ -28,7 +28,7 @@ def judge_docker(installed: bool, server_version: str | None) -> Finding:
 
 
 def judge_docker_disk(storage: str | None) -> Finding:
-    """`storage` is the daemon's driver, and what it says of it: `overlay2 [[Backing Filesystem extfs] …]`."""
+    """`storage` is the daemon's driver and its details: `overlay2 [[Backing Filesystem extfs] …]`."""
     driver = (storage or "").partition(" ")[0].strip()
     below = re.search(r"\[Backing Filesystem (\w+)\]", storage or "")
     named = f"{driver or 'its storage'}{f' on {below[1]}' if below else ''}"

@@ -16,11 +16,11 @@ from holdfast.providers.stream import RUN
 
 OWN_PLACES: Final = (PLACE, RUN, "/proc", "/sys", "/dev")
 _GUEST_PROCESSES: Final = 4
-"""Beside what a box may have: the guest, its bridges, and a child that answers for it."""
+"""In addition to those of the box: the guest, its bridges, and a child that answers for it."""
 _GUEST_MEMORY: Final = 24 << 20
 _DEFAULT_PROCESSES: Final = 4096
 _DEFAULT_SHARE: Final = 0.8
-"""Of the machine's memory, for a box without a limit of its own."""
+"""The share of the machine's memory that a box without a limit may use."""
 _TAKEN_AWAY: Final = ("NET_RAW", "MKNOD", "AUDIT_WRITE")
 _MASK: Final = 63
 
@@ -41,7 +41,7 @@ def configure(
     workdir: str,
     oci_runtime: str | None,
 ) -> dict[str, Any]:
-    """The request for a box's container. It starts only when somebody asks for it, and never by itself."""
+    """Returns the request for a box's container. It never starts by itself."""
     spec = record.spec
     host: dict[str, Any] = {
         "NetworkMode": "none",
@@ -85,7 +85,7 @@ def configure(
 
 
 def power_of(state: str) -> Power | None:
-    """None for a container that is not a whole box: never started, or on its way out."""
+    """Returns None if the container is not a complete box: never started, or being removed."""
     return {
         "running": Power.RUNNING,
         "restarting": Power.RUNNING,
@@ -95,7 +95,7 @@ def power_of(state: str) -> Power | None:
 
 
 async def size_of(engine: Engine, name: str) -> int:
-    """Bytes that a container has written; 0 for one that is not there."""
+    """Returns the bytes that a container has written, or 0 if it does not exist."""
     try:
         return int((await engine.container(name, size=True)).get("SizeRw") or 0)
     except EngineProblem:
@@ -107,11 +107,11 @@ _CACHE: Final = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.sta
 _CPU: Final = ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpuacct/cpuacct.usage")
 _ENDED: Final = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 ACCOUNTS: Final = (*_MEMORY, *_CACHE, *_CPU, *_ENDED)
-"""Where a box sees what it uses, with control groups of the second kind and of the first."""
+"""Files in which a box sees what it uses, with control groups of version 2 and 1."""
 
 
 def read_accounts(found: Mapping[str, bytes]) -> ContainerUsage | None:
-    """Of these files, what they say. None where they are not there, or make no sense: a box may show anything."""
+    """Parses these files. Returns None if they are missing or invalid, since a box can put anything there."""
     try:
         memory = int(next(found[path] for path in _MEMORY if found[path]))
         cache = _named(found, _CACHE, "total_inactive_file") or _named(found, _CACHE, "inactive_file") or 0
@@ -123,7 +123,7 @@ def read_accounts(found: Mapping[str, bytes]) -> ContainerUsage | None:
 
 
 def _named(found: Mapping[str, bytes], paths: Sequence[str], name: str) -> int | None:
-    """The number after a name, in lines of both."""
+    """Returns the number after a name in lines of these files."""
     for path in paths:
         for line in found[path].splitlines():
             words = line.split()
@@ -134,13 +134,13 @@ def _named(found: Mapping[str, bytes], paths: Sequence[str], name: str) -> int |
 
 async def usage_of(engine: Engine, name: str) -> ContainerUsage:
     try:
-        told = await engine.ask("GET", f"containers/{name}/stats", params={"stream": 0, "one-shot": 1})
+        stats = await engine.ask("GET", f"containers/{name}/stats", params={"stream": 0, "one-shot": 1})
     except EngineProblem:
         return ContainerUsage()
-    memory = told.get("memory_stats") or {}
+    memory = stats.get("memory_stats") or {}
     used, details = memory.get("usage"), memory.get("stats") or {}
     cache = details.get("total_inactive_file", details.get("inactive_file", 0))
-    nanoseconds = ((told.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
+    nanoseconds = ((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
     return ContainerUsage(
         None if used is None else max(0, int(used) - int(cache)),
         None if nanoseconds is None else int(nanoseconds) / 1_000_000_000,
@@ -149,7 +149,8 @@ async def usage_of(engine: Engine, name: str) -> ContainerUsage:
 
 
 async def limits_disk(engine: Engine, names: Names, info: Mapping[str, Any]) -> bool:
-    """Whether the daemon's storage keeps a limit per container: asked, since only it knows how it is mounted."""
+    """Whether the daemon's storage supports a limit per container. Only trying tells, since it depends on its
+    mounts."""
     below = {str(each[0]): str(each[1]) for each in info.get("DriverStatus") or () if len(each) == 2}
     if info.get("Driver") not in ("btrfs", "zfs") and below.get("Backing Filesystem") != "xfs":
         return False

@@ -11,22 +11,28 @@ from holdfast.providers.stream import StreamGuestClient, serve_egress
 
 
 class ContainerEgress:
-    """Of all boxes of a provider. It does not own the `egress` that it is given."""
+    """Connects the boxes of a provider. Without an `egress`, no box has a network. It does not own the `egress`."""
 
-    def __init__(self, egress: Egress) -> None:
+    def __init__(self, egress: Egress | None) -> None:
         self._egress = egress
         self._open: set[str] = set()
+
+    @property
+    def serves(self) -> bool:
+        return self._egress is not None
 
     def knows(self, id: str) -> bool:
         return id in self._open
 
     async def open(self, guest: StreamGuestClient, record: BoxRecord) -> None:
-        """Admit a box that runs, or its new policy. One that may reach nothing is not asked for anything."""
+        """Admit a running box, or its new policy. Does nothing if it may reach nothing and was not admitted before."""
         if record.id in self._open or record.spec.network.mode is not Network.NONE:
             await self.open_guest_api(guest, record)
 
     async def open_guest_api(self, guest: StreamGuestClient, record: BoxRecord) -> None:
-        """Admit a box that runs, also one that may reach nothing but us."""
+        """Admit a running box, even if its policy lets it reach only the guest API."""
+        if self._egress is None:
+            return
         self._egress.admit(record.id, record.spec.network, record.labels)
         if record.id in self._open:
             return
@@ -38,13 +44,13 @@ class ContainerEgress:
             raise
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return self._egress.environment(policy)
+        return {} if self._egress is None else self._egress.environment(policy)
 
-    def traffic(self, id: str) -> Traffic:
-        return self._egress.traffic(id)
+    def traffic(self, id: str) -> Traffic | None:
+        return None if self._egress is None else self._egress.traffic(id)
 
     def close(self, id: str) -> None:
-        if id in self._open:
+        if self._egress is not None and id in self._open:
             self._open.discard(id)
             self._egress.dismiss(id)
 

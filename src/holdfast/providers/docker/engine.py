@@ -26,13 +26,13 @@ from holdfast.time_limit import time_limit
 
 DEFAULT_ADDRESS: Final = "unix:///var/run/docker.sock"
 SECONDS: Final = 60.0
-"""For a request that has to be answered soon."""
+"""For a request that should be answered soon."""
 LONG_SECONDS: Final = 1800.0
-"""For a request that moves a lot of bytes: a commit, an export, an image."""
+"""For a request that transfers much data: a commit, an export, an image."""
 _CONNECT_SECONDS: Final = 10.0
 _OLDEST: Final = (1, 40)
 _CANNOT_CONNECT: Final = 900
-"""What aiodocker calls a daemon that does not take connections."""
+"""The status with which aiodocker reports a daemon that accepts no connections."""
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
@@ -44,11 +44,11 @@ class DockerHost:
     address: str = DEFAULT_ADDRESS
     """`unix:///path`, `tcp://host:port`, or `https://host:port` for TLS."""
     tls: Path | None = None
-    """A folder with ca.pem, and cert.pem and key.pem where the daemon asks who we are."""
+    """A folder with ca.pem, and with cert.pem and key.pem if the daemon requires a client certificate."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine, as far as its address tells."""
+        """Whether the daemon is on this machine, judging by its address."""
         return self.address.startswith("unix://")
 
     @property
@@ -71,9 +71,9 @@ class Removal(Enum):
 
     MISSING = "missing"
     USED = "used"
-    """A container is made of it: nothing was removed."""
+    """A container uses it: nothing was removed."""
     UNNAMED = "unnamed"
-    """It has a name less. Something else needs its data."""
+    """One of its names was removed. Something else needs its data."""
     DELETED = "deleted"
 
 
@@ -95,8 +95,8 @@ class EngineProblem(Exception):
 
 
 @contextlib.contextmanager
-def told(what: str) -> Any:
-    """Turn a refusal of the daemon that nobody has another word for into an error for callers."""
+def refusals_named(what: str) -> Any:
+    """Turn an error of the daemon into `ProviderRefused`, with a message that starts with `what`."""
     try:
         yield
     except EngineProblem as problem:
@@ -114,7 +114,8 @@ class Engine:
         self._docker: Docker | None = None
 
     async def open(self) -> Mapping[str, Any]:
-        """Connect; says what the daemon is. Raises `CannotIsolate` where there is none, or one that is too old."""
+        """Connect. Returns what the daemon reports about itself. Raises `CannotIsolate` if there is none, or an old
+        one."""
         socket = self.host.socket
         if socket is not None and not socket.exists():
             raise CannotIsolate(
@@ -135,7 +136,7 @@ class Engine:
         except (DockerError, aiohttp.ClientError, OSError, TimeoutError, KeyError, ValueError) as error:
             await docker.close()
             raise CannotIsolate(
-                f"the Docker daemon at {self.host.address} cannot be used: {_told(error)}",
+                f"the Docker daemon at {self.host.address} cannot be used: {_reason(error)}",
                 hint=f"check that this works: docker -H {self.host.address} version",
             ) from None
         except BaseException:
@@ -158,7 +159,7 @@ class Engine:
             url = f"{'https' if secure else 'http'}://{parts.netloc}"
         session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(), trust_env=False)
         docker = Docker(url, connector=connector, session=session)
-        docker._owns_session = True  # closing it closes the session, and that the connector
+        docker._owns_session = True  # so that closing it closes the session and the connector
         return docker
 
     def _certificates(self) -> ssl.SSLContext:
@@ -196,7 +197,7 @@ class Engine:
         body: Any = None,
         seconds: float = SECONDS,
     ) -> Any:
-        """One request, its answer as JSON (or None). Raises `EngineProblem` and `BoxUnreachable`."""
+        """Send one request. Returns the answer as JSON, or None. Raises `EngineProblem` or `BoxUnreachable`."""
 
         async def request() -> Any:
             data = None if body is None else json.dumps(body)
@@ -221,7 +222,7 @@ class Engine:
 
     def _unreachable(self, error: BaseException) -> BoxUnreachable:
         return BoxUnreachable(
-            f"the Docker daemon at {self.host.address} does not answer: {_told(error)}",
+            f"the Docker daemon at {self.host.address} does not answer: {_reason(error)}",
             hint=f"check that this works: docker -H {self.host.address} version",
         )
 
@@ -245,7 +246,7 @@ class Engine:
         params: Mapping[str, Any] | None = None,
         put: bool = False,
     ) -> list[dict[str, Any]]:
-        """Send bytes as they come; says what the daemon told meanwhile. What their source raises is raised."""
+        """Send data as it arrives. Returns the daemon's messages. Errors of the source are raised."""
         broken: list[BaseException] = []
 
         async def guarded(source: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
@@ -278,7 +279,7 @@ class Engine:
         return answers
 
     async def receive(self, path: str, *, params: Mapping[str, Any] | None = None) -> AsyncIterator[bytes]:
-        """A large answer, piece by piece."""
+        """Yields a large answer piece by piece."""
         try:
             async with self._answer("GET", path, params, None) as answer:
                 async for piece in answer.content.iter_chunked(1 << 18):
@@ -305,7 +306,7 @@ class Engine:
         return [each for each in found if isinstance(each, dict)]
 
     async def remove_container(self, name: str) -> bool:
-        """Kill and remove; says whether it was there. Its anonymous volumes go with it."""
+        """Kill and remove a container with its anonymous volumes. Returns whether it existed."""
         try:
             await self.ask("DELETE", f"containers/{quote(name)}", params={"force": 1, "v": 1})
         except EngineProblem as problem:
@@ -322,14 +323,15 @@ class Engine:
             await self.ask("POST", f"containers/{quote(name)}/wait", params={"condition": "removed"})
 
     async def attach(self, name: str) -> Stream:
-        """The stdin, stdout and stderr of a container's first process. Before it is started: then nothing is missed."""
+        """Attach to stdin, stdout and stderr of a container's first process. Call this before it starts, to miss
+        nothing."""
         query = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1, "logs": 0}
         return await self._stream(URL(f"containers/{quote(name)}/attach").with_query(query), None)
 
     async def execute(
         self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None
     ) -> Stream:
-        """Run one more process in a container, with its stdin, stdout and stderr."""
+        """Run another process in a container, with its stdin, stdout and stderr."""
         body = {
             "AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Tty": False, "Cmd": list(command),
             "User": "0:0", "WorkingDir": "/", "Env": [f"{name}={value}" for name, value in (environment or {}).items()],
@@ -358,7 +360,7 @@ class Engine:
         return [each for each in found if isinstance(each, dict)]
 
     async def remove_image(self, name: str) -> Removal:
-        """Take a name away, or an image that has none. Data that a container or another image is made of stays."""
+        """Remove a name, or an image without names. Data that a container or another image uses stays."""
         try:
             answer = await self.ask("DELETE", f"images/{quote(name, safe='/:@')}", seconds=LONG_SECONDS)
         except EngineProblem as problem:
@@ -376,7 +378,7 @@ class Engine:
     # --- volumes ---
 
     async def create_volume(self, name: str, labels: Mapping[str, str], **options: str) -> dict[str, Any]:
-        """A volume; one of this name that is there is given as it is, with its own labels."""
+        """Create a volume. If one of this name exists, returns that one with its own labels."""
         body = {"Name": name, "Driver": "local", "DriverOpts": options, "Labels": dict(labels)}
         return dict(await self.ask("POST", "volumes/create", body=body))
 
@@ -388,7 +390,7 @@ class Engine:
         return [each for each in found.get("Volumes") or () if isinstance(each, dict)]
 
     async def remove_volume(self, name: str) -> bool:
-        """Says whether it was there. Raises `EngineProblem` where something uses it."""
+        """Returns whether it existed. Raises `EngineProblem` if it is in use."""
         try:
             await self.ask("DELETE", f"volumes/{quote(name)}")
         except EngineProblem as problem:
@@ -417,7 +419,7 @@ def _texts(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if params is None else {name: str(value) for name, value in params.items()}
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, DockerError):
         return str(error.message)
     return str(error) or type(error).__name__

@@ -21,7 +21,7 @@ from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.providers import portable_python
 
 PLACE: Final = "/.python"
-"""Where it is in a box: the loader is made for this place."""
+"""The path in a box. The loader is built for this path."""
 _SECONDS: Final = 60.0
 _ALWAYS: Final = (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "json", "linecache", "os", "re",
@@ -31,10 +31,10 @@ _FOR_RUNNERS: Final = (
     "_blake2", "_ctypes", "_socket", "argparse", "base64", "binascii", "errno", "glob", "http.client", "importlib",
     "queue", "secrets", "signal", "stat", "subprocess", "threading", "time", "typing", "urllib.parse",
 )  # fmt: skip
-"""What a runner imports that comes over the standard input of a process, with the reader and the driver of an agent."""
+"""What a runner imports, including the reader and the driver of an agent. It arrives over stdin."""
 MODULES: Final = (*_ALWAYS, *_FOR_RUNNERS)
-"""That it has whatever the guest imports. Of the standard library; a test tries it with every agent."""
-_LOOK: Final = r"""
+"""Modules that are always included, in addition to the guest's imports. A test tries every agent with them."""
+_INSPECT: Final = r"""
 import importlib, json, os, sys, sysconfig
 for name in sys.argv[1:]:
     try:
@@ -58,26 +58,26 @@ print(json.dumps({"executable": os.path.realpath("/proc/self/exe"), "files": fil
 
 
 def python_here() -> Path:
-    """The interpreter that runs this, not a virtual environment's link to it."""
+    """Returns the real interpreter, not the link in a virtual environment."""
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 
 def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, ...]]:
-    """The archive, to be unpacked at `PLACE`, and how the interpreter is started there. Blocks.
+    """Returns an archive to unpack at `PLACE`, and the command that starts its interpreter. Blocks.
 
-    `sources` are the guest's modules by name, which go into `folder` there.
+    `sources` are the guest's modules by name, which go into `folder`.
     """
-    told = _look(sources)
+    found = _inspect(sources)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        library = f"lib/{told['name']}"
-        _add(tar, f"bin/{told['name']}", Path(told["executable"]).read_bytes(), 0o755)
-        for name, path in told["files"].items():
+        library = f"lib/{found['name']}"
+        _add(tar, f"bin/{found['name']}", Path(found["executable"]).read_bytes(), 0o755)
+        for name, path in found["files"].items():
             _add_module(tar, f"{library}/{name}", Path(path).read_bytes())
-        # By this it is known as the place of the standard library.
+        # Python recognizes the standard library by this file.
         _add(tar, f"{library}/lib-dynload/.here", b"", 0o644)
         loader = None
-        for path in map(Path, told["libraries"]):
+        for path in map(Path, found["libraries"]):
             if path.name.startswith("ld-"):
                 loader = portable_python.deafened(path.read_bytes(), path)
                 _add(tar, "lib/ld.so", loader, 0o755)
@@ -89,24 +89,28 @@ def pack(sources: Mapping[str, bytes], folder: str) -> tuple[bytes, tuple[str, .
             raise CannotIsolate("this machine's Python has no loader: a Python that is linked to glibc is needed")
         for name, source in sources.items():
             _add_module(tar, f"{folder}/{name}.py", source)
-    program = f"{PLACE}/bin/{told['name']}"
+    program = f"{PLACE}/bin/{found['name']}"
     start = (f"{PLACE}/lib/ld.so", "--inhibit-cache", "--library-path", f"{PLACE}/lib", "--argv0", program, program)
     return buffer.getvalue(), start
 
 
-def _look(sources: Mapping[str, bytes]) -> dict[str, Any]:
+def _inspect(sources: Mapping[str, bytes]) -> dict[str, Any]:
     wanted = sorted({*MODULES, *(name for source in sources.values() for name in imports_of(source))} - set(sources))
     done = subprocess.run(
-        [python_here(), "-I", "-S", "-c", _LOOK, *wanted], capture_output=True, timeout=_SECONDS, check=False, text=True
+        [python_here(), "-I", "-S", "-c", _INSPECT, *wanted],
+        capture_output=True,
+        timeout=_SECONDS,
+        check=False,
+        text=True,
     )
     if done.returncode != 0:
         raise CannotIsolate(f"cannot list the files of {python_here()}: {done.stderr.strip()[-300:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def imports_of(source: bytes) -> set[str]:
-    """Every module that a program imports, wherever in it."""
+    """Returns every module that a program imports, anywhere in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -125,7 +129,7 @@ def _add_module(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _bytecode(code: Any, source: bytes) -> bytes:
-    """As the interpreter reads it, without a look at the source: that never changes."""
+    """Returns a .pyc that the interpreter loads without checking the source."""
     from importlib._bootstrap_external import _code_to_hash_pyc  # type: ignore[attr-defined]
 
     made: bytes = bytes(_code_to_hash_pyc(code, importlib.util.source_hash(source), False))

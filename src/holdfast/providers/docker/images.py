@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 from holdfast.api.errors.boxes import BadArchive, HostileArchive, ImageNotFound, InvalidSpec, NoSpace
 from holdfast.api.images import Image, ImageConfig
 from holdfast.boxes.images import ImageStore, check_reference
-from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, told
+from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, refusals_named
 from holdfast.providers.docker.objects import KIND, Kind
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.time_limit import time_limit
@@ -33,11 +33,11 @@ _MOST_MEMBERS: Final = 2_000_000
 _LARGEST_ARCHIVE: Final = 64 << 30
 _LONGEST_CHAIN: Final = 125
 _HIDDEN: Final = re.compile(r"holdfast-[a-z0-9]+/(kept|snapshot):.*|holdfast/empty:.*|<none>:<none>")
-"""Names of what is no image for people."""
+"""Names of images that are not for users."""
 
 
 async def resolve_image(engine: Engine, name: str | None) -> dict[str, Any]:
-    """The image of this name or digest, pulled where the daemon has it not. Raises `ImageNotFound`."""
+    """Returns the image of this name or digest, and pulls it if the daemon lacks it. Raises `ImageNotFound`."""
     if name is None:
         raise InvalidSpec(
             "a box at Docker needs an image", hint="name one: holdfast box create --provider docker --image NAME"
@@ -59,7 +59,7 @@ async def resolve_image(engine: Engine, name: str | None) -> dict[str, Any]:
 
 
 def _not_ours(found: dict[str, Any], name: str) -> dict[str, Any]:
-    """A snapshot is somebody's: it is restored, not named as an image."""
+    """Raises an error for a snapshot, which is restored and not used as an image."""
     labels = (found.get("Config") or {}).get("Labels") or {}
     if labels.get(KIND) in _OURS:
         raise ImageNotFound(f"{name} is not an image but a snapshot")
@@ -88,14 +88,14 @@ def _missing(name: str, why: str) -> ImageNotFound:
 
 
 class DockerImages(ImageStore):
-    """All images of the daemon that have names, but for those that are snapshots."""
+    """All named images of the daemon, except those that are snapshots."""
 
     def __init__(self, engine: Engine, snapshots: Snapshots) -> None:
         self._engine = engine
         self._snapshots = snapshots
 
     async def list(self) -> list[Image]:
-        with told("images cannot be listed"):
+        with refusals_named("images cannot be listed"):
             found = []
             for each in await self._engine.images():
                 if (each.get("Labels") or {}).get(KIND) in _OURS:
@@ -107,7 +107,7 @@ class DockerImages(ImageStore):
             return sorted(found, key=lambda image: image.name)
 
     async def get(self, name: str) -> Image:
-        with told(f"image {name} cannot be looked at"):
+        with refusals_named(f"image {name} cannot be inspected"):
             return _image(name, await self._found(name))
 
     async def _found(self, name: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class DockerImages(ImageStore):
             raise
 
     async def remove(self, name: str) -> int:
-        with told(f"image {name} cannot be removed"):
+        with refusals_named(f"image {name} cannot be removed"):
             found = await self._found(name)
             return await self._snapshots.unname(name, int(found.get("Size") or 0))
 
@@ -131,7 +131,7 @@ class DockerImages(ImageStore):
         self, snapshot: str, name: str, *, config: ImageConfig | None = None, labels: Mapping[str, str] | None = None
     ) -> Image:
         check_reference(name)
-        with told(f"image {name} cannot be made"):
+        with refusals_named(f"image {name} cannot be made"):
             found = await self._snapshots.image(snapshot)
             wanted: dict[str, Any] = {"Labels": {KIND: Kind.IMAGE, **(labels or {})}}
             if config is not None:
@@ -148,7 +148,7 @@ class DockerImages(ImageStore):
         check_reference(name)
         with tempfile.TemporaryFile(prefix="holdfast-image-") as file:
             await _spool(archive, file)
-            with told(f"image {name} cannot be imported"):
+            with refusals_named(f"image {name} cannot be imported"):
                 loaded = await asyncio.to_thread(_read_archive, file)
                 try:
                     if loaded is None:
@@ -167,10 +167,10 @@ class DockerImages(ImageStore):
     async def _load(self, name: str, archive: _Loadable) -> None:
         with archive.file as file:
             answers = await self._engine.send("images/load", _pieces(file), params={"quiet": 1})
-        said = " ".join(str(each.get("stream", "")) for each in answers)
-        loaded = _DIGEST.search(said)
+        output = " ".join(str(each.get("stream", "")) for each in answers)
+        loaded = _DIGEST.search(output)
         if loaded is None:
-            raise BadArchive(f"the archive has no image: Docker says: {said[:200]}")
+            raise BadArchive(f"the archive has no image: Docker says: {output[:200]}")
         await self._engine.tag_image(loaded.group(), _tagged(name))
 
 
@@ -202,7 +202,7 @@ def _image(name: str, found: Mapping[str, Any]) -> Image:
 
 
 def _milliseconds(text: str) -> int:
-    """Docker writes nanoseconds, which Python does not read."""
+    """Parses Docker's nanoseconds, which Python does not."""
     whole = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     if whole is None:
         return 0
@@ -255,7 +255,7 @@ def _add(out: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _read_archive(file: IO[bytes]) -> _Loadable | None:
-    """An archive of docker save or an OCI layout, or None for a root filesystem. Raises `HostileArchive`."""
+    """Reads the output of docker save or an OCI layout. Returns None for a root filesystem. Raises `HostileArchive`."""
     try:
         with tarfile.open(fileobj=file, mode="r:*") as tar:
             members: dict[str, tarfile.TarInfo] = {}
@@ -280,7 +280,7 @@ def _read_archive(file: IO[bytes]) -> _Loadable | None:
 
 
 def _check_place(path: PurePosixPath, links: set[PurePosixPath]) -> None:
-    """Refuse what would be put elsewhere than it says."""
+    """Raises an error for a path that would be unpacked elsewhere."""
     if ".." in path.parts or any(parent in links for parent in path.parents):
         raise HostileArchive(f"the archive puts {str(path)!r} outside its target")
 
@@ -295,7 +295,7 @@ def _text(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], name: st
 
 
 def _plain(members: Mapping[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
-    """A file of the archive; Docker writes links between layers that are the same."""
+    """Returns a file of the archive. Docker writes links between equal layers."""
     for _ in range(4):
         member = members[str(PurePosixPath(name))]
         if member.isfile():

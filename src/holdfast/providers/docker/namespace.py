@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.api.errors.boxes import InvalidSpec
 
 _FILE: Final = "ground"
-"""Homes made by earlier versions have their namespace in a file of this name."""
+"""Homes created by earlier versions have their namespace in a file of this name."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9]{4,16}")
 
 
@@ -21,7 +21,7 @@ def check_namespace(namespace: str) -> None:
 
 
 def namespace_of(home: Path) -> str:
-    """Return the namespace of a home, and make one for a home that has none. Blocks."""
+    """Returns the namespace of a home. Creates one if there is none. Blocks."""
     note = home / "docker" / _FILE
     with contextlib.suppress(OSError):
         text = note.read_text().strip()
@@ -33,7 +33,7 @@ def namespace_of(home: Path) -> str:
     try:
         note.hardlink_to(fresh)
     except FileExistsError:
-        pass  # another process was quicker
+        pass  # another process was faster
     finally:
         fresh.unlink()
     return note.read_text().strip()

@@ -21,27 +21,27 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import InvalidSpec
 
 NAMESPACE: Final = "holdfast.docker.ground"
-"""The namespace it belongs to. The label is older than the word, and stays so that objects are found again."""
+"""The namespace of the object. The label is older than the word, and stays so that objects are found again."""
 KIND: Final = "holdfast.docker.kind"
 BOX: Final = "holdfast.docker.box"
 RECORD: Final = "holdfast.docker.record"
 MAKER: Final = "holdfast.docker.maker"
-"""Who is making it: while they live, it is not for others to clear away."""
+"""The process that creates the object. While it lives, other processes do not remove the object."""
 NONCE: Final = "holdfast.docker.nonce"
-"""Docker gives a volume that is there to whoever asks to make one: this tells whose it is."""
-FORSAKEN_SECONDS: Final = 900.0
-"""After this, what a maker on another machine has not finished is taken for forsaken."""
+"""Docker returns an existing volume to a request to create one. This tells which request created it."""
+ABANDONED_SECONDS: Final = 900.0
+"""After this time, an unfinished object of a process on another machine counts as abandoned."""
 SNAPSHOT_KIND: Final = "docker-image"
 
 
 class Kind:
     BOX = "box"
     HELPER = "helper"
-    """A container that does something for a moment."""
+    """A container for a short task."""
     CHANGE = "change"
-    """A volume whose labels say what a box has become."""
+    """A volume whose labels store a change of a box."""
     PART = "part"
-    """A volume that is a folder of another one, for one box."""
+    """A volume that binds a folder of another one, for one box."""
     VOLUME = "volume"
     SNAPSHOT = "snapshot"
     FORK = "fork"
@@ -62,7 +62,7 @@ class Maker:
     """Boot and process namespace."""
     pid: int
     began: int
-    """When the process did, in the kernel's ticks: ids of processes are used again."""
+    """Start of the process in the kernel's ticks: process ids are reused."""
     at: int
     """Seconds since 1970."""
 
@@ -91,14 +91,14 @@ def _began(pid: int) -> int | None:
         return None
 
 
-def is_forsaken(label: str | None, me: Maker, now: float) -> bool:
-    """Whether whoever was making something will not finish it."""
+def is_abandoned(label: str | None, me: Maker, now: float) -> bool:
+    """Whether the process that was creating something will not finish it."""
     maker = Maker.parse(label or "")
     if maker is None:
         return True
     if maker.machine == me.machine:
         return _began(maker.pid) != maker.began
-    return now - maker.at > FORSAKEN_SECONDS
+    return now - maker.at > ABANDONED_SECONDS
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Names:
         return f"holdfast-{self.namespace}.volume.{name}"
 
     def kept(self, nonce: str) -> str:
-        """An image that is nobody's any more, while a box is made of it."""
+        """Returns the name of an image without other names, while a box uses it."""
         return f"{self.kept_prefix}{nonce}"
 
     @property
@@ -151,7 +151,7 @@ class BoxRecord:
     created_at: int
     snapshot: str | None = None
     change: int = 0
-    """How often it was changed."""
+    """How many changes the box has had."""
 
     def to_text(self) -> str:
         return json.dumps(
@@ -167,56 +167,56 @@ class BoxRecord:
     @classmethod
     def from_text(cls, text: str) -> Self | None:
         try:
-            told = json.loads(text)
+            document = json.loads(text)
             return cls(
-                str(told["id"]),
-                BoxSpec.from_json(told["spec"]),
-                {str(name): str(value) for name, value in told["labels"].items()},
-                int(told["createdAt"]),
-                None if told["snapshot"] is None else str(told["snapshot"]),
+                str(document["id"]),
+                BoxSpec.from_json(document["spec"]),
+                {str(name): str(value) for name, value in document["labels"].items()},
+                int(document["createdAt"]),
+                None if document["snapshot"] is None else str(document["snapshot"]),
             )
         except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
             return None
 
 
 def latest(record: BoxRecord, changes: Iterable[Mapping[str, Any]]) -> BoxRecord:
-    """What a box has become, given the volumes that say so."""
+    """Returns the current state of a box, given the volumes with its changes."""
     for change in changes:
         labels = change.get("Labels") or {}
         number = str(change.get("Name", "")).rpartition(".")[2]
         if labels.get(BOX) != record.id or not number.isdigit() or int(number) <= record.change:
             continue
-        told = BoxRecord.from_text(labels.get(RECORD, ""))
-        if told is not None and told.id == record.id:
-            record = replace(told, change=int(number))
+        document = BoxRecord.from_text(labels.get(RECORD, ""))
+        if document is not None and document.id == record.id:
+            record = replace(document, change=int(number))
     return record
 
 
 def snapshot_to_text(snapshot: Snapshot) -> str:
-    """In a form that Docker takes in a list of changes to an image, too: without quotes or spaces."""
-    told = {
+    """Without quotes or spaces, which Docker does not accept in a list of changes to an image."""
+    document = {
         "id": snapshot.id,
         "box": snapshot.box,
         "size": snapshot.size,
         "createdAt": snapshot.created_at,
         "labels": dict(snapshot.labels),
     }
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
 
 
 def snapshot_from_text(provider: str, text: str) -> Snapshot | None:
     try:
-        told = json.loads(base64.urlsafe_b64decode(text.encode()))
+        document = json.loads(base64.urlsafe_b64decode(text.encode()))
         return Snapshot(
-            str(told["id"]),
+            str(document["id"]),
             provider,
             SNAPSHOT_KIND,
             Holding.VALUE,
-            str(told["box"]),
+            str(document["box"]),
             None,
-            int(told["size"]),
-            int(told["createdAt"]),
-            {str(name): str(value) for name, value in told["labels"].items()},
+            int(document["size"]),
+            int(document["createdAt"]),
+            {str(name): str(value) for name, value in document["labels"].items()},
         )
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         return None

@@ -29,7 +29,7 @@ from holdfast.providers.docker.objects import (
 )
 
 DEEPEST: Final = 100
-"""Layers of an image from which on the next one is made of the files alone: Docker mounts 125 at most."""
+"""From this many layers on, the next image is made of the files alone: Docker mounts at most 125."""
 _MAGIC: Final = b"holdfast docker snapshot 1\n"
 _LARGEST_HEAD: Final = 1 << 20
 _LONGEST_PIECE: Final = 1 << 20
@@ -37,7 +37,7 @@ _DIGEST: Final = 32
 
 
 class Snapshots:
-    """Of one namespace at one daemon."""
+    """The snapshots of one namespace at one daemon."""
 
     def __init__(self, engine: Engine, names: Names, provider: str) -> None:
         self._engine = engine
@@ -91,7 +91,7 @@ class Snapshots:
         return snapshot
 
     async def fork(self, box: str, *, running: bool) -> dict[str, Any]:
-        """An image of a box's files, for one more box."""
+        """Returns an image of a box's files, for another box."""
         found = await self._engine.container(self._names.box(box))
         name = self._names.kept(secrets.token_hex(8))
         await self._commit(found, name, self._names.labels(Kind.FORK, **{RECORD: "", MAKER: self._me}), running=running)
@@ -109,7 +109,7 @@ class Snapshots:
     async def commit(self, container: str, name: str, config: Mapping[str, Any], *, pause: bool) -> None:
         repository, _, tag = name.rpartition(":")
         params = {"container": container, "repo": repository, "tag": tag, "pause": int(pause)}
-        # What the container was started with is of that box, and of no other.
+        # The container's configuration belongs to that box alone.
         config = {"Entrypoint": [], "Cmd": [], "Healthcheck": None, **config}
         try:
             await self._engine.ask("POST", "commit", params=params, body=config, seconds=LONG_SECONDS)
@@ -131,7 +131,7 @@ class Snapshots:
                 await self._engine.ask("POST", f"{path}/unpause")
 
     async def _import(self, files: AsyncIterable[bytes], name: str, labels: Mapping[str, str]) -> None:
-        """An image of files alone. The values of the labels have neither quotes nor spaces."""
+        """Create an image of files alone. The values of the labels have neither quotes nor spaces."""
         repository, _, tag = name.rpartition(":")
         changes = [f"LABEL {key}={value}" for key, value in labels.items() if value]
         params = {"fromSrc": "-", "repo": repository, "tag": tag, "changes": "\n".join(changes)}
@@ -144,16 +144,16 @@ class Snapshots:
         return await self.unname(self._names.snapshot(id), snapshot.size)
 
     async def unname(self, name: str, size: int) -> int:
-        """Take a name from an image; says how many bytes that freed. Boxes that are made of it keep it."""
-        came = await self._engine.remove_image(name)
-        if came is Removal.USED:
-            # The daemon lets no image go while a container is made of it, unless it has another name.
+        """Remove a name of an image. Returns the bytes freed. Boxes created from it keep it."""
+        removal = await self._engine.remove_image(name)
+        if removal is Removal.USED:
+            # The daemon removes no image that a container uses, unless it has another name.
             await self._engine.tag_image(name, self._names.kept(secrets.token_hex(8)))
-            came = await self._engine.remove_image(name)
-        return size if came is Removal.DELETED else 0
+            removal = await self._engine.remove_image(name)
+        return size if removal is Removal.DELETED else 0
 
     async def clear_fork(self, image: str) -> None:
-        """Remove an image that only one box was made of, when that is gone."""
+        """Remove an image that only one box used, after that box is deleted."""
         try:
             tags = (await self._engine.image(image)).get("RepoTags") or ()
         except EngineProblem:
@@ -167,7 +167,7 @@ class Snapshots:
 
     @contextlib.asynccontextmanager
     async def container_of(self, image: str) -> AsyncIterator[str]:
-        """A container that is never started, for a moment."""
+        """Yields a container that is never started."""
         labels = self._names.labels(Kind.HELPER, **{MAKER: self._me})
         config = {"Image": image, "Cmd": ["nothing"], "Labels": labels, "HostConfig": {"NetworkMode": "none"}}
         container = await self._engine.create_container(self._names.helper(secrets.token_hex(8)), config)
@@ -199,14 +199,14 @@ class Snapshots:
             raise WrongSnapshot("this is not a snapshot of the docker provider: its head is too large")
         head = await reader.exactly(size)
         try:
-            told = json.loads(head)
-            carried = snapshot_from_text(self._provider, str(told["snapshot"]))
-            environment = [str(each) for each in told["environment"]]
+            header = json.loads(head)
+            exported = snapshot_from_text(self._provider, str(header["snapshot"]))
+            environment = [str(each) for each in header["environment"]]
         except (KeyError, TypeError, ValueError):
-            carried, environment = None, []
-        if carried is None:
+            exported, environment = None, []
+        if exported is None:
             raise WrongSnapshot("this is not a snapshot of the docker provider: its head is invalid")
-        snapshot = replace(carried, id=new_id("s"), created_at=now_ms())
+        snapshot = replace(exported, id=new_id("s"), created_at=now_ms())
         name = self._names.snapshot(snapshot.id)
         labels = self._names.labels(Kind.SNAPSHOT, **{RECORD: snapshot_to_text(snapshot), MAKER: self._me})
         counted = _Counted(reader, hashlib.sha256(head))
@@ -226,7 +226,7 @@ class Snapshots:
 
 
 class _Pieces:
-    """A stream, taken so many bytes at a time."""
+    """Reads a stream in pieces of a requested size."""
 
     def __init__(self, stream: AsyncIterable[bytes]) -> None:
         self._stream = aiter(stream)
@@ -244,7 +244,7 @@ class _Pieces:
 
 
 class _Counted:
-    """The files of a snapshot out of its stream, checked at the end against what was sent."""
+    """The files of a snapshot in its stream, checked at the end against what was sent."""
 
     def __init__(self, reader: _Pieces, digest: Any) -> None:
         self._reader = reader

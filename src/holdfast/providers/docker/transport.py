@@ -18,7 +18,7 @@ _PIECE: Final = 1 << 18
 
 
 class DockerTransport(Transport):
-    """Takes the stream. What the process prints to stderr is kept, the end of it, for whoever asks why it died."""
+    """Takes over the stream. Keeps the end of stderr, which explains why the process died."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -61,6 +61,7 @@ class DockerTransport(Transport):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(AssertionError, aiohttp.ClientError, OSError):  # the daemon may have hung up first
+            # the daemon may have closed it first
+            with contextlib.suppress(AssertionError, aiohttp.ClientError, OSError):
                 await self._stream.close()
             self._stream._closed = True

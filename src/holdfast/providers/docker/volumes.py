@@ -20,7 +20,7 @@ from holdfast.api.errors.boxes import InvalidSpec, ProviderRefused, VolumeExists
 from holdfast.api.ids import now_ms
 from holdfast.providers.docker.engine import Engine, EngineProblem
 from holdfast.providers.docker.objects import BOX, MAKER, NONCE, RECORD, BoxRecord, Kind, Maker, Names
-from holdfast.providers.docker.runtime import Runtime, ask_help
+from holdfast.providers.docker.runtime import Runtime, run_helper
 
 _NAME: Final = "holdfast.docker.volume"
 _CREATED: Final = "holdfast.docker.created"
@@ -68,9 +68,9 @@ sys.stdin.read()
 @dataclass(frozen=True, slots=True)
 class Mounts:
     whole: tuple[dict[str, Any], ...]
-    """As Docker wants them."""
+    """In the form that Docker expects."""
     folders: tuple[tuple[VolumeMount, str], ...]
-    """Of which only a folder is wanted, and where the volume is on the daemon's machine."""
+    """Mounts of a folder of a volume, each with the path of the volume on the daemon's machine."""
 
 
 async def create(engine: Engine, names: Names, name: str) -> Volume:
@@ -99,8 +99,10 @@ async def delete(engine: Engine, names: Names, runtime: Runtime, name: str) -> i
     except (EngineProblem, InvalidSpec):
         raise VolumeNotFound(f"there is no volume {name}") from None
     await _refuse_used(engine, names, name)
-    help = await ask_help(engine, names, runtime, _MEASURE, [], [_mount(names.volume(name), _WHOLE, read_only=True)])
-    await help.let_go()
+    helper = await run_helper(
+        engine, names, runtime, _MEASURE, [], [_mount(names.volume(name), _WHOLE, read_only=True)]
+    )
+    await helper.release()
     try:
         if not await engine.remove_volume(names.volume(name)):
             raise VolumeNotFound(f"there is no volume {name}")
@@ -108,11 +110,11 @@ async def delete(engine: Engine, names: Names, runtime: Runtime, name: str) -> i
         if problem.conflict:
             raise VolumeInUse(f"a box mounts volume {name}") from None
         raise
-    return int(help.answer)
+    return int(helper.answer)
 
 
 async def _refuse_used(engine: Engine, names: Names, name: str) -> None:
-    """The daemon knows who mounts a volume, and not who mounts a folder of one."""
+    """The daemon knows which containers mount a volume, but not which mount a folder of one."""
     for each in await engine.containers(names.labels(Kind.BOX)):
         record = BoxRecord.from_text((each.get("Labels") or {}).get(RECORD, ""))
         if record is not None and any(mount.volume == name for mount in record.spec.volumes):
@@ -126,7 +128,7 @@ def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
 
 
 async def mounts(engine: Engine, names: Names, spec: BoxSpec) -> Mounts:
-    """What a box is to mount. Raises `VolumeNotFound`: the daemon would make one that is missing."""
+    """Returns what a box mounts. Raises `VolumeNotFound`: the daemon would create a missing volume."""
     whole, folders = [], []
     for each in spec.volumes:
         try:
@@ -145,7 +147,7 @@ async def mounts(engine: Engine, names: Names, spec: BoxSpec) -> Mounts:
 
 
 async def make_parts(engine: Engine, names: Names, id: str, wanted: Mounts, me: Maker) -> list[dict[str, Any]]:
-    """The volumes that are folders of others. Nothing is mounted yet: the folders may be missing still."""
+    """Create the volumes that bind folders of others. Nothing is mounted yet: the folders may still be missing."""
     made = []
     for number, (mount, place) in enumerate(wanted.folders):
         name = names.part(id, number)
@@ -159,7 +161,7 @@ async def make_parts(engine: Engine, names: Names, id: str, wanted: Mounts, me: 
 async def verified_parts(
     engine: Engine, names: Names, runtime: Callable[[], Awaitable[Runtime]], record: BoxRecord
 ) -> AsyncIterator[None]:
-    """While a box starts: its folders of volumes are what they are meant to be, and stay it."""
+    """While a box starts, ensures that its folders of volumes are the right ones and stay so."""
     folders = [each for each in record.spec.volumes if each.subpath]
     if not folders:
         yield
@@ -169,36 +171,36 @@ async def verified_parts(
     whole = [
         _mount(names.volume(each.volume), f"{_WHOLE}/{number}", read_only=False) for number, each in enumerate(folders)
     ]
-    # Once to make what is missing, as the daemon mounts only what is there; and once to see what it mounted.
-    await (await _checked(engine, names, made, first, whole, record)).let_go()
+    # First create missing folders, since the daemon mounts only existing ones. Then check what it mounted.
+    await (await _checked(engine, names, made, first, whole, record)).release()
     second = [{**each, "part": each["whole"]} for each in first]
     parts = [
         _mount(names.part(record.id, number), f"{_PARTS}/{number}", read_only=True) for number in range(len(folders))
     ]
-    help = await _checked(engine, names, made, second, [*whole, *parts], record)
+    helper = await _checked(engine, names, made, second, [*whole, *parts], record)
     try:
         yield
     finally:
-        await help.let_go()
+        await helper.release()
 
 
 async def _checked(
     engine: Engine,
     names: Names,
     runtime: Runtime,
-    asked: list[dict[str, Any]],
+    folders_asked: list[dict[str, Any]],
     mounted: list[dict[str, Any]],
     record: BoxRecord,
 ) -> Any:
     try:
-        help = await ask_help(engine, names, runtime, _OPEN, [json.dumps(asked)], mounted)
+        helper = await run_helper(engine, names, runtime, _OPEN, [json.dumps(folders_asked)], mounted)
     except EngineProblem as problem:
         raise ProviderRefused(f"the volumes of box {record.id} cannot be mounted: {problem.message}") from None
-    for each, answer in zip(asked, help.answer, strict=True):
+    for each, answer in zip(folders_asked, helper.answer, strict=True):
         if answer is not None:
-            await help.let_go()
+            await helper.release()
             raise ProviderRefused(f"folder {each['subpath']} of a volume cannot be mounted: {answer}")
-    return help
+    return helper
 
 
 async def remove_parts(engine: Engine, names: Names, id: str) -> None:

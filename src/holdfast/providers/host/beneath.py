@@ -10,14 +10,14 @@ from typing import Final
 
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2: Final = 437
-"""The same number on every machine. Linux has it since 5.6; a container may refuse it."""
+"""The same number on every architecture. Needs Linux 5.6; a container may refuse it."""
 _BENEATH_WITHOUT_LINKS: Final = 0x08 | 0x04 | 0x02
 """RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_MAGICLINKS."""
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def open_beneath(root: int, path: str) -> int:
-    """A descriptor of a folder, by its path from an open one. O_NOFOLLOW alone is about the last step of a path."""
+    """Open a folder by its path from an open one. O_NOFOLLOW alone applies only to the last step of a path."""
     how = struct.pack("QQQ", FOLDER, 0, _BENEATH_WITHOUT_LINKS)
     descriptor = int(_libc.syscall(_OPENAT2, root, os.fsencode(path), how, len(how)))
     if descriptor >= 0:
@@ -29,7 +29,7 @@ def open_beneath(root: int, path: str) -> int:
 
 
 def open_by_steps(root: int, path: str) -> int:
-    """The same on kernels that have no call for it."""
+    """The same for kernels without that call."""
     at = os.dup(root)
     for part in path.split("/"):
         if part == "..":

@@ -4,60 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast.api.box.box import BoxInfo, LimitHit, Power, Wake
 from holdfast.api.box.files import Files
 from holdfast.api.box.process import Connection
-from holdfast.providers.guest_box import GuestBox, ResourceUsage
+from holdfast.providers.guest_box import GuestBox, Lifecycle, ResourceUsage
+from holdfast.providers.host.disk_guard import read_note
 from holdfast.providers.host.files import GuestFiles
 from holdfast.providers.host.guest_client import GuestClient
+from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.ports import connect_port
 from holdfast.providers.host.process import GuestProcesses
+from holdfast.providers.host.sandbox import Sandbox
 from holdfast.providers.steps import Check
 
-if TYPE_CHECKING:
-    from holdfast.providers.host.guest_provider import GuestProvider
+
+class LocalLifecycle(Lifecycle, Protocol):
+    """Changes the boxes of this machine, and reports on them."""
+
+    def power(self, id: str) -> Power:
+        """Raises `BoxGone`."""
+
+    async def disk_use(self, id: str) -> int: ...
 
 
 class LocalBox(GuestBox):
-    def __init__(self, provider: GuestProvider, info: BoxInfo, wake: Wake | None = None) -> None:
-        folder = provider.data_dir.box(info.id)
+    def __init__(
+        self, info: BoxInfo, lifecycle: LocalLifecycle, sandbox: Sandbox, watch: FileWatch, wake: Wake | None = None
+    ) -> None:
+        folder = sandbox.data_dir.box(info.id)
         self.guest = GuestClient(info.id, folder, info.created_at, wake)
-        self._look = GuestClient(info.id, folder, info.created_at)
-        """For looking at the box, which wakes nobody."""
+        self._probe = GuestClient(info.id, folder, info.created_at)
+        """For inspecting the box, which does not wake it."""
         super().__init__(
             info,
-            provider,
-            self._look,
-            GuestProcesses(self.guest, provider.watch, folder, provider.other_user),
-            GuestProcesses(self._look, provider.watch, folder, provider.other_user),
+            lifecycle,
+            self._probe,
+            GuestProcesses(self.guest, watch, folder, sandbox.other_user),
+            GuestProcesses(self._probe, watch, folder, sandbox.other_user),
         )
-        self._provider = provider
-        self.tools = provider.tools
+        self._data_folder = folder
+        self._lifecycle: LocalLifecycle = lifecycle
+        self._sandbox = sandbox
+        self.tools = sandbox.tools
 
     @cached_property
     def files(self) -> Files:  # type: ignore[override]  # made when used: most handles are for one command
         return GuestFiles(self.guest, self.own_workdir())
 
     def own_environment(self) -> Mapping[str, str]:
-        return self._provider.environment(self.info)
+        return self._sandbox.environment(self.info)
 
     def own_workdir(self) -> str:
-        return self._provider.workdir(self.info)
+        return self._sandbox.workdir(self.info)
 
     # --- ports ---
 
     async def connect(self, port: int) -> Connection:
         return await connect_port(self.guest, port)
 
-    # --- looking at it ---
+    # --- inspecting ---
 
     async def power(self) -> Power:
-        return self._provider.power(self.id)
+        return self._lifecycle.power(self.id)
 
     async def usage(self) -> ResourceUsage:
-        used, traffic = self._provider.usage(self.id), self._provider.traffic(self.id)
+        used, traffic = self._sandbox.usage(self.id), self._sandbox.traffic(self.id)
         return ResourceUsage(
             used.memory,
             used.cpu_seconds,
@@ -68,21 +81,21 @@ class LocalBox(GuestBox):
         )
 
     async def limits_hit(self) -> list[LimitHit]:
-        why = self._provider.over_disk_limit(self.id)
+        why = read_note(self._data_folder)
         return [*([] if why is None else [LimitHit("disk", why)]), *await super().limits_hit()]
 
     async def disk(self) -> int:
-        return await self._provider.disk_use(self.id)
+        return await self._lifecycle.disk_use(self.id)
 
     async def _ask_activity(self) -> Mapping[str, Any]:
-        return self._provider.held_activity(self.id) or await super()._ask_activity()
+        return self._sandbox.frozen_activity(self.id) or await super()._ask_activity()
 
-    def _way_in(self) -> Sequence[tuple[str, Check]]:
+    def _connection_checks(self) -> Sequence[tuple[str, Check]]:
         return ("box record", self._ping_record), ("guest socket", self._ping_socket)
 
     async def _ping_record(self) -> str:
-        return self._provider.power(self.id).value
+        return self._lifecycle.power(self.id).value
 
     async def _ping_socket(self) -> str:
-        self._look.connect().close()
+        self._probe.connect().close()
         return ""

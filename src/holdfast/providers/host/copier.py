@@ -12,12 +12,12 @@ import errno
 import fcntl
 import os
 import stat
-from _blake2 import blake2b  # without all that hashlib loads
+from _blake2 import blake2b  # hashlib would import much more
 from collections.abc import Iterator
 from typing import Any
 
 DEEPEST = 4000
-"""Folders in one another. Each is held open while what is in it is copied."""
+"""Levels of nested folders. Each is open while its contents are copied."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,17 +36,17 @@ class TooDeep(Exception):
 
 
 def copy(source: int, target: int) -> int:
-    """Fill a new folder with all that is in another; both are descriptors. Returns how many names there are.
+    """Fill a new folder with the contents of another. Both are descriptors. Returns the number of names.
 
-    Keeps holes, links, hard links, times, modes and attributes, and so what an overlay marks as deleted. Raises
-    `Changed`, `TooDeep`, or `OSError` where a file may not be read.
+    Keeps holes, links, hard links, times, modes and attributes, including an overlay's marks for deleted files. Raises
+    `Changed`, `TooDeep`, or `OSError` if a file cannot be read.
     """
     copying = _Copying(target)
     try:
         copying.folder(source)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE):
-            raise Changed from None  # gone, or something else, since it was listed
+            raise Changed from None  # deleted or replaced since it was listed
         raise
     if _survey(source) != copying.seen.digest():
         raise Changed
@@ -57,10 +57,10 @@ class _Copying:
     def __init__(self, target: int) -> None:
         self.count = 0
         self.seen = blake2b()
-        """Everything that was copied, as it was just before."""
+        """A hash over everything copied, as it was just before."""
         self._target = target
         self._linked: dict[tuple[int, int], bytes] = {}
-        """Where a file with several names was put first, from the target."""
+        """The first path in the target of each file with several names."""
 
     def folder(self, source: int) -> None:
         made = os.dup(self._target)
@@ -89,7 +89,7 @@ class _Copying:
             self._file(step, made)
         elif stat.S_ISLNK(about.st_mode):
             os.symlink(_target_of(name, step.folder), name, dir_fd=made)
-        else:  # a pipe, a socket, or the node by which an overlay marks what was deleted
+        else:  # a pipe, a socket, or an overlay's mark for a deleted file
             os.mknod(name, about.st_mode, about.st_rdev, dir_fd=made)
             os.chmod(name, stat.S_IMODE(about.st_mode), dir_fd=made)
         os.utime(name, ns=(about.st_atime_ns, about.st_mtime_ns), dir_fd=made, follow_symlinks=False)
@@ -101,9 +101,9 @@ class _Copying:
         if first is None:
             return False
         try:
-            # A path, but one of folders that this process made, in a place where no box is.
+            # A path, but only of folders that this process created, where no box can change them.
             os.link(first, name, src_dir_fd=self._target, dst_dir_fd=made, follow_symlinks=False)
-        except PermissionError:  # through a folder that is shut by now
+        except PermissionError:  # through a folder that no longer has permissions
             return False
         return True
 
@@ -135,7 +135,7 @@ def _copy_content(source: int, target: int, size: int) -> None:
         fcntl.ioctl(target, _CLONE, source)
         return
     except OSError:
-        pass  # not on this file system
+        pass  # not supported by this file system
     at = 0
     while at < size:
         try:
@@ -144,14 +144,14 @@ def _copy_content(source: int, target: int, size: int) -> None:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            break  # nothing but a hole from here on
+            break  # only a hole follows
         os.lseek(source, begin, os.SEEK_SET)
         os.lseek(target, begin, os.SEEK_SET)
         at = begin
         while at < end:
             done = os.sendfile(target, source, None, min(end - at, _PIECE))
             if done == 0:
-                raise Changed  # shorter than it was
+                raise Changed  # shorter than before
             at += done
     os.ftruncate(target, size)
 
@@ -162,7 +162,7 @@ def _copy_attributes(source: int, target: int) -> None:
         try:
             os.setxattr(target, name, value)
         except OSError:
-            if name.startswith("user."):  # others are not a box's to set
+            if name.startswith("user."):  # a box cannot set others
                 raise
 
 
@@ -170,7 +170,7 @@ def _copy_attributes(source: int, target: int) -> None:
 
 
 class _Step:
-    """One name in a folder that is open; or, without a name, the end of a folder."""
+    """One name in an open folder, or the end of a folder if there is no name."""
 
     __slots__ = ("about", "above", "folder", "leaves", "mark", "name", "path")
 
@@ -182,11 +182,11 @@ class _Step:
         self.leaves = leaves
         self.mark = _mark(name or b"/", about)
         self.above = -1
-        """For whoever walks: what it returns to at the end of a folder."""
+        """For the caller: the folder to return to at the end of this one."""
 
 
 def _walk(root: int) -> Iterator[_Step]:
-    """Each name once, each folder again at its end, by descriptors that are closed as the walk goes on."""
+    """Yields each name once, and each folder again at its end. Closes descriptors as the walk proceeds."""
     stack: list[tuple[int, Any, bytes, _Step]] = []
     folder = os.dup(root)
     try:
@@ -229,7 +229,7 @@ def _target_of(name: bytes, folder: int) -> bytes:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise Changed from None  # it is no link any more
+            raise Changed from None  # no longer a link
         raise
 
 
@@ -238,9 +238,9 @@ def _names(folder: int) -> list[bytes]:
 
 
 def _mark(name: bytes, about: os.stat_result) -> bytes:
-    """What changes whenever a file does: nobody but the kernel sets the time of its last change."""
-    told = (about.st_dev, about.st_ino, about.st_mode, about.st_nlink, about.st_size, about.st_ctime_ns)
-    return b"%d:%s:%d:%d:%d:%d:%d:%d;" % (len(name), name, *told)
+    """Returns bytes that change whenever a file does: only the kernel sets its change time."""
+    fields = (about.st_dev, about.st_ino, about.st_mode, about.st_nlink, about.st_size, about.st_ctime_ns)
+    return b"%d:%s:%d:%d:%d:%d:%d:%d;" % (len(name), name, *fields)
 
 
 def _survey(root: int) -> bytes:

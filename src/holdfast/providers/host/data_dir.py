@@ -37,21 +37,22 @@ from holdfast.providers.host.beneath import FOLDER, open_beneath
 CREATING: Final = "creating"
 DELETING: Final = "deleting"
 HELD: Final = "held"
-"""While the processes of a box are stopped, for its files to be copied."""
+"""In the folder of a box while its processes are stopped so that its files can be copied."""
 SEALING: Final = "sealing"
-"""While the root of a box that runs is made read-only, because the box is about to end."""
+"""While the root of a running box is made read-only, because the box is about to end."""
 SEALED: Final = "sealed"
-"""In the folder of a box that ended with its root read-only: whoever has a descriptor of its files cannot write."""
+"""In the folder of a box that ended with its root read-only: a process that still has one of its files open cannot
+write."""
 PREPARED: Final = "next.json"
-"""An empty file in the folder of a box that is made ahead: its next record is written there, and renamed. Making a file
-takes the kernel longer than all else that handing a box over does."""
+"""An empty file in the folder of a pooled box. The next record is written there and renamed. Creating a file would take
+longer than everything else in a handover."""
 _LOCK_SECONDS: Final = 60.0
 _LONG_PATH: Final = 2048
 _DEEPEST: Final = 200
 _OPEN: Final = 0o500
-"""What the owner of a folder needs to list it and to look at what is in it."""
+"""The permissions that the owner of a folder needs to list it and to stat its entries."""
 _MOST_OPENED: Final = 100
-"""Closed folders, one in another, that are opened for a while."""
+"""Nested folders without permissions that are opened at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class BoxImage:
     env: Mapping[str, str]
     workdir: str | None
     user: str | None
-    """As the image names it."""
+    """As written in the image."""
     uid: int
     gid: int
     home: str
@@ -82,7 +83,7 @@ class BoxImage:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BoxImage:
-        """Raises `ValueError`, `KeyError` or `TypeError` for what is none: some of these come from elsewhere."""
+        """Raises `ValueError`, `KeyError` or `TypeError` for an invalid document: it may come from another machine."""
         workdir, user, home = document["workdir"], document["user"], document["home"]
         env = dict(document["env"])
         fits = (
@@ -111,17 +112,17 @@ class BoxRecord:
     labels: Mapping[str, str]
     created_at: int
     layers: tuple[str, ...] = ()
-    """Of its overlay, the lowest first."""
+    """The layers of its overlay, lowest first."""
     snapshot: str | None = None
-    """The snapshot that it began as."""
+    """The snapshot that the box was created from."""
     head: str | None = None
-    """The snapshot that its top layer was last frozen into: parent of the next one."""
+    """The snapshot of its current top layer, which is the parent of the next one."""
     freezing: str | None = None
-    """A layer that its upper folder is becoming: either both happened, or neither."""
+    """The layer that its upper folder is being renamed to. `recover` finishes or undoes an interrupted rename."""
     image: BoxImage | None = None
-    """What it began with, where that was an image."""
+    """The image that the box was created from."""
     began: int = 0
-    """How many of the lowest layers were there before it. Those above are its own, and count as its disk."""
+    """How many of the lowest layers existed before the box. Those above are its own, and count as its disk use."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -160,7 +161,7 @@ class Emptied:
     freed: int
     """Bytes."""
     finished: bool
-    """False where there was no time for all of it."""
+    """False if the time did not suffice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class DataDir:
     _records: dict[str, tuple[tuple[int, int, int], BoxRecord]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boxes", self.path / "boxes")  # asked for all the time
+        object.__setattr__(self, "boxes", self.path / "boxes")  # read very often
 
     @property
     def layers(self) -> Path:
@@ -201,9 +202,10 @@ class DataDir:
         return self.path / "trash"
 
     def prepare(self) -> None:
-        """Make the folders. Boxes may pass through those that they have a place in, and list none of them."""
+        """Create the folders. Boxes may enter those that contain something of theirs, but cannot list any."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Nobody else on this machine goes in: a box can leave programs there that run as whoever made them.
+        # Other users of this machine must not enter: a box can leave programs there that run as the user that created
+        # them.
         if os.geteuid() == 0:
             os.chown(self.path, 0, self.gid)
         self.path.chmod(0o710 if os.geteuid() == 0 else 0o700)
@@ -220,12 +222,12 @@ class DataDir:
             folder.chmod(mode)
 
     def give(self, path: Path) -> None:
-        """Make a path the box user's own."""
+        """Make the box user the owner of a path."""
         if os.geteuid() == 0 and self.uid != 0:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def make_folder(self, path: Path, mode: int = 0o755) -> None:
-        """A new folder of the box user."""
+        """Create a folder that the box user owns."""
         path.mkdir()
         path.chmod(mode)
         self.give(path)
@@ -236,12 +238,12 @@ class DataDir:
         return self.boxes / id
 
     def ids(self) -> list[str]:
-        """Of all boxes, whole or not, the oldest first."""
+        """Returns the ids of all boxes, complete or not, oldest first."""
         return sorted(entry.name for entry in os.scandir(self.boxes))
 
     def read(self, id: str) -> BoxRecord:
         """Raises `BoxNotFound`."""
-        path = f"{self.path}/boxes/{id}/box.json"  # asked for all the time, so not by way of objects
+        path = f"{self.path}/boxes/{id}/box.json"  # called very often, so without path objects
         try:
             version = _version(os.stat(path))  # noqa: PTH116
             known = self._records.get(id)
@@ -257,7 +259,7 @@ class DataDir:
         return record
 
     def write(self, record: BoxRecord) -> None:
-        """The box is locked."""
+        """The caller has locked the box."""
         folder = f"{self.path}/boxes/{record.id}"
         try:
             descriptor = os.open(f"{folder}/{PREPARED}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -273,16 +275,16 @@ class DataDir:
         self._records[record.id] = (_version(status), record)
 
     def whole(self, id: str) -> bool:
-        """Whether the box is made, and not on its way out."""
+        """Whether the box is completely created and not being deleted."""
         folder = f"{self.path}/boxes/{id}"
         return not os.access(f"{folder}/{CREATING}", os.F_OK) and not os.access(f"{folder}/{DELETING}", os.F_OK)
 
     def records(self) -> list[BoxRecord]:
-        """Of all whole boxes, the oldest first."""
+        """Returns the records of all complete boxes, oldest first."""
         return [record for record in self.all_records() if self.whole(record.id)]
 
     def all_records(self) -> list[BoxRecord]:
-        """Of all boxes, also of those that are being made or deleted, the oldest first."""
+        """Returns the records of all boxes, including those being created or deleted, oldest first."""
         found = []
         for id in self.ids():
             with contextlib.suppress(BoxNotFound, BoxGone):
@@ -295,7 +297,8 @@ class DataDir:
     # --- locks ---
 
     def try_lock(self, name: str) -> int | None:
-        """A descriptor that holds the lock until it is closed, or None: somebody else is at it."""
+        """Returns a descriptor that holds the lock until it is closed, or None if another task or process holds the
+        lock."""
         try:
             descriptor = os.open(f"{self.path}/boxes/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -309,7 +312,7 @@ class DataDir:
 
     @contextlib.asynccontextmanager
     async def locked(self, id: str) -> AsyncIterator[None]:
-        """Alone at a box, across tasks and processes. Raises `BoxConflict` when somebody does not let go."""
+        """Lock a box across tasks and processes. Raises `BoxConflict` if the lock stays taken."""
         deadline = asyncio.get_running_loop().time() + _LOCK_SECONDS
         pause = 0.001
         while (descriptor := self.try_lock(id)) is None:
@@ -323,16 +326,18 @@ class DataDir:
             os.close(descriptor)
 
     def layers_alone(self) -> AbstractContextManager[bool]:
-        """For what removes layers that nothing refers to. False where somebody is about to refer to one: not now."""
+        """For removing layers that nothing refers to. Yields False if an operation is about to refer to one: try again
+        later."""
         return self.alone_in(self.layers)
 
     def layers_kept(self) -> AbstractContextManager[None]:
-        """For what begins to refer to layers: none is removed meanwhile. Waits a moment: removals are renames."""
+        """For starting to refer to layers: none is removed meanwhile. Waits only briefly, since removals are
+        renames."""
         return self.making_in(self.layers)
 
     @contextlib.contextmanager
     def alone_in(self, folder: Path) -> Iterator[bool]:
-        """For what takes away leftovers in a folder. False where somebody is making something there: not now."""
+        """For removing leftovers in a folder. Yields False if something is being created there: try again later."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             try:
@@ -346,7 +351,7 @@ class DataDir:
 
     @contextlib.contextmanager
     def making_in(self, folder: Path) -> Iterator[None]:
-        """For what makes something in a folder that nothing refers to yet: nobody takes it for a leftover."""
+        """For creating something in a folder that nothing refers to yet, so that it is not removed as a leftover."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -357,13 +362,13 @@ class DataDir:
     # --- removal ---
 
     def tidy(self, folder: Path) -> None:
-        """Take away what somebody died at making in a folder: it has no name yet, and is hidden."""
+        """Discard what interrupted operations left in a folder: its name starts with a dot."""
         with self.alone_in(folder) as alone:
             for path in folder.glob(".*") if alone else ():
                 self.discard(path)
 
     def discard(self, path: Path) -> Path | None:
-        """Take a path away at once; what is left to do is to empty the trash."""
+        """Move a path into the trash. Returns its new path, or None if it did not exist."""
         self._records.pop(path.name, None)
         target = self.trash / f"{path.name}.{new_id('x')}"
         try:
@@ -373,7 +378,7 @@ class DataDir:
         return target
 
     def empty(self, paths: Iterable[Path], seconds: float) -> Emptied:
-        """Remove what is in the trash, for so long at most: a box can leave more than anybody should wait for."""
+        """Delete paths in the trash for at most this many seconds, because a box can leave millions of files."""
         removal = search.Removal(time.monotonic() + seconds)
         finished = True
         for path in paths:
@@ -382,17 +387,17 @@ class DataDir:
             except TimeoutError:
                 finished = False
             except OSError:
-                continue  # stays for the next sweep
+                continue  # the next sweep tries again
         return Emptied(removal.freed, finished)
 
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:
-    """By which what was read of a file is known to be the latest."""
+    """Returns what changes when the file is replaced."""
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def write_whole(path: Path, document: object) -> os.stat_result:
-    """Readers see the old file or the new one. Says what the file is now."""
+    """Write a file atomically: readers see the old file or the new one. Returns the status of the new file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{new_id('x')}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -406,12 +411,12 @@ def write_whole(path: Path, document: object) -> os.stat_result:
 
 def _write_at_once(descriptor: int, document: object) -> None:
     data = json.dumps(document).encode()
-    if os.write(descriptor, data) < len(data):  # what takes the place of the old one must be whole
+    if os.write(descriptor, data) < len(data):  # the file that replaces the old one must be complete
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def remove_tree(path: Path) -> int:
-    """Remove a folder of a box, whatever its permissions and however deep. Returns the bytes that this freed.
+    """Remove a folder of a box, whatever its permissions and depth. Returns the bytes freed.
 
     Never follows links. What cannot be removed stays for the next sweep.
     """
@@ -422,7 +427,8 @@ def remove_tree(path: Path) -> int:
 
 
 def measure(path: Path, least: int = 0) -> int:
-    """Bytes on disk of everything below a path. Hard links count once, and each name for `least` at least."""
+    """Returns the bytes on disk of everything below a path. Hard links count once, and each name counts at least
+    `least`."""
     try:
         root = os.open(path, FOLDER)
     except OSError:
@@ -434,13 +440,14 @@ def measure(path: Path, least: int = 0) -> int:
 
 
 class _Measuring:
-    """By paths from an open folder. A box can make folders deeper than a path is long: from there, one more is open."""
+    """Walks by paths from an open folder. Where folders are nested deeper than a path can be long, it opens another
+    one."""
 
     def __init__(self, least: int) -> None:
         self._least = least
         self._seen: set[tuple[int, int]] = set()
         self._opened = 0
-        """Closed folders around the one that is measured."""
+        """Folders without permissions that are open around the current one."""
 
     def folder(self, root: int, depth: int = 0) -> int:
         total = 0
@@ -450,7 +457,7 @@ class _Measuring:
             try:
                 folder = open_beneath(root, name)
             except OSError:
-                continue  # gone, or a link by now
+                continue  # deleted, or replaced by a link
             try:
                 if len(name) > _LONG_PATH and depth < _DEEPEST:
                     total += self.folder(folder, depth + 1)
@@ -468,11 +475,11 @@ class _Measuring:
                             self._seen.add((status.st_dev, status.st_ino))
                         total += max(status.st_blocks * 512, self._least)
                         if is_folder and _is_closed(status) and self._opened < _MOST_OPENED:
-                            with contextlib.suppress(OSError):  # gone, or a link by now
+                            with contextlib.suppress(OSError):  # deleted, or replaced by a link
                                 total += self._closed(folder, entry.name, depth)
                         elif is_folder:
                             if _is_closed(status):
-                                # Too many are open around it.
+                                # Too many are open around it already.
                                 with contextlib.suppress(OSError), _opened(folder, entry.name, for_good=True):
                                     pass
                             waiting.append(f"{name}/{entry.name}")
@@ -483,7 +490,7 @@ class _Measuring:
         return total
 
     def _closed(self, parent: int, name: str, depth: int) -> int:
-        """Open a folder to ourselves for as long as it is measured."""
+        """Measure a folder without permissions, which is opened meanwhile."""
         with _opened(parent, name) as folder:
             self._opened += 1
             try:
@@ -494,8 +501,10 @@ class _Measuring:
 
 @contextlib.contextmanager
 def _opened(parent: int, name: str, *, for_good: bool = False) -> Iterator[int]:
-    """A descriptor of a closed folder, which is open to its owner meanwhile. Follows no link. Closes the folder that it
-    opened, even if another one has its name by then."""
+    """Yields a descriptor of a folder without permissions, which its owner may open meanwhile.
+
+    Follows no link. Restores the permissions of the same folder, even if another one has its name by then.
+    """
     place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     itself = f"/proc/self/fd/{place}"
     try:
@@ -513,7 +522,7 @@ def _opened(parent: int, name: str, *, for_good: bool = False) -> Iterator[int]:
 
 
 def _is_closed(status: os.stat_result) -> bool:
-    """Whether a folder is closed to us though we own it: where the server is an ordinary user, boxes are that user."""
+    """Whether we own a folder but lack permissions. If the server is not root, boxes run as the same user."""
     return status.st_uid == os.geteuid() != 0 and stat.S_IMODE(status.st_mode) & _OPEN != _OPEN
 
 

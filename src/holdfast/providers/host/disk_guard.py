@@ -22,14 +22,14 @@ from holdfast.providers.host.data_dir import measure
 log = logging.getLogger(__name__)
 
 NOTE: Final = "over-disk-limit"
-"""In the folder of a box that was stopped from writing: why, for its diagnosis."""
+"""A file in the folder of a box whose processes were killed. It contains the reason."""
 _SECONDS: Final = 1.0
 _SHARE: Final = 0.1
-"""Of the time that may go into measuring."""
+"""The share of time that measuring may take."""
 _GROWTH: Final = 256 << 20
 _GROWTH_SHARE: Final = 1 / 16
-"""By so many bytes, or so much of their limit, the room on the disk may shrink before boxes without a limit of their
-own are measured."""
+"""Boxes without a limit of their own are measured when free space has shrunk by this much, or this share of their
+limit."""
 _ALL_SECONDS: Final = 60.0
 """How often they are measured in any case."""
 _DEFAULT: Final = 32 * 1024**3
@@ -38,7 +38,7 @@ _RESERVE: Final = 1024**3
 _RESERVE_SHARE: Final = 0.03
 _REMEMBERED: Final = 10_000
 _EACH: Final = 1024
-"""Bytes that a file counts for at least: an empty one takes its place, too, and there are only so many."""
+"""The least bytes that a file counts: even an empty file takes an inode, and these are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Watched:
     folder: Path
     limit: int
     layers: tuple[Path, ...] = ()
-    """What it has added, and was frozen since: that changes no more."""
+    """Layers that the box has added. They do not change any more."""
     by_default: bool = False
-    """Nobody asked for this limit. It is far above what a box usually holds, and looked at less often."""
+    """The limit is the default, which is far above usual sizes. So the box is measured less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Verdict:
 
 
 def judge(watched: Mapping[str, int | None], used: Mapping[str, int], free: int, reserve: int) -> list[Verdict]:
-    """Which boxes have to be stopped: those over their limit, and the largest where the machine has no room left."""
+    """Returns the boxes to stop: those over their limit, and the largest if the machine has no space left."""
     verdicts = [
         Verdict(id, f"it holds {_size(used[id])} on disk, and its limit is {_size(limit)}")
         for id, limit in watched.items()
@@ -75,7 +75,7 @@ def judge(watched: Mapping[str, int | None], used: Mapping[str, int], free: int,
 
 
 def _size(count: int) -> str:
-    """The number itself, too: what is a byte over its limit would look as large as it."""
+    """Includes the exact number, so that a byte over the limit is visible."""
     return f"{count / 1e6:.1f} MB ({count} bytes)"
 
 
@@ -89,10 +89,10 @@ class DiskGuard:
         self._running = running
         self._stop_writers = stop_writers
         self._frozen: dict[Path, int] = {}
-        self._looked_at_all = -math.inf
+        self._measured_all = -math.inf
         self._free_then = 0
         self._stopped: dict[str, int] = {}
-        """What boxes held when their processes were last ended, by box; until there is room in them again."""
+        """By box: bytes on disk when its processes were last killed. Removed when it is below its limit again."""
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -103,12 +103,12 @@ class DiskGuard:
         while True:
             begin = time.monotonic()
             try:
-                await self.look()
+                await self.check()
             except OSError as error:
                 log.warning("cannot measure the disk use of boxes: %s", error)
             await asyncio.sleep(max(_SECONDS, (time.monotonic() - begin) / _SHARE))
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         boxes = {each.id: each for each in self._running()}
         free, reserve = _room(self._folder)
         all_of_them = free < reserve or self._is_time_for_all(free, list(boxes.values()))
@@ -125,21 +125,21 @@ class DiskGuard:
                 (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
                 await self._stop_writers(verdict.id)
         full = {verdict.id for verdict in verdicts}
-        for id in used.keys() - full:  # of the others nothing is known now
+        for id in used.keys() - full:  # the others were not measured
             (boxes[id].folder / NOTE).unlink(missing_ok=True)
             self._stopped.pop(id, None)
         while len(self._stopped) > _REMEMBERED:
             del self._stopped[next(iter(self._stopped))]
 
     def _is_time_for_all(self, free: int, boxes: Sequence[Watched]) -> bool:
-        """Walking through the files of every box each second would cost more than it is worth. A box that came to hold
-        much has left less room on the disk than there was."""
+        """Whether to measure all boxes. Doing that every second would be too expensive, so it depends on the free
+        space."""
         now = time.monotonic()
         growth = min((_GROWTH, *(int(each.limit * _GROWTH_SHARE) for each in boxes if each.by_default)))
-        if self._free_then - free < growth and now - self._looked_at_all < _ALL_SECONDS:
+        if self._free_then - free < growth and now - self._measured_all < _ALL_SECONDS:
             self._free_then = max(self._free_then, free)
             return False
-        self._looked_at_all, self._free_then = now, free
+        self._measured_all, self._free_then = now, free
         return True
 
     def _measure(self, box: Watched) -> int:
@@ -149,14 +149,22 @@ class DiskGuard:
         return measure(box.folder, _EACH) + sum(self._frozen[layer] for layer in box.layers)
 
 
+def read_note(folder: Path) -> str | None:
+    """Returns why the processes of a box were killed, if it holds too much on disk."""
+    try:
+        return (folder / NOTE).read_text()
+    except OSError:
+        return None
+
+
 def default_limit(folder: Path) -> int:
-    """Bytes that a box may hold where nobody says how many: a quarter of the disk, and no more than 32 GB."""
+    """Returns the default limit of a box in bytes: a quarter of the disk, at most 32 GB."""
     status = os.statvfs(folder)
     return min(_DEFAULT, int(status.f_blocks * status.f_frsize * _DEFAULT_SHARE))
 
 
 def _room(folder: Path) -> tuple[int, int]:
-    """Bytes that are free, and those that boxes shall not take. None are free where there is no room for names."""
+    """Returns the free bytes, and those that boxes must not use. Free is 0 if the file system is short of inodes."""
     status = os.statvfs(folder)
     total = status.f_blocks * status.f_frsize
     reserve = min(_RESERVE, int(total * _RESERVE_SHARE))

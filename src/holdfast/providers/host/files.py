@@ -43,12 +43,12 @@ class GuestFiles(AskedFiles):
     # --- one file ---
 
     async def _open(self, path: str) -> tuple[int, FileInfo]:
-        """A descriptor of a plain file; anything else (a pipe, a device) is refused before a byte is read."""
+        """Open a plain file. Anything else, such as a pipe or a device, is refused before a byte is read."""
         try:
-            answer, given = await self._guest.ask_descriptors(self._request("open", path))
+            answer, received = await self._guest.ask_descriptors(self._request("open", path))
         except GuestRefused as refused:
             raise file_problem(refused.number, refused.about or path) from None
-        descriptor, *others = given or [-1]
+        descriptor, *others = received or [-1]
         for each in others:
             os.close(each)
         if descriptor < 0:
@@ -91,12 +91,12 @@ class GuestFiles(AskedFiles):
         with await self._guest.call(self._request("write", path, mode=mode)) as call:
             try:
                 async with time_limit(guest_client.DEFAULT_SECONDS):
-                    _, given = await call.answer()
-                if len(given) != 1:
-                    for each in given:
+                    _, received = await call.answer()
+                if len(received) != 1:
+                    for each in received:
                         os.close(each)
                     raise BoxUnreachable("the guest did not return a file")
-                descriptor = given[0]
+                descriptor = received[0]
                 try:
                     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                         raise BoxUnreachable("the guest returned something that is not a file")
@@ -133,7 +133,7 @@ class GuestFiles(AskedFiles):
                     async for piece in archive:
                         await pipe.write(piece)
                 except BrokenPipeError:
-                    pass  # it stopped reading: its answer says why
+                    pass  # it stopped reading: its answer has the reason
                 pipe.close()
                 try:
                     await call.done()

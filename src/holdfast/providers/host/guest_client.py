@@ -30,22 +30,22 @@ _PIECE: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 4
 DEFAULT_SECONDS: Final = 30.0
 _PIDFD_GETFD: Final = 438
-"""The same number on every machine."""
+"""The same number on every architecture."""
 _SO_PEERPIDFD: Final = 77
 _STAT: Final = 4096
 _FLAGS: Final = 6
-"""In /proc/PID/stat, counted from the state, which follows the name of the program."""
+"""Index in /proc/PID/stat, counted from the state, which follows the name of the program."""
 _PENDING: Final = 28
 _PF_EXITING: Final = 0x4
 _PF_SIGNALED: Final = 0x400
 _SIGKILL_BIT: Final = 1 << (signal.SIGKILL - 1)
 _KILL_SECONDS: Final = 10.0
 PAUSED: Final = "paused"
-"""In the folder of a box whose processes are held: not for a moment, as while it is copied, but until it is started."""
+"""In the folder of a paused box: its processes are frozen until it is started, not only while it is copied."""
 
 
 class Call:
-    """One request in progress. Closing it before the answer ends what it started."""
+    """One request in progress. Closing it before the answer ends the command that it started."""
 
     def __init__(self, connection: socket.socket, box: str) -> None:
         self._socket = connection
@@ -57,27 +57,27 @@ class Call:
         return self._socket.fileno()
 
     async def answer(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message, and the descriptors that came with it: now the caller's to close."""
-        while (message := self._come()) is None:
+        """Returns the next message, and the descriptors that came with it. The caller closes these."""
+        while (message := self._next_message()) is None:
             await readable(self._socket.fileno())
         descriptors, self._descriptors = self._descriptors, []
         return message, descriptors
 
     async def done(self) -> dict[str, Any]:
-        """The next message, where no descriptor was asked for: those that come along are closed."""
+        """Returns the next message, and closes any descriptors that came with it."""
         while (message := self.done_now()) is None:
             await readable(self._socket.fileno())
         return message
 
     def done_now(self) -> dict[str, Any] | None:
-        """The same without waiting: None where it has not come yet."""
-        message = self._come()
+        """Like `done` without waiting: returns None if no message has arrived."""
+        message = self._next_message()
         if message is not None:
             self._drop_descriptors()
         return message
 
-    def _come(self) -> dict[str, Any] | None:
-        while (message := self._take()) is None:
+    def _next_message(self) -> dict[str, Any] | None:
+        while (message := self._parse()) is None:
             if not self._receive():
                 return None
         return message
@@ -96,9 +96,9 @@ class Call:
             raise BoxUnreachable(f"box {self.box} closed the connection ({error.strerror})") from None
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                given = array.array("i")
-                given.frombytes(payload[: len(payload) - len(payload) % given.itemsize])
-                self._descriptors += given
+                received = array.array("i")
+                received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+                self._descriptors += received
         if len(self._descriptors) > _MAX_DESCRIPTORS:
             raise BoxUnreachable(f"box {self.box} sent data without a request")
         if not data:
@@ -106,7 +106,7 @@ class Call:
         self._received += data
         return True
 
-    def _take(self) -> dict[str, Any] | None:
+    def _parse(self) -> dict[str, Any] | None:
         if len(self._received) < 4:
             return None
         length = int.from_bytes(self._received[:4], "big")
@@ -118,12 +118,13 @@ class Call:
         del self._received[: 4 + length]
         message = read_answer(data, self.box)
         if "take" in message:
-            self._descriptors += self._take_out(message["take"])
+            self._descriptors += self._copy_descriptors(message["take"])
         check_refused(message)
         return message
 
-    def _take_out(self, numbers: object) -> list[int]:
-        """Descriptors that the guest could not send: taken out of it. Its process is told by the kernel, not by it."""
+    def _copy_descriptors(self, numbers: object) -> list[int]:
+        """Returns descriptors that the guest could not send: they are copied out of its process, which the kernel
+        identifies."""
         if not isinstance(numbers, list) or len(numbers) > _MAX_DESCRIPTORS:
             raise BoxUnreachable(f"box {self.box} sent an invalid message")
         taken: list[int] = []
@@ -161,8 +162,10 @@ class GuestClient:
     """Sends requests to the guest of one box."""
 
     def __init__(self, box: str, folder: Path, born: int | None = None, wake: Wake | None = None) -> None:
-        """`born` is when the box was made, or handed over, for its guest to know: it dates what shows that. `wake` is
-        tried once if the box does not run, or is paused, before that is an error."""
+        """`born` is when the box was created or handed over. Requests tell the guest, which sets file times by it.
+
+        `wake` is called once before an operation fails because the box is stopped or paused.
+        """
         self.box = box
         self._born = born
         self._wake = wake
@@ -171,11 +174,11 @@ class GuestClient:
 
     @property
     def paused(self) -> bool:
-        """Whether its processes are held, the guest too: nobody would answer."""
+        """Whether its processes are frozen, including the guest, so that it cannot answer."""
         return os.access(f"{self._place}/{PAUSED}", os.F_OK)
 
     def connect(self) -> socket.socket:
-        """Raises `BoxStopped` where no guest listens or it was killed, `BoxUnreachable` where it does not keep up."""
+        """Raises `BoxStopped` if no guest listens or it was killed, `BoxUnreachable` if it is overloaded."""
         connection = self._reach()
         if _peer_is_over(connection):
             connection.close()
@@ -183,7 +186,7 @@ class GuestClient:
         return connection
 
     def _reach(self) -> socket.socket:
-        """The same for a guest that was killed and has not ended yet."""
+        """Like `connect`, but accepts a guest that was killed and has not ended yet."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._connect(connection)
@@ -215,7 +218,7 @@ class GuestClient:
             os.close(place)
 
     async def call(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Call:
-        """Send a request; the caller closes it. Waits only for one that is larger than a socket's buffer."""
+        """Send a request. The caller closes it. Waits only if the request is larger than the buffer of the socket."""
         connection = await self._awake()
         try:
             data = codec.frame(message if self._born is None else {**message, "born": self._born})
@@ -251,9 +254,9 @@ class GuestClient:
     async def ask(
         self, message: dict[str, Any], descriptors: Sequence[int] = (), *, seconds: float | None = DEFAULT_SECONDS
     ) -> dict[str, Any]:
-        """A request whose answer brings no descriptor."""
-        answer, given = await self.ask_descriptors(message, descriptors, seconds=seconds)
-        for each in given:
+        """Send a request whose answer has no descriptors, and return the answer."""
+        answer, received = await self.ask_descriptors(message, descriptors, seconds=seconds)
+        for each in received:
             os.close(each)
         return answer
 
@@ -271,7 +274,7 @@ class GuestClient:
                 ) from None
 
     async def ask_path(self, message: dict[str, Any], path: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """A request about a path: refusals are its file problems."""
+        """Send a request about a path. A refusal raises the matching file error."""
         try:
             return await self.ask(message, seconds=seconds)
         except ArchiveRefused:
@@ -282,7 +285,7 @@ class GuestClient:
     # --- life and death: by what the kernel says, never by what the guest says ---
 
     def pid(self) -> int | None:
-        """The guest's process, as the kernel tells it of a socket; None where no guest is, or it was killed."""
+        """Returns the guest's process as the kernel reports it, or None if there is no guest or it was killed."""
         try:
             connection = self.connect()
         except (BoxStopped, BoxGone):
@@ -299,8 +302,9 @@ class GuestClient:
             return True
         return True
 
-    def is_held(self) -> bool:
-        """Whether anybody has the guest's socket: the guest, even one that was killed, or who starts it."""
+    def is_socket_open(self) -> bool:
+        """Whether any process has the guest's socket: the guest, even if it was killed, or the process that starts
+        it."""
         try:
             self._reach().close()
         except (BoxStopped, BoxGone):
@@ -310,14 +314,14 @@ class GuestClient:
         return True
 
     async def kill(self) -> None:
-        """End the box and everything in it; returns when nothing of it runs."""
+        """End the box and everything in it. Returns when none of its processes runs."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _KILL_SECONDS
         while loop.time() < deadline:
             try:
                 pid = self._pid_until_ended()
             except BoxUnreachable:
-                pid = await asyncio.to_thread(self._pid_in_haste)
+                pid = await asyncio.to_thread(self._pid_waiting)
             if pid is None:
                 return
             try:
@@ -326,7 +330,7 @@ class GuestClient:
                 await asyncio.sleep(0.001)
                 continue
             try:
-                # The number was the guest's when we asked; while its socket still answers, it still is.
+                # The process id was the guest's when we asked. It still is while the socket answers.
                 if self.alive():
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 await readable(handle)
@@ -344,8 +348,8 @@ class GuestClient:
         with connection:
             return None if _peer_has_ended(connection) else peer_of(connection)
 
-    def _pid_in_haste(self) -> int | None:
-        """A guest whose queue is full still has a place in the kernel's list of sockets: wait for a free one there."""
+    def _pid_waiting(self) -> int | None:
+        """Like `pid` for a guest whose queue is full: waits for a free place in the queue of its socket."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with connection:
             connection.settimeout(1.0)
@@ -359,27 +363,29 @@ class GuestClient:
 
 
 def peer_of(connection: socket.socket) -> int:
-    """The process that listens at the other end, as the kernel tells it."""
+    """Returns the process that listens at the other end, as the kernel reports it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[0])
 
 
 def monitor_name(box: str) -> str:
-    """What a box's sandbox is called in a list of the machine's processes: who starts the guest, and outlives it."""
+    """Returns the name of a box's sandbox in process lists. That process starts the guest and outlives it."""
     return f"holdfast-box {box}"
 
 
 def is_guest(pid: int) -> bool:
-    """Whether a process that listens for a box is its guest already, and not yet who starts it."""
+    """Whether the process that listens for a box is its guest, and not the one that starts it."""
     command = Path("/proc", str(pid), "cmdline").read_bytes()
-    if not command:  # it is between two programs, or ends
+    if not command:  # it is between two programs, or exiting
         return False
     return not command.startswith(monitor_name("").encode()) and b"launcher.py" not in command
 
 
 def peer_handle(connection: socket.socket) -> int:
-    """A descriptor of the process that listens at the other end, whatever becomes of its number; Linux has it since
-    6.5. `ProcessLookupError` where that process has ended, on kernels that can tell nothing more of it."""
+    """Returns a process descriptor of the listener at the other end, which stays valid if the pid is reused.
+
+    Needs Linux 6.5. Some kernels raise `ProcessLookupError` if that process has ended.
+    """
     try:
         return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
@@ -389,16 +395,16 @@ def peer_handle(connection: socket.socket) -> int:
 
 
 def has_ended(handle: int) -> bool:
-    """Of a process, by its descriptor."""
+    """Whether the process of a descriptor has ended."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process was killed, or exits: it does nothing for anybody any more, though it may take long to end.
+    """Whether a process was killed or exits. It does nothing more, although it may take long to end.
 
-    The kernel notes a SIGKILL before whoever sent it goes on, so that nobody can ask too early.
+    The kernel records a SIGKILL before the sender continues, so the answer is never too early.
     """
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -406,7 +412,7 @@ def is_ending(pid: int) -> bool:
         return False
     try:
         fields = os.read(descriptor, _STAT).rpartition(b")")[2].split()
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has just ended
         return True
     finally:
         os.close(descriptor)
@@ -414,12 +420,13 @@ def is_ending(pid: int) -> bool:
 
 
 def _peer_is_over(connection: socket.socket) -> bool:
-    # In this order: while the process has not ended, its number is nobody else's.
+    # In this order: the process id cannot be reused before the process has ended.
     return is_ending(peer_of(connection)) or _peer_has_ended(connection)
 
 
 def _peer_has_ended(connection: socket.socket) -> bool:
-    """A socket may outlive who listened on it: who starts a box has it open too, until it comes to closing it."""
+    """Whether the listener has ended. Its socket may live longer, because the process that starts a box has it open
+    too."""
     try:
         handle = peer_handle(connection)
     except ProcessLookupError:
@@ -433,9 +440,9 @@ def _peer_has_ended(connection: socket.socket) -> bool:
 
 
 def get_descriptor(process: int, number: int) -> int:
-    """A copy of another process's descriptor: pidfd_getfd, which the standard library does not have."""
+    """Returns a copy of another process's descriptor: pidfd_getfd, which the standard library lacks."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = int(libc.syscall(_PIDFD_GETFD, process, number, 0))
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return descriptor  # the kernel has marked it to be closed on exec
+    return descriptor  # the kernel has set close-on-exec

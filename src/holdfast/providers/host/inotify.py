@@ -31,7 +31,7 @@ class Change:
         self._event.clear()
 
     async def wait(self, seconds: float) -> None:
-        """Until something changed, or for so long."""
+        """Wait until something changed, at most this long."""
         with contextlib.suppress(TimeoutError):
             async with time_limit(seconds):
                 await self._event.wait()
@@ -49,13 +49,13 @@ class FileWatch:
 
     @contextlib.contextmanager
     def changes(self, *paths: Path) -> Iterator[Change]:
-        """Told of changes of these files until the end of the block."""
+        """Yields a `Change` that is set on changes of these files until the end of the block."""
         change = Change()
         watches = []
         for path in paths:
             if self._descriptor < 0:
                 break
-            # The same file gives the same number: its watchers share it.
+            # The same file has the same watch number, which its watchers share.
             watch = self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_MODIFY | _IN_CLOSE_WRITE)
             if watch >= 0:
                 self._changes.setdefault(watch, []).append(change)

@@ -24,7 +24,7 @@ _SECONDS: Final = 30.0
 _PACKET: Final = 1 << 16
 SCRIPT: Final = Path(__file__).with_name("launcher.py")
 _AT_ONCE: Final = 4
-"""Requests that the launcher has not answered yet. It does one after the other; its socket holds only so many."""
+"""Requests in flight. The launcher handles one at a time, and its socket has a limited buffer."""
 
 
 class Launcher:
@@ -33,7 +33,7 @@ class Launcher:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self.maps = False
-        """Whether each box can be another user on files that are all of one: known once it was started."""
+        """Whether files of one owner can appear as another user's in each box. Known once the launcher has started."""
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: collections.deque[asyncio.Future[dict[str, Any]]] = collections.deque()
@@ -70,7 +70,7 @@ class Launcher:
         self.maps = bool(answer.get("maps"))
 
     async def launch(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """Start a box; says its first process. Whether it comes up shows on its socket, which is there by now."""
+        """Start a box. Returns its first process. Its socket exists then, and shows whether the box comes up."""
         async with self._under_way:
             answer = await self._ask({"op": "launch", **request}, descriptors)
         if "error" in answer:
@@ -78,16 +78,17 @@ class Launcher:
         return int(answer["pid"])
 
     async def copy(self, source: int, target: int) -> dict[str, Any]:
-        """Fill an empty folder with all that is in another. Returns `names` (how many), `changed`, or an `error`."""
+        """Copy one folder into an empty one. Returns `names` (how many), `changed`, or an `error`."""
         return await self._ask_child("copy", source, target)
 
     async def seal(self, namespace: int) -> int:
-        """Make the root of a mount namespace read-only for good. Returns an errno: 0, or EBUSY while it is written."""
+        """Make the root of a mount namespace read-only for good. Returns an errno: 0, or EBUSY while a file is open for
+        writing."""
         answer = await self._ask_child("seal", namespace)
         return int(answer.get("error", 0))
 
     async def _ask_child(self, operation: str, *descriptors: int) -> dict[str, Any]:
-        """What takes longer than a request: a child of the launcher does it, and tells through a pipe of its own."""
+        """Send a request that takes long: a child of the launcher performs it and returns the result through a pipe."""
         read, write = os.pipe2(os.O_CLOEXEC)
         result = Pipe(read)
         try:
@@ -98,10 +99,10 @@ class Launcher:
                 os.close(write)
             if "error" in begun:
                 return {"error": errno.EIO, "about": begun["error"]}
-            told = b""
+            output = b""
             while data := await result.read():
-                told += data
-            return dict(json.loads(told)) if told else {"error": errno.ECHILD, "about": "it was ended"}
+                output += data
+            return dict(json.loads(output)) if output else {"error": errno.ECHILD, "about": "it was ended"}
         finally:
             result.close()
 
@@ -113,14 +114,14 @@ class Launcher:
             try:
                 self._control.sendmsg([json.dumps(request).encode()], rights)
                 break
-            except OSError as error:  # it was killed before it could take the request: the next one takes it
+            except OSError as error:  # it was killed before it received the request: the next launcher gets it
                 self.close()
                 if not tries_left:
                     raise CreateFailed(f"the launcher of boxes has ended ({error}): try again") from None
         return await self._answer()
 
     async def _answer(self) -> dict[str, Any]:
-        """Waited for even when cancelled: what was begun must be known before anybody undoes it."""
+        """Waits even when cancelled: before a caller undoes a step, it must know whether it happened."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         async with time_limit(_SECONDS):
@@ -146,7 +147,7 @@ class Launcher:
             future.set_result(json.loads(data))
 
     def close(self) -> None:
-        """The launcher ends by itself when its socket closes; the boxes that it started go on."""
+        """Close the socket, on which the launcher ends. The boxes that it started keep running."""
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
@@ -165,6 +166,8 @@ class Launcher:
 
 
 def stage_for(data_dir: Path) -> str:
-    """Where a root server's launcher makes the boxes' folder reachable. It exists in the launcher's mount namespace
-    alone; the name differs by home, so that what runs there can be told apart in a list of processes."""
+    """Returns where the launcher of a root server mounts the data directory for boxes.
+
+    The path exists only in the launcher's mount namespace. It differs by home, so that process lists show the home.
+    """
     return f"/run/holdfast/{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]}"

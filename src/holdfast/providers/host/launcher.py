@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.providers.host import copier
-else:  # run by its path, this is no package
+else:  # when run by its path, it is not in a package
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import copier
 
@@ -43,14 +43,14 @@ _KEPT = (
     (os.ST_NOATIME, 0x400),
     (os.ST_RELATIME, 1 << 21),
 )
-"""Flags of a mount as statvfs tells them, and as mount takes them."""
+"""Mount flags: as statvfs reports them, and as mount accepts them."""
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _GET_USERNS = 0xB701
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _OVERLAY = 0x794C7630
 _MNT_DETACH = 2
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
-"""System calls, the same on every machine."""
+"""System call numbers, the same on every architecture."""
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOUNT_ATTR_IDMAP = 1, 4, 0x100000
 _AT_RECURSIVE, _AT_EMPTY_PATH = 0x8000, 0x1000
 _OLDEST_MAPPED_OVERLAY = (5, 19)
@@ -68,13 +68,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    if sys.argv[1] == "try-users":  # for whoever wants to know what this machine can do
+    if sys.argv[1] == "try-users":  # for checking what this machine can do
         sys.exit(_why_no_users(sys.argv[2], int(sys.argv[3])))
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     settings = json.loads(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the server
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel reaps children
     try:
         if settings["stage"]:
             _enter_stage(settings["stage"], settings["binds"])
@@ -84,7 +84,7 @@ def main() -> None:
     maps = settings["stage"] and _why_no_users(os.path.join(settings["stage"], "local"), settings["uid"]) is None
     try:
         control.send(json.dumps({"maps": bool(maps)}).encode())
-    except ConnectionError:  # the server was killed meanwhile
+    except ConnectionError:  # the server was killed
         return
     while True:
         if maps and not _spares:
@@ -102,7 +102,7 @@ def main() -> None:
                 os.close(each)
         try:
             control.send(json.dumps(answer).encode())
-        except ConnectionError:  # the server was killed: its successor finds what was begun
+        except ConnectionError:  # the server was killed: the next one finds what was started
             return
 
 
@@ -119,10 +119,10 @@ def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":
 
 
 def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
-    """Make the stage, in a file system that only this process and its children see, mounted over the stage's parent.
+    """Create the stage in a file system that only this process and its children see, mounted over the stage's parent.
 
-    The boxes' user must be able to pass through every folder on the way, whatever umask the server has and whatever
-    mode the parent has on the host. On the host nothing but that empty parent is left.
+    The boxes' user must be able to pass through every folder on the way, whatever the server's umask and the parent's
+    mode on the host are. On the host only the empty parent exists.
     """
     os.umask(0o022)
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
@@ -144,12 +144,12 @@ def _enter_stage(stage: str, binds: "list[list[str]]") -> None:
 
 
 def _drop_pseudo_mounts() -> None:
-    """What no box can mount need not be copied for each, nor be read through by bubblewrap for each of its mounts."""
+    """Unmount what no box can mount, so that it is not copied for each box and bubblewrap does not read through it."""
     with open("/proc/self/mountinfo") as mounts:
         lines = [line.split(" - ") for line in mounts]
     for place, kind in reversed([(first.split()[4], last.split()[0]) for first, last in lines]):
         if kind in _PSEUDO:
-            _libc.umount2(place.encode(), _MNT_DETACH)  # one that stays does no harm
+            _libc.umount2(place.encode(), _MNT_DETACH)  # if it stays mounted, that does no harm
 
 
 def _bind(source: str, target: str) -> None:
@@ -163,13 +163,13 @@ def _check(result: int, what: str) -> None:
 
 
 def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
-    """Start one box; says the process id of its monitor. Once it returns, the box can be found and ended."""
+    """Start one box. Returns the process id of its monitor. From then on the box can be found and ended."""
     stage, owner, user = settings["stage"], settings["uid"], request.get("user", settings["uid"])
     users = _exchanging(owner, user) if stage and user != owner else -1
-    ready, tell = os.pipe()
+    ready, ready_writer = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(tell)
+        os.close(ready_writer)
         os.read(ready, 1)
         os.close(ready)
         if users >= 0:
@@ -182,7 +182,7 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
         log = os.open(os.path.join(folder, "start.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         nothing = os.open("/dev/null", os.O_RDWR)
         listener = _listen(folder)
-        os.write(tell, b".")
+        os.write(ready_writer, b".")
         if stage:
             _stage(stage, users, request["mounts"])
         else:
@@ -210,7 +210,8 @@ def _launch(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict
 
 
 def _listen(folder: str) -> int:
-    """The guest's socket. By a path through the folder's descriptor: socket paths are limited to 107 bytes."""
+    """Create the guest's socket. Uses a path through the folder's descriptor, because socket paths are limited to 107
+    bytes."""
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         path = f"/proc/self/fd/{place}/guest.sock"
@@ -227,21 +228,21 @@ def _listen(folder: str) -> int:
 
 
 def _open_below(root: str, parts: "list[str]") -> int:
-    """Step by step, following no link: boxes write to volumes, and one may have put a link on the way."""
+    """Open a path step by step without following links: boxes write to volumes and may have put a link there."""
     descriptor = os.open(root, os.O_PATH)
     for part in parts:
         inner = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
         os.close(descriptor)
         descriptor = inner
-        if stat.S_ISLNK(os.fstat(descriptor).st_mode):  # the link itself is what such a descriptor is of
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):  # O_PATH opens the link itself
             raise OSError(errno.ELOOP, "a link on the way", part)
     return descriptor
 
 
 def _stage(stage: str, users: int, mounts: "list[dict[str, Any]]") -> None:
-    """Make what is to be mounted reachable for the user of a box, in a namespace that ends with this box.
+    """Make mounts reachable for the user of a box, in a namespace that ends with this box.
 
-    All files are of one owner on disk, and each box is another user: in its namespace the owner is shown as that user.
+    All files have one owner on disk, and each box is another user. In its namespace the owner appears as that user.
     """
     if users < 0 and not mounts:
         return
@@ -254,7 +255,7 @@ def _stage(stage: str, users: int, mounts: "list[dict[str, Any]]") -> None:
     for mount in mounts:
         tree = _clone(_open_below(mount["root"], mount["parts"]))
         if users >= 0:
-            with contextlib.suppress(OSError):  # a file system that cannot: its files are whose they are
+            with contextlib.suppress(OSError):  # not supported by this file system: its files keep their owner
                 _show_as(tree, users)
         _put(tree, f"{stage}/{mount['place']}")
 
@@ -263,7 +264,7 @@ def _stage(stage: str, users: int, mounts: "list[dict[str, Any]]") -> None:
 
 
 def _why_no_users(folder: str, owner: int) -> "str | None":
-    """Why the files in a folder cannot be shown as another user's; None where they can."""
+    """Returns why the files in a folder cannot appear as another user's, or None if they can."""
     match = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if match is None or (int(match[1]), int(match[2])) < _OLDEST_MAPPED_OVERLAY:
         return "the kernel is older than 5.19"
@@ -281,9 +282,9 @@ def _why_no_users(folder: str, owner: int) -> "str | None":
 
 
 def _exchanging(owner: int, user: int) -> int:
-    """A user namespace in which the owner of files is the user of a box, and everybody else is who they are."""
+    """Create a user namespace that maps the owner of files to the user of a box, and every other user to itself."""
     while _spares:
-        with contextlib.suppress(OSError):  # somebody killed it
+        with contextlib.suppress(OSError):  # it was killed
             return _map_users(*_spares.pop(), owner, user)
     return _map_users(*_new_namespace(), owner, user)
 
@@ -300,7 +301,7 @@ def _map_users(pid: int, handle: int, ready: int, owner: int, user: int) -> int:
             with open(f"/proc/{pid}/{name}", "w") as file:
                 file.write(lines)
         users = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
-        signal.pidfd_send_signal(handle, signal.SIGKILL)  # fails if it had ended before, and the number is another's
+        signal.pidfd_send_signal(handle, signal.SIGKILL)  # fails if it had ended and the pid was reused
         return users
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -310,29 +311,32 @@ def _map_users(pid: int, handle: int, ready: int, owner: int, user: int) -> int:
 
 
 _spares: "list[tuple[int, int, int]]" = []
-"""A namespace for the next box, made while there is time: see `_new_namespace`."""
+"""A namespace for the next box, created in advance: see `_new_namespace`."""
 
 
 def _new_namespace() -> "tuple[int, int, int]":
-    """A process in a user namespace of its own, which waits to be ended: its number, a descriptor of it, and one that
-    tells when it is there."""
-    ready, tell = os.pipe()
+    """Start a process in a new user namespace that waits to be killed.
+
+    Returns its pid, its process descriptor, and a descriptor that becomes readable when it is ready.
+    """
+    ready, ready_writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.closerange(3, tell)  # the server's connection, too: it has to end when the launcher does
-            os.closerange(tell + 1, _FIRST_HIGH)
-            os.write(tell, b"." if _libc.unshare(_CLONE_NEWUSER) == 0 else b"!")
+            os.closerange(3, ready_writer)  # the server's connection, too: it has to close when the launcher ends
+            os.closerange(ready_writer + 1, _FIRST_HIGH)
+            os.write(ready_writer, b"." if _libc.unshare(_CLONE_NEWUSER) == 0 else b"!")
             signal.pause()
         finally:
             os._exit(1)
-    os.close(tell)
+    os.close(ready_writer)
     return pid, os.pidfd_open(pid), ready
 
 
 def _clone(place: int) -> int:
-    """What is mounted at a descriptor, and below it, once more: a descriptor that is mounted nowhere yet."""
+    """Copy the mounts at a descriptor and below it. Returns a descriptor of the copy, which is not mounted anywhere
+    yet."""
     tree = _libc.syscall(_OPEN_TREE, place, b"", _OPEN_TREE_CLONE | _AT_RECURSIVE | _AT_EMPTY_PATH)
     os.close(place)
     _check(min(tree, 0), "open_tree")
@@ -373,7 +377,7 @@ def _limit(kind: int, soft: int, hard: int) -> None:
 
 
 def _in_child(result: int, seconds: int, work: "Callable[[], dict[str, Any]]") -> int:
-    """Do what may take long in a child that lives no longer than this process; it tells its result by itself."""
+    """Run slow work in a child that ends with this process and writes its own result."""
     pid = os.fork()
     if pid:
         return pid
@@ -389,7 +393,7 @@ def _in_child(result: int, seconds: int, work: "Callable[[], dict[str, Any]]") -
 
 
 def _copy(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
-    """Copy the files of a box that runs into a folder of no box: with the rights of the boxes' user, and no others."""
+    """Copy the files of a running box into a folder outside of any box, with only the rights of the boxes' user."""
     source, target, result = descriptors
 
     def work() -> "dict[str, Any]":
@@ -410,12 +414,12 @@ def _copy(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[s
 
 
 def _own_files_only(root: int) -> None:
-    """Read files of this user whatever their mode, and see no other file: what is open stays so, paths lead nowhere.
+    """Allow reading files of this user whatever their mode, and no others: open descriptors stay, paths lead nowhere.
 
-    Where the machine allows no user namespace for that, files that their owner may not read cannot be copied.
+    If the machine allows no user namespace for that, files that their owner may not read cannot be copied.
     """
     uid, gid = os.geteuid(), os.getegid()
-    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # or the maps would be root's to write
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise only root could write the maps
     if _libc.unshare(_CLONE_NEWUSER) != 0:
         return
     try:
@@ -425,13 +429,13 @@ def _own_files_only(root: int) -> None:
         os.fchdir(root)
         os.chroot(".")
     except OSError:
-        return  # a namespace without privileges, as AppArmor makes them: what is open is all that is needed
+        return  # AppArmor creates namespaces without privileges: open descriptors suffice
 
 
 def _seal(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[str, Any]") -> int:
-    """Make the root of a box's mount namespace read-only: for everybody who has a descriptor of it, wherever they are.
+    """Make the root of a box's mount namespace read-only for every process that has a descriptor of it.
 
-    The kernel refuses (EBUSY) while a file in it is open for writing anywhere. Once it did, nothing in it can change.
+    The kernel refuses (EBUSY) while a file in it is open for writing anywhere. Afterwards nothing in it can change.
     """
     namespace, result = descriptors
 
@@ -444,7 +448,7 @@ def _seal(request: "dict[str, Any]", descriptors: "list[int]", settings: "dict[s
         if int.from_bytes(kind.raw[:4], sys.byteorder) != _OVERLAY:
             raise OSError(errno.EINVAL, "not the root of a box")
         flags = os.statvfs("/").f_flag
-        kept = sum(mount_flag for told, mount_flag in _KEPT if flags & told)
+        kept = sum(mount_flag for flag, mount_flag in _KEPT if flags & flag)
         _check(_libc.mount(None, b"/", None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept, None), "/")
         return {}
 

@@ -25,10 +25,9 @@ async def copy_top(
     *,
     running: bool,
 ) -> str:
-    """Copy the upper folder of a box into a new layer; returns its id. Whoever calls this keeps layers from removal.
+    """Copy the upper folder of a box into a new layer. Returns its id. The caller keeps layers from removal.
 
-    `copy` fills one open folder with what is in another; `on_disk` does what may take long. Raises `BoxNotStill`,
-    `FileProblem`.
+    `copy` copies one open folder into another. `on_disk` runs slow work. Raises `BoxNotStill` or `FileProblem`.
     """
     layer: str = new_id("l")
     making = ExitStack()
@@ -47,7 +46,7 @@ async def copy_top(
 
 
 def check_copied(id: str, outcome: Mapping[str, Any], *, running: bool) -> None:
-    """Raise what became of a copy: `BoxNotStill` or `FileProblem`."""
+    """Raises `BoxNotStill` or `FileProblem` if a copy failed."""
     if outcome.get("changed"):
         if running:
             message = f"the files of box {id} changed while they were copied, although its processes were held"
@@ -57,8 +56,8 @@ def check_copied(id: str, outcome: Mapping[str, Any], *, running: bool) -> None:
             hint=f"another box writes to them: delete the boxes that shared a volume with {id}",
         )
     if "error" in outcome:
-        told = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
+        reason = ": ".join(filter(None, (os.strerror(outcome["error"]), outcome.get("about"))))
         raise FileProblem(
-            f"the files of box {id} cannot be copied: {told}",
+            f"the files of box {id} cannot be copied: {reason}",
             hint=f"stop the box first: holdfast box stop {id}; a stopped box needs no copy",
         )

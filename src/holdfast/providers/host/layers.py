@@ -31,25 +31,25 @@ from holdfast.providers.host.data_dir import (
 )
 
 BASE: Final = "base-2"
-"""The layer with the folders that every box begins with."""
+"""The layer with the folders that every box starts with."""
 IMAGE_BASE: Final = "image-base-2"
-"""The same for boxes of an image, below it."""
+"""The same for boxes with an image, below the image."""
 IMAGE_ETC: Final = "image-etc-1"
-"""On top of an image: what its /etc says of the machine that it was made on is not so here."""
+"""On top of an image: replaces files in its /etc that describe the machine on which it was built."""
 IMAGE_APT: Final = "image-apt-1"
-"""On top of an image with apt, which has no user to change to here."""
+"""On top of an image with apt, which cannot change to another user here."""
 OWN_LAYERS: Final = frozenset({BASE, IMAGE_BASE, IMAGE_ETC, IMAGE_APT})
-"""Made by us, again where they are missing. Never removed."""
+"""Created by Holdfast, and again if they are missing. Never removed."""
 KIND: Final = "layers"
 DEEPEST: Final = 20
-"""Layers of one box. Beyond that they are merged: a mount takes only so many, and each costs a little."""
+"""The most layers of one box. More are merged, because a mount takes a limited number and each costs a little."""
 DEEPEST_ASLEEP: Final = 5
-"""The same where a box falls asleep, which it may do for ever."""
+"""The same for a box that hibernates, which it may do any number of times."""
 _MAGIC: Final = b"HOLDFAST-SNAPSHOT 1\n"
 _HEADER_LIMIT: Final = 64 * 1024
 _OPAQUE: Final = "user.overlay.opaque"
 _EXPORT: Final = "export."
-"""What is on its way out of here is in the trash while it is packed."""
+"""Prefix in the trash of snapshots that are being exported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def read_manifest(data_dir: DataDir, id: str) -> Manifest:
 
 
 def manifests(data_dir: DataDir) -> list[Manifest]:
-    """The oldest first."""
+    """Returns all manifests, oldest first."""
     found = []
     for name in sorted(entry.name for entry in os.scandir(data_dir.snapshots) if entry.name.endswith(".json")):
         if not name.startswith("."):
@@ -124,7 +124,7 @@ def manifests(data_dir: DataDir) -> list[Manifest]:
 
 
 def recover(data_dir: DataDir, record: BoxRecord) -> BoxRecord:
-    """Finish or undo a freeze that was cut short. The box is locked and does not run."""
+    """Finish or undo an interrupted freeze. The box is locked and does not run."""
     folder = data_dir.box(record.id)
     freezing = record.freezing
     if freezing is not None:
@@ -150,7 +150,8 @@ def _fresh_upper(data_dir: DataDir, folder: Path) -> None:
 
 
 def _make_at_once(data_dir: DataDir, path: Path, mode: int) -> None:
-    """There with its owner, or not at all: a folder that is not the box's own would keep it from ever starting."""
+    """Create a folder with its owner and mode atomically. A folder with the wrong owner would keep the box from
+    starting."""
     made = path.with_name(f".{path.name}")
     data_dir.discard(made)
     data_dir.make_folder(made, mode)
@@ -164,9 +165,9 @@ def changed(data_dir: DataDir, record: BoxRecord) -> bool:
 
 
 def freeze_top(data_dir: DataDir, record: BoxRecord) -> BoxRecord:
-    """Make the upper folder of a box its topmost layer. A rename: as fast for much as for little.
+    """Make the upper folder of a box its topmost layer. This is a rename, so it takes the same time for any size.
 
-    The box is sealed: no process, here or in another box, can write to that folder any more.
+    The box is sealed: no process, in this box or another, can write to that folder.
     """
     folder = data_dir.box(record.id)
     layer: str = new_id("l")
@@ -179,7 +180,7 @@ def freeze_top(data_dir: DataDir, record: BoxRecord) -> BoxRecord:
 
 
 def _new_layer(data_dir: DataDir, fill: Callable[[Path], None]) -> str:
-    """Made aside, and then put in its place."""
+    """Create a layer in a temporary folder and rename it."""
     layer: str = new_id("l")
     with unfinished_layer(data_dir) as made:
         fill(made / "files")
@@ -189,7 +190,7 @@ def _new_layer(data_dir: DataDir, fill: Callable[[Path], None]) -> str:
 
 @contextlib.contextmanager
 def unfinished_layer(data_dir: DataDir) -> Iterator[Path]:
-    """A folder for a layer, under a lock that tells a sweep to leave it alone. To be renamed; else it is removed."""
+    """Yields a folder for a new layer, locked so that a sweep ignores it. It is removed unless it is renamed."""
     made = data_dir.layers / f".{new_id('l')}"
     with data_dir.layers_kept():
         made.mkdir(mode=0o711)
@@ -206,12 +207,12 @@ def unfinished_layer(data_dir: DataDir) -> Iterator[Path]:
 
 
 def own(data_dir: DataDir, record: BoxRecord) -> list[Path]:
-    """The folders of what a box has added, and was frozen since."""
+    """Returns the folders of the layers that a box has added."""
     return [data_dir.layers / layer for layer in record.layers[record.began :]]
 
 
 def merge(data_dir: DataDir, record: BoxRecord, deepest: int) -> BoxRecord:
-    """The same files in fewer layers: the box's own, or all, where it began with many. Links, no copies. Blocks."""
+    """Merge layers: the box's own, or all if it started with many. Makes hard links, not copies. Blocks."""
     spared = record.began if record.began < deepest else 1
     above = list(record.layers[spared:])
     merged = _new_layer(data_dir, lambda files: _merge(data_dir, above, files, keep_marks=True))
@@ -220,7 +221,7 @@ def merge(data_dir: DataDir, record: BoxRecord, deepest: int) -> BoxRecord:
 
 
 def merge_into(data_dir: DataDir, layers: Sequence[str], target: Path) -> None:
-    """The files of some layers, the lowest first, as those of one. What was deleted stays marked. Blocks."""
+    """Merge layers, lowest first, into one folder. Deletion marks are kept. Blocks."""
     _merge(data_dir, list(layers), target, keep_marks=True)
 
 
@@ -232,7 +233,7 @@ def _merge(data_dir: DataDir, layers: list[str], target: Path, *, keep_marks: bo
 
 def _lay_over(data_dir: DataDir, source: Path, target: Path, *, keep_marks: bool) -> None:
     with os.scandir(source) as entries:
-        found = list(entries)  # none stays open while we go deeper
+        found = list(entries)  # so that the folder is closed before going deeper
     for entry in found:
         status = entry.stat(follow_symlinks=False)
         place = target / entry.name
@@ -293,15 +294,15 @@ def _layers_of(data_dir: DataDir, id: str | None) -> tuple[str, ...]:
 
 
 def forget_snapshot(data_dir: DataDir, id: str) -> None:
-    """What only it referred to is left for `collect`."""
+    """Layers that only this snapshot referred to stay until `collect`."""
     read_manifest(data_dir, id)
     (data_dir.snapshots / f"{id}.json").unlink(missing_ok=True)
 
 
 def collect(data_dir: DataDir) -> list[Path] | None:
-    """Move layers that no box and no snapshot refers to into the trash. Returns where they are now. Blocks.
+    """Move layers that no box and no snapshot refers to into the trash. Returns their new paths. Blocks.
 
-    None where somebody is about to refer to a layer: ask again.
+    Returns None if an operation is about to refer to a layer: try again.
     """
     with data_dir.layers_alone() as alone:
         if not alone:
@@ -309,7 +310,7 @@ def collect(data_dir: DataDir) -> list[Path] | None:
         for path in (
             *data_dir.snapshots.glob(".*"),
             *data_dir.images.glob(".*"),
-        ):  # whoever writes one holds the layers
+        ):  # writing one keeps the layers locked
             _unlink(str(path))
         needed = set(OWN_LAYERS)
         for manifest in manifests(data_dir):
@@ -328,7 +329,8 @@ def collect(data_dir: DataDir) -> list[Path] | None:
 
 
 def _needed_by(data_dir: DataDir, id: str) -> Iterator[str]:
-    """Read from disk whatever state the box is in: a layer too many costs room, one too few costs a box."""
+    """Reads from disk whatever state the box is in. Keeping too many layers costs space; removing one too many costs a
+    box."""
     try:
         document = json.loads((data_dir.box(id) / "box.json").read_bytes())
     except (OSError, ValueError):
@@ -339,7 +341,7 @@ def _needed_by(data_dir: DataDir, id: str) -> Iterator[str]:
 
 
 def image_documents(data_dir: DataDir) -> Iterator[dict[str, Any]]:
-    """What is kept of each image. One that cannot be read is passed over."""
+    """Yields the document of each image. Skips those that cannot be read."""
     for path in sorted(data_dir.images.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             document = json.loads(path.read_bytes())
@@ -348,7 +350,7 @@ def image_documents(data_dir: DataDir) -> Iterator[dict[str, Any]]:
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether nobody is making this layer any more."""
+    """Whether the process that was creating this layer has died."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -366,7 +368,7 @@ def _abandoned(path: Path) -> bool:
 
 
 def export(data_dir: DataDir, id: str, out: BinaryIO) -> None:
-    """A snapshot with all of its files. Blocks."""
+    """Write a snapshot with all of its files. Blocks."""
     manifest = read_manifest(data_dir, id)
     header = json.dumps(Manifest(manifest.snapshot, (), manifest.image).to_json()).encode()
     out.write(_MAGIC + header + b"\n")
@@ -379,24 +381,24 @@ def export(data_dir: DataDir, id: str, out: BinaryIO) -> None:
             tree.pack(str(flat), out)
         except BrokenPipeError:
             raise
-        except (OSError, RecursionError) as error:  # folders that are shut, or deeper than we can walk
+        except (OSError, RecursionError) as error:  # folders without permissions, or deeper than we can walk
             raise FileProblem(f"snapshot {id} cannot be exported: {error}") from None
         finally:
             remove_tree(flat)
 
 
 def import_(data_dir: DataDir, source: BinaryIO) -> Snapshot:
-    """Read what `export` wrote. Nobody vouches for it: it is unpacked without ever following a link. Blocks."""
+    """Read what `export` wrote. The data is untrusted: unpacking never follows a link. Blocks."""
     if source.read(len(_MAGIC)) != _MAGIC:
         raise WrongSnapshot("this is not an exported snapshot", hint="export one: holdfast box snapshots --export ID")
     line = source.readline(_HEADER_LIMIT)
     try:
         header = Manifest.from_json(json.loads(line))
-        told = header.snapshot
+        exported = header.snapshot
     except (ValueError, KeyError, TypeError, AttributeError):
         raise WrongSnapshot("the exported snapshot has no readable manifest") from None
-    if told.kind != KIND:
-        raise WrongSnapshot(f"this is a snapshot of kind {told.kind}; local boxes are restored from {KIND}")
+    if exported.kind != KIND:
+        raise WrongSnapshot(f"this is a snapshot of kind {exported.kind}; local boxes are restored from {KIND}")
 
     def fill(files: Path) -> None:
         data_dir.make_folder(files)
@@ -409,9 +411,9 @@ def import_(data_dir: DataDir, source: BinaryIO) -> Snapshot:
     with data_dir.layers_kept():
         layer = _new_layer(data_dir, fill)
         size = measure(data_dir.layers / layer)
-        labels = told.labels if isinstance(told.labels, dict) else {}
+        labels = exported.labels if isinstance(exported.labels, dict) else {}
         snapshot = Snapshot(
-            new_id("s"), "local", KIND, Holding.VALUE, str(told.box)[:64], None, size, now_ms(), dict(labels)
+            new_id("s"), "local", KIND, Holding.VALUE, str(exported.box)[:64], None, size, now_ms(), dict(labels)
         )
         base = BASE if header.image is None else IMAGE_BASE
         write_whole(
@@ -428,7 +430,7 @@ def _give_all(data_dir: DataDir, folder: Path) -> None:
 
 
 def clear_trash(data_dir: DataDir, seconds: float) -> Emptied:
-    """Remove what was taken away and not yet removed, and what was cut short on its way out. Blocks."""
+    """Delete what is in the trash, and leftovers of interrupted exports. Blocks."""
     with data_dir.alone_in(data_dir.trash) as alone, os.scandir(data_dir.trash) as entries:
         doomed = [Path(entry.path) for entry in entries if alone or not entry.name.startswith(_EXPORT)]
         return data_dir.empty(doomed, seconds)

@@ -4,7 +4,7 @@ rlimits, which are weaker and apply to each process separately.
 Synchronous and quick to import: uses only small modules of the standard library.
 """
 
-# pathlib would take longer to load than all that is done here:
+# Importing pathlib would take longer than everything done here:
 # ruff: noqa: PTH102, PTH106, PTH112, PTH120, PTH208
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ RLIMITS: Final = "rlimits"
 
 CONTROLLERS: Final = ("cpu", "memory", "pids", "freezer")
 _COUNTED_APART: Final = "cpuacct"
-"""Version 1 may count the processor time in another hierarchy than the one that limits it."""
+"""Version 1 may count CPU time in another hierarchy than the one that limits it."""
 
 _FOLDER: Final = "holdfast"
 _OWN_LEAF: Final = "holdfast-server"
 _PROBE: Final = "holdfast-probe-"
 _HEADROOM: Final = 4
-"""The processes of the sandbox itself, which a box's limit does not speak of."""
+"""Processes of the sandbox itself, which the limit of a box does not include."""
 _PERIOD: Final = 100_000
-"""Microseconds over which the processor is shared out."""
+"""Microseconds over which CPU time is allotted."""
 _LEAST_QUOTA: Final = 1_000
 _FREEZE_SECONDS: Final = 30.0
-"""A process that waits for a busy disk cannot be frozen before it has it."""
+"""A process that waits for a busy disk cannot be frozen until the disk answers."""
 _FREEZE_PATIENCE: Final = 0.05
 _KILL_SECONDS: Final = 5.0
 _REMOVE_SECONDS: Final = 2.0
 _PROBE_SECONDS: Final = 5.0
 _STALE_NS: Final = 60 * 1_000_000_000
-"""A probe that is older was cut short."""
+"""An older probe was interrupted."""
 _PAUSE: Final = 0.002
 _ATTEMPTS: Final = 10
 _KILL: Final = 9
 
 _SHARED_OUT: Final = ("cpu", "memory", "pids")
-"""The controllers that version 2 gives to groups only if those above share them out."""
+"""The controllers that version 2 gives to a group only if its parent enables them for its children."""
 _DELEGATE: Final = (
     "run the server as a systemd service with Delegate=yes (and KillMode=process, so that boxes outlive it)"
 )
 
 
 class LimitBackend(NamedTuple):
-    """What limits boxes here. `LimitBackend(**backend._asdict())` is the way through JSON."""
+    """What limits boxes on this machine. `LimitBackend(**backend._asdict())` restores it from JSON."""
 
     kind: str
     roots: dict[str, str]
-    """By controller the folder below which groups are made. Version 2 has one for all of them."""
+    """By controller: the folder below which groups are created. Version 2 has one for all."""
     lacking: dict[str, str]
-    """By controller why there is none."""
+    """By controller: why it is missing."""
 
     def enforces(self, controller: str) -> bool:
         return controller in self.roots
 
     @property
     def why(self) -> str | None:
-        """Why boxes have less than all limits, and what to do; None where they have all."""
+        """Returns why some limits are missing, and what to do. None if all are enforced."""
         return "; ".join(dict.fromkeys(self.lacking.values())) or None
 
 
@@ -72,7 +72,7 @@ class GroupUsage(NamedTuple):
     """What a box uses now. A field is None if it is not measured."""
 
     memory: int | None = None
-    """Bytes that the kernel could not simply drop."""
+    """Bytes that the kernel cannot simply drop."""
     cpu_seconds: float | None = None
     pids: int | None = None
     oom_kills: int | None = None
@@ -88,11 +88,11 @@ class Hierarchy(NamedTuple):
     controllers: tuple[str, ...]
     mount_point: str
     own: str
-    """The folder that this process is in; the mount point where that cannot be seen."""
+    """The folder of this process, or the mount point if that is not visible."""
 
 
 def detect() -> LimitBackend:
-    """Finds out by making a group and moving a process into it."""
+    """Tests the machine by creating a group and moving a process into it."""
     trees = hierarchies(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
     unified = next((tree for tree in trees if tree.version == 2), None)
     if unified is not None and "memory" in _read(f"{unified.mount_point}/cgroup.controllers").split():
@@ -103,7 +103,7 @@ def detect() -> LimitBackend:
 
 
 def hierarchies(mounts: str, membership: str) -> list[Hierarchy]:
-    """The trees named in /proc/self/mountinfo, with the place of this process from /proc/self/cgroup."""
+    """Returns the trees in /proc/self/mountinfo, with the position of this process from /proc/self/cgroup."""
     places: dict[str, str] = {}
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
@@ -118,7 +118,8 @@ def hierarchies(mounts: str, membership: str) -> list[Hierarchy]:
         root, mount_point = before.split()[3], before.split()[4].replace("\\040", " ")
         controllers = tuple(option for option in options.split(",") if option in places and option)
         place = places.get(controllers[0] if controllers else "", "/")
-        # With a namespace of its own between us and the mount, the place has dots in it and means nothing here.
+        # If there is a cgroup namespace between this process and the mount, the path contains dots and is meaningless
+        # here.
         inside = (place == root or place.startswith(root.rstrip("/") + "/")) and ".." not in place
         below = place[len(root.rstrip("/")) :].strip("/") if inside else ""
         own = f"{mount_point}/{below}".rstrip("/")
@@ -131,7 +132,8 @@ def _only_rlimits(why: str) -> LimitBackend:
 
 
 def _places(tree: Hierarchy) -> list[str]:
-    """Where groups could be made, from the top down: the higher, the longer it outlives the session we are in."""
+    """Returns where groups could be created, from the top down. Higher groups outlive the session of this process
+    longer."""
     places, folder = [], tree.own
     while len(folder) > len(tree.mount_point):
         places.append(folder)
@@ -180,13 +182,13 @@ def _detect_v2(tree: Hierarchy) -> LimitBackend:
 
 
 def _open_for_children(place: str, own: str) -> dict[str, str]:
-    """Has the groups below get the controllers that there are; says which ones they do not get."""
+    """Enable the available controllers for child groups. Returns those that cannot be enabled, and why."""
     try:
         return _enable(place)
     except OSError as error:
         if error.errno != errno.EBUSY or place != own or not _is_delegated(place):
             raise
-    # A group that shares out controllers may hold no processes itself. This one is given to us whole, so we move down.
+    # A group that enables controllers for its children may hold no processes itself. This one is ours, so we move down.
     leaf = f"{place}/{_OWN_LEAF}"
     _make_folder(leaf)
     for pid in _read(f"{place}/cgroup.procs").split():
@@ -213,7 +215,7 @@ def _enable(place: str) -> dict[str, str]:
 
 
 def _is_delegated(place: str) -> bool:
-    """Whether systemd was told to leave this group to us."""
+    """Whether systemd delegates this group to us."""
     for name in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(place, name) == b"1":
@@ -224,14 +226,14 @@ def _is_delegated(place: str) -> bool:
 
 
 def _can_hold(place: str) -> str | None:
-    """None if a group can be made here and a process put into it; else what the kernel said."""
+    """Returns None if a group can be created here and a process put into it, otherwise the kernel's error."""
     probe = f"{place}/{_PROBE}{os.getpid()}-{time.monotonic_ns()}"
     try:
         os.mkdir(probe)
     except OSError as error:
         return os.strerror(error.errno or 0)
     try:
-        # A shell moves itself: it takes no fork of this process, which may have threads.
+        # A shell moves itself, because forking this process, which may have threads, is unsafe.
         script = 'echo 0 > "$1/cgroup.procs"'
         pid = os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", probe], {}, file_actions=_SILENT)
         return None if _wait(pid) == 0 else "a process could not be moved there"
@@ -260,7 +262,7 @@ def _wait(pid: int) -> int:
 
 
 class BoxGroup:
-    """The groups of one box, one for each controller. Holds nothing open: any process can make another one of these."""
+    """The groups of one box, one for each controller. Keeps nothing open, so any process can create this object."""
 
     __slots__ = ("_parents", "backend", "folders")
 
@@ -280,7 +282,7 @@ class BoxGroup:
 
     @property
     def entrances(self) -> list[str]:
-        """The files that a process writes 0 to, to put itself under the limits."""
+        """Returns the files to which a process writes 0 to join the groups."""
         return [f"{folder}/cgroup.procs" for folder in self._distinct()]
 
     @property
@@ -289,12 +291,12 @@ class BoxGroup:
 
     @property
     def condemned(self) -> bool:
-        """Whether somebody began to end the box. Its processes may live, but can start no more."""
+        """Whether ending the box has begun. Its processes may be alive, but can start no others."""
         return "pids" in self.folders and _read(f"{self.folders['pids']}/pids.max").strip() == "0"
 
     @property
     def held(self) -> bool:
-        """Whether the box is frozen, or is becoming so."""
+        """Whether the box is frozen or being frozen."""
         if not self.can_freeze:
             return False
         if self.backend.kind == CGROUP_V2:
@@ -302,12 +304,12 @@ class BoxGroup:
         return _read(f"{self.folders['freezer']}/freezer.state").strip() in ("FREEZING", "FROZEN")
 
     def join(self, pid: int) -> None:
-        """Puts a process under the limits. What it starts from then on is under them too; what it started is not."""
+        """Put a process under the limits. Processes that it starts later are included; earlier ones are not."""
         for entrance in self.entrances:
             _write(entrance, str(pid))
 
     def freeze(self) -> None:
-        """Returns when no process of the box runs any more. TimeoutError, with all thawed, where one cannot be held."""
+        """Returns when no process of the box runs. Raises TimeoutError, with all thawed, if one cannot be frozen."""
         self._set_frozen(wanted=True)
 
     def thaw(self) -> None:
@@ -336,16 +338,17 @@ class BoxGroup:
         )
 
     def processes(self) -> set[int]:
-        """As this process numbers them; those that it cannot see are not among them."""
+        """Returns process ids as this process sees them. Processes in other namespaces may be missing."""
         seen: set[int] = set()
         for entrance in self.entrances:
             seen |= {int(word) for word in _read(entrance).split()}
         return seen - {0}
 
     def kill(self) -> bool:
-        """Ends every process of the box, also those that fork while dying. False if some do not die in time."""
+        """Kill every process of the box, including those that fork meanwhile. Returns False if some do not end in
+        time."""
         if self.backend.kind == CGROUP_V1 and self.can_freeze:
-            self._write_if_there("freezer", "freezer.state", "THAWED")  # the frozen cannot even die
+            self._write_if_there("freezer", "freezer.state", "THAWED")  # frozen processes cannot be killed
         self._write_if_there("pids", "pids.max", "0")
         self._write_if_there("freezer", "cgroup.kill", "1")
         deadline = time.monotonic() + _KILL_SECONDS
@@ -361,7 +364,7 @@ class BoxGroup:
         return True
 
     def remove(self) -> bool:
-        """Removes the groups, waiting shortly for the dying to leave them. False if somebody is still in there."""
+        """Remove the groups, after waiting briefly for killed processes. Returns False if a process is still in one."""
         deadline = time.monotonic() + _REMOVE_SECONDS
         left = list(self._distinct())
         while left := [folder for folder in left if not _remove_folder(folder)]:
@@ -369,7 +372,7 @@ class BoxGroup:
                 return False
             time.sleep(_PAUSE)
         for parent in self._parents.values():
-            # Where it was the last box of this home; `create` makes them anew.
+            # Only succeeds for the last box of this home. `create` creates them again.
             if _remove_folder(parent):
                 _remove_folder(os.path.dirname(parent))
         return True
@@ -382,7 +385,7 @@ class BoxGroup:
             for folder in self._distinct():
                 _make_folder(folder)
         except FileNotFoundError:
-            # The first box of this home. Asked for every time, the folders above would be most of the work.
+            # Only for the first box of this home: creating the parents every time would be most of the work.
             self._make_parents()
             for folder in self._distinct():
                 _make_folder(folder)
@@ -423,7 +426,7 @@ class BoxGroup:
             if self._is_frozen(folder) is wanted:
                 return
             if wanted:
-                # Version 1 never freezes who waits for a vforked child that is frozen already: let them go on a bit.
+                # Version 1 never freezes a process that waits for a frozen vfork child: let them run for a moment.
                 self._ask_freezer(folder, wanted=False)
                 time.sleep(_PAUSE)
             if time.monotonic() > deadline:
@@ -444,7 +447,7 @@ class BoxGroup:
 def create(
     backend: LimitBackend, home_name: str, box_id: str, cpu: float | None, memory: int | None, pids: int | None
 ) -> BoxGroup:
-    """The group of a box with its limits set and nobody in it. Leaves nothing behind where it fails."""
+    """Create the group of a box, with its limits and without processes. A failure leaves nothing behind."""
     group = BoxGroup(backend, home_name, box_id)
     for attempt in range(_ATTEMPTS):
         try:
@@ -452,7 +455,7 @@ def create(
             return group
         except OSError as error:
             group.remove()
-            # Another box of this home ended, was its last one, and took the folder above with it.
+            # The last other box of this home ended and removed the parent folder.
             if error.errno not in (errno.ENOENT, errno.ENODEV) or attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE)
@@ -470,7 +473,7 @@ def home_name(folder: os.PathLike[str]) -> str:
 
 
 def list_groups(backend: LimitBackend, home_name: str) -> list[str]:
-    """The boxes of a home that have any group, half-made ones too."""
+    """Returns the boxes of a home that have a group, even an incomplete one."""
     found: set[str] = set()
     for root in set(backend.roots.values()):
         try:
@@ -482,12 +485,12 @@ def list_groups(backend: LimitBackend, home_name: str) -> list[str]:
 
 
 def clear_leftovers(backend: LimitBackend, home_name: str) -> None:
-    """Removes what nobody is in: the groups above a home's boxes where it has none, and probes that were cut short."""
+    """Remove empty groups: those above the boxes of a home without boxes, and leftovers of interrupted probes."""
     for root in set(backend.roots.values()):
         if _remove_folder(f"{root}/{_FOLDER}/{home_name}"):
             _remove_folder(f"{root}/{_FOLDER}")
         for name in os.listdir(root):
-            # By age: whoever made it may be in another container, where we do not see its process.
+            # By age: the process that created it may be in another container, where it is not visible.
             made = name.rpartition("-")[2] if name.startswith(_PROBE) else ""
             if made.isdigit() and time.monotonic_ns() - int(made) > _STALE_NS:
                 _remove_folder(f"{root}/{name}")
@@ -496,7 +499,7 @@ def clear_leftovers(backend: LimitBackend, home_name: str) -> None:
 def settings_for(
     kind: str, cpu: float | None, memory: int | None, pids: int | None
 ) -> dict[str, list[tuple[str, str, bool]]]:
-    """By controller what to write where, in this order, and whether a box may not go without it."""
+    """By controller: what to write to which file, in order, and whether a box needs it."""
     settings: dict[str, list[tuple[str, str, bool]]] = {"cpu": [], "memory": [], "pids": []}
     if cpu is not None:
         quota = max(_LEAST_QUOTA, round(cpu * _PERIOD))
@@ -505,7 +508,7 @@ def settings_for(
         else:
             settings["cpu"] = [("cpu.cfs_period_us", str(_PERIOD), True), ("cpu.cfs_quota_us", str(quota), True)]
     if memory is not None:
-        # Swap is no way out. Kernels that do not count it get the next best thing, or have none.
+        # Swap must not circumvent the limit. Kernels that do not count swap get the closest setting, if any.
         if kind == CGROUP_V2:
             settings["memory"] = [("memory.max", str(memory), True), ("memory.swap.max", "0", False)]
         else:
@@ -514,7 +517,7 @@ def settings_for(
                 ("memory.memsw.limit_in_bytes", str(memory), False),
                 ("memory.swappiness", "0", False),
             ]
-    # Written in any case: a killed box that comes back may start processes again.
+    # Always written, so that a box that was killed can start processes again.
     settings["pids"] = [("pids.max", "max" if pids is None else str(pids + _HEADROOM), pids is not None)]
     return settings
 
@@ -527,10 +530,10 @@ _OPEN_FILES: Final = (65_536, 1_048_576)
 def rlimits_for(
     memory: int | None, disk: int | None, own_files: int = resource.RLIM_INFINITY
 ) -> list[tuple[int, int, int]]:
-    """Resource, soft and hard limit, for the process that becomes a box. Leave out what control groups enforce.
+    """Returns resource, soft and hard limit for the process that becomes a box. Leave out what control groups enforce.
 
-    Of memory only DATA, not AS: node and others reserve far more addresses than they use. Of the disk only the size of
-    each file. A share of the processor has no rlimit.
+    For memory, limits DATA and not AS, because node and others reserve far more addresses than they use. For disk,
+    limits only the size of each file. There is no rlimit for a share of the CPU.
     """
     limits = [(resource.RLIMIT_CORE, 0, 0), (resource.RLIMIT_NOFILE, *_open_files(own_files))]
     if memory is not None:
@@ -541,14 +544,17 @@ def rlimits_for(
 
 
 def _open_files(own: int) -> tuple[int, int]:
-    """Fewer than we may have ourselves. Descriptors that boxes send each other and do not take count as their user's,
-    who may be us, and whoever sends one is held to that sum: ours must still pass when they have done their worst."""
+    """Returns fewer files than we may open.
+
+    Descriptors in flight between boxes count for their user, which may be ours, and the kernel checks each sender
+    against that sum. So even if boxes exhaust theirs, we can still send some.
+    """
     soft, hard = _OPEN_FILES
     return (soft, hard) if own == resource.RLIM_INFINITY else (min(soft, own * 3 // 4), min(hard, own * 3 // 4))
 
 
 def raise_own_limit() -> int:
-    """As many open files as we may have, and more than a box may send: says how many."""
+    """Raise our limit of open files to the maximum, which is more than a box may send. Returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -558,7 +564,7 @@ def raise_own_limit() -> int:
 
 
 def _read(path: str) -> str:
-    """Empty where there is none, or the group is gone."""
+    """Returns an empty string if the file or its group does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -585,7 +591,7 @@ def _write(path: str, value: str) -> None:
 
 
 def _make_folder(path: str) -> bool:
-    """Whether it was not there before."""
+    """Returns whether the folder is new."""
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -613,7 +619,7 @@ def _number(path: str) -> int | None:
 
 
 def _value(path: str, name: str) -> int | None:
-    """Of a file with a name and a number on each line."""
+    """Returns a value from a file that has a name and a number on each line."""
     for line in _read(path).splitlines():
         word, _, value = line.partition(" ")
         if word == name and value.isdigit():

@@ -25,7 +25,7 @@ _CONNECT_SECONDS: Final = 10.0
 
 
 class SocketConnection(Connection):
-    """A socket that the guest opened, and may still have: whether it blocks is said anew with each call."""
+    """A socket that the guest opened and may still have. So every call specifies whether it blocks."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -77,7 +77,7 @@ class SocketConnection(Connection):
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
         loop.remove_writer(self._socket)
-        # What nobody reads would be waited for, as long as whoever has it too said.
+        # Otherwise close() would wait for unread data as long as the other holder has set.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         self._socket.close()
         for each in self._waiting:
@@ -90,7 +90,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 async def connect_port(guest: GuestClient, port: int) -> Connection:
-    """A connection to a port that something in the box listens on. Raises `ConnectRefused`."""
+    """Connect to a port that a process in the box listens on. Raises `ConnectRefused`."""
     check_port(port)
     for ipv6 in (False, True):
         connection = await _connect(guest, port, ipv6)
@@ -101,17 +101,17 @@ async def connect_port(guest: GuestClient, port: int) -> Connection:
 
 async def _connect(guest: GuestClient, port: int, ipv6: bool) -> socket.socket | None:
     try:
-        _, given = await guest.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
+        _, received = await guest.ask_descriptors({"op": "connect", "port": port, "ipv6": ipv6})
     except GuestRefused:
         return None
-    if len(given) != 1:
-        for each in given:
+    if len(received) != 1:
+        for each in received:
             os.close(each)
         raise BoxUnreachable("the guest did not return a connection")
     try:
-        connection = socket.socket(fileno=given[0])
+        connection = socket.socket(fileno=received[0])
     except OSError:
-        os.close(given[0])
+        os.close(received[0])
         raise BoxUnreachable("the guest returned something that is not a connection") from None
     connection.setblocking(False)
     try:

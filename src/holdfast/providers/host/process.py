@@ -48,12 +48,13 @@ from holdfast.providers.pipes import Pipe, Terminal
 from holdfast.time_limit import time_limit
 
 _FOR_ANYBODY: Final = 0o666
-"""Of pipes and kept output. Nobody gets there but by a descriptor, or through a folder that is shut to others."""
+"""The mode of pipes and output files. They are reachable only by descriptor, or through a folder closed to other
+users."""
 _PIECE: Final = 1 << 18
 _TURNS: Final = 8
-"""Pieces of a stream between two turns of the event loop."""
+"""Pieces of a stream that are read before other tasks run."""
 _LOOK_SECONDS: Final = 1.0
-"""How often a follower makes sure that the box still lives. Output itself is announced."""
+"""How often a follower checks that the box is alive. New output is announced by inotify."""
 _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 
 
@@ -86,7 +87,7 @@ class Drain:
         left: int | None = None
         try:
             while left is None or left > 0:
-                if self._ended and left is None:  # what is there now; somebody may go on printing for ever
+                if self._ended and left is None:  # only what is available now: another process may keep printing
                     left = _waiting_bytes(self._descriptor)
                     continue
                 try:
@@ -107,13 +108,13 @@ class Drain:
                 if self._sink is None:
                     self.kept.add(data)
                 elif (taking := self._sink(data)) is not None:
-                    if watching:  # nobody shall be told again and again while the sink takes its time
+                    if watching:  # otherwise the loop would report the stream again and again while the sink is slow
                         loop.remove_reader(self._descriptor)
                         watching = False
                     await taking
                 turns += 1
                 if turns % _TURNS == 0:
-                    await asyncio.sleep(0)  # others have work, too
+                    await asyncio.sleep(0)  # let other tasks run
         finally:
             if watching:
                 loop.remove_reader(self._descriptor)
@@ -124,7 +125,7 @@ class Drain:
         return self._descriptor
 
     def gather(self) -> bool:
-        """Keep what is there. False: the stream is at its end."""
+        """Store what is available. Returns False at the end of the stream."""
         for _ in range(_TURNS):
             try:
                 data = os.read(self._descriptor, _PIECE)
@@ -136,7 +137,7 @@ class Drain:
         return True
 
     def gather_rest(self) -> None:
-        """Keep what is there now; somebody may go on printing for ever."""
+        """Store what is available now. Another process may keep printing for ever."""
         left = _waiting_bytes(self._descriptor)
         while left > 0 and (data := os.read(self._descriptor, min(left, _PIECE))):
             self.kept.add(data)
@@ -153,7 +154,7 @@ def _waiting_bytes(descriptor: int) -> int:
 
 
 def _pipe(other_user: bool) -> tuple[int, int]:
-    """A pipe that processes of a box may open again by name (/dev/stdout), whoever they run as."""
+    """Create a pipe that processes of a box can reopen by name (/dev/stdout), whatever user they run as."""
     read, write = os.pipe2(os.O_CLOEXEC)
     if other_user:
         os.fchmod(write, _FOR_ANYBODY)
@@ -171,7 +172,7 @@ async def run_command(
     on_stderr: Sink | None,
     max_output: int,
 ) -> Completed:
-    """An exec, from the first pipe to the exit code."""
+    """Run a command, from creating the pipes to its exit code."""
     input_read, input_write = _pipe(other_user)
     output_read, output_write = _pipe(other_user)
     errors_read, errors_write = _pipe(other_user)
@@ -211,10 +212,8 @@ async def run_command(
 
 
 async def _watch_over(call: Call, output: Drain, errors: Drain) -> int:
-    """Keep what a command prints, and wait for its end: as `_attend`, where nobody else has to wait, or be waited for.
-
-    Most commands are such, so that nothing is made for them but what they need.
-    """
+    """Store the output of a command and wait for its end, with fewer objects than `_attend`: for commands without input
+    and sinks."""
     loop = asyncio.get_running_loop()
     watched = {call.fileno(), output.fileno(), errors.fileno()}
     ringing: asyncio.Future[None] = loop.create_future()
@@ -242,7 +241,7 @@ async def _watch_over(call: Call, output: Drain, errors: Drain) -> int:
 
 
 async def _attend(call: Call, output: Drain, errors: Drain, feeder: Pipe, stdin: bytes | AsyncIterable[bytes]) -> int:
-    """Feed, read and wait, all at once; the first failure ends it all."""
+    """Feed, read and wait concurrently. The first failure ends all."""
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(output.run()), asyncio.create_task(errors.run())]
     feeding = asyncio.create_task(_feed(feeder, stdin)) if stdin else None
     ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
@@ -269,7 +268,7 @@ async def _exit_code(call: Call) -> int:
 
 
 async def _feed(pipe: Pipe, data: bytes | AsyncIterable[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the command does not care for all of it
+    with contextlib.suppress(BrokenPipeError):  # the command need not read all of it
         if isinstance(data, (bytes, bytearray, memoryview)):
             await pipe.write(bytes(data))
         else:
@@ -361,14 +360,14 @@ class KeptProcess(Process):
         self._gone = gone
         self._stdin: Pipe | Terminal | None = None
         try:
-            told = json.loads((folder / "process.json").read_bytes())
+            description = json.loads((folder / "process.json").read_bytes())
         except FileNotFoundError:
             raise ProcessNotFound(f"there is no process {folder.name}") from None
         self.id = folder.name
-        self.argv = tuple(told["argv"])
-        self.pty = told["pty"]
-        self._started_at = told["startedAt"]
-        self._has_stdin = told["stdin"] or told["pty"]
+        self.argv = tuple(description["argv"])
+        self.pty = description["pty"]
+        self._started_at = description["startedAt"]
+        self._has_stdin = description["stdin"] or description["pty"]
 
     def __repr__(self) -> str:
         return f"<Process {self.id} {self.argv[0]}>"
@@ -383,7 +382,7 @@ class KeptProcess(Process):
         return int(text) if text.endswith(b"\n") and text.strip().lstrip(b"-").isdigit() else None
 
     async def _lost(self) -> bool:
-        """Whether nobody can say any more how it ends."""
+        """Whether the box is gone or stopped, so that the end of the process will never be known."""
         try:
             await self._guest.ask({"op": "signal", "id": self.id, "number": 0})
         except GuestRefused:
@@ -391,7 +390,7 @@ class KeptProcess(Process):
         except BoxStopped:
             return self._exit_code() is None
         except BoxUnreachable:
-            # A guest that is killed while it is asked hangs up.
+            # A guest that is killed during the request closes the connection.
             return not self._guest.alive() and self._exit_code() is None
         return False
 
@@ -404,7 +403,7 @@ class KeptProcess(Process):
             if code is not None:
                 state = ProcessState.EXITED
         if state is ProcessState.EXITED:
-            # The clock of files is coarse: it may lag behind the one that told the start.
+            # File times are coarse: they may be earlier than the clock that recorded the start.
             ended_at = max(self._started_at, (self._folder / "exit").stat().st_mtime_ns // 1_000_000)
         return ProcessInfo(self.id, self.argv, self.pty, state, code, self._started_at, ended_at)
 
@@ -413,8 +412,8 @@ class KeptProcess(Process):
             while (code := self._exit_code()) is None:
                 try:
                     with await self._guest.call({"op": "wait", "id": self.id}) as call:
-                        answer, given = await call.answer()
-                        for each in given:
+                        answer, received = await call.answer()
+                        for each in received:
                             os.close(each)
                         return number_in(answer, "code")
                 except (GuestRefused, BoxStopped, BoxUnreachable):
@@ -461,7 +460,7 @@ class KeptProcess(Process):
                     if self._gone():
                         raise BoxGone(f"process {self.id} is gone with its box")
                     if self._exit_code() is None and not self._guest.alive():
-                        ended = True  # lost: what it printed is all there will be
+                        ended = True  # lost: no more output will come
 
     # --- what it is told ---
 
@@ -471,22 +470,22 @@ class KeptProcess(Process):
         except GuestRefused as refused:
             raise cannot_tell(refused, self.id) from None
 
-    async def _tell(self, operation: str, **more: object) -> None:
-        """Ask for what brings no descriptor."""
-        _, given = await self._ask(operation, **more)
-        for each in given:
+    async def _request(self, operation: str, **more: object) -> None:
+        """Send a request whose answer has no descriptors."""
+        _, received = await self._ask(operation, **more)
+        for each in received:
             os.close(each)
 
     async def write(self, data: bytes) -> None:
         if not self._has_stdin:
             raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
         if self._stdin is None:
-            _, given = await self._ask("stdin")
-            if len(given) != 1:
-                for each in given:
+            _, received = await self._ask("stdin")
+            if len(received) != 1:
+                for each in received:
                     os.close(each)
                 raise BoxUnreachable("the guest did not hand out a stdin")
-            self._stdin = _own_stdin(given[0])
+            self._stdin = _own_stdin(received[0])
         pipe = self._stdin
         try:
             await pipe.write(data)
@@ -494,7 +493,7 @@ class KeptProcess(Process):
             self._drop_stdin()
             raise BoxConflict(f"process {self.id} no longer reads its stdin") from None
         finally:
-            # Held no longer than needed: an end that we keep open would keep it from seeing the end of its input.
+            # Closed as soon as possible: while our end is open, the process does not see the end of its input.
             self._drop_stdin()
 
     def _drop_stdin(self) -> None:
@@ -507,28 +506,29 @@ class KeptProcess(Process):
             raise Unsupported(f"process {self.id} has no stdin: spawn it with stdin=True, or with a pty")
         self._drop_stdin()
         with contextlib.suppress(BoxConflict):
-            await self._tell("close_stdin")
+            await self._request("close_stdin")
 
     async def signal(self, number: int) -> None:
         if not 0 <= number <= 64:
             raise InvalidSpec(f"there is no signal {number}")
         with contextlib.suppress(BoxConflict, BoxStopped):
-            await self._tell("signal", number=number)
+            await self._request("signal", number=number)
 
     async def resize(self, rows: int, columns: int) -> None:
         check_terminal(rows, columns)
-        await self._tell("resize", rows=rows, columns=columns)
+        await self._request("resize", rows=rows, columns=columns)
 
 
 def _own_stdin(descriptor: int) -> Pipe | Terminal:
-    """What the guest gave out, and may still have: in a way that it cannot make us wait by. Takes the descriptor."""
+    """Returns the stdin that the guest passed, opened so that the guest cannot make us block. Takes over the
+    descriptor."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISCHR(kind) and os.isatty(descriptor):
         return Terminal(descriptor)
     try:
         if not stat.S_ISFIFO(kind):
             raise BoxUnreachable("the guest handed out something that is no stdin")
-        # Opened again, its flags are ours alone. Nobody reads it any more where that cannot be.
+        # Reopening gives it separate flags. If that fails, no process reads it any more.
         return Pipe(os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
         raise BoxConflict("the process no longer reads its stdin") from None
@@ -560,11 +560,11 @@ class GuestProcesses:
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
-        looks: bool = False,
+        probe: bool = False,
     ) -> Completed:
         return await run_command(
             self._guest,
-            start_request("exec", argv, env, cwd, looks=looks),
+            start_request("exec", argv, env, cwd, looks=probe),
             self._other_user,
             stdin=stdin,
             timeout=timeout,
@@ -620,8 +620,8 @@ class GuestProcesses:
                 descriptors.append(os.open(folder / name, flags, 0o600))
                 if self._other_user:
                     os.fchmod(descriptors[-1], _FOR_ANYBODY)
-            told = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
-            write_whole(folder / "process.json", told)
+            description = {"argv": request["argv"], "pty": size is not None, "stdin": stdin, "startedAt": now_ms()}
+            write_whole(folder / "process.json", description)
             await self._guest.ask(request, descriptors)
         except BaseException as error:
             for name in ("stdout", "stderr", "exit", "process.json"):

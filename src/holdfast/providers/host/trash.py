@@ -7,45 +7,46 @@ can end soon. The next sweep deletes what is left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from holdfast.providers.host import layers
-from holdfast.providers.host.data_dir import DataDir, Emptied
+from holdfast.providers.host.data_dir import DataDir
+from holdfast.providers.host.workers import Workers
 
 SECONDS: Final = 3.0
-"""How long a removal may take at a time."""
-
-OnDisk = Callable[..., Awaitable[Emptied]]
-"""Runs what blocks on a thread."""
-InBackground = Callable[[Coroutine[Any, Any, Any]], None]
+"""How long a removal may block."""
 
 
 class Trash:
-    def __init__(self, data_dir: DataDir, on_disk: OnDisk, in_background: InBackground) -> None:
+    def __init__(self, data_dir: DataDir, workers: Workers) -> None:
         self._data_dir = data_dir
-        self._on_disk = on_disk
-        self._in_background = in_background
+        self._workers = workers
         self._clearing = asyncio.Lock()
 
+    async def discard(self, path: Path) -> int:
+        """Move a path into the trash and delete it there. Returns the bytes freed until now."""
+        moved = self._data_dir.discard(path)
+        return await self.remove([moved] if moved else [])
+
     async def remove(self, moved: Sequence[Path]) -> int:
-        """Remove what is in the trash. Returns the bytes freed until now."""
+        """Delete paths that are in the trash. Returns the bytes freed until now."""
         if not moved:
             return 0
-        emptied = await self._on_disk(self._data_dir.empty, moved, SECONDS)
+        emptied = await self._workers.on_disk(self._data_dir.empty, moved, SECONDS)
         if not emptied.finished:
-            self._in_background(self.clear())
+            self._workers.in_background(self.clear())
         return emptied.freed
 
     async def clear(self) -> int:
-        """Remove all that is in the trash, unless another task does. Returns the bytes that this freed."""
+        """Delete everything in the trash, unless another task is doing that. Returns the bytes freed."""
         if self._clearing.locked():
             return 0
         async with self._clearing:
             freed = 0
             while True:
-                emptied = await self._on_disk(layers.clear_trash, self._data_dir, SECONDS)
+                emptied = await self._workers.on_disk(layers.clear_trash, self._data_dir, SECONDS)
                 freed += emptied.freed
                 if emptied.finished:
                     return freed

@@ -50,8 +50,8 @@ def all_volumes(data_dir: DataDir) -> list[Volume]:
     for entry in os.scandir(data_dir.volumes):
         if not entry.name.startswith("."):
             try:
-                told = json.loads((Path(entry.path) / "volume.json").read_bytes())
-                found.append(Volume(told["name"], told["createdAt"]))
+                document = json.loads((Path(entry.path) / "volume.json").read_bytes())
+                found.append(Volume(document["name"], document["createdAt"]))
             except (OSError, ValueError, KeyError):
                 continue
     return sorted(found, key=lambda volume: volume.name)
@@ -62,7 +62,7 @@ def delete(data_dir: DataDir, name: str) -> Path | None:
     check_name(name, "volume")
     if not _is_there(data_dir, name):
         raise VolumeNotFound(f"there is no volume {name}")
-    for record in data_dir.all_records():  # what is being created mounts it in a moment
+    for record in data_dir.all_records():  # including boxes being created, which mount it soon
         if any(mount.volume == name for mount in record.spec.volumes):
             raise VolumeInUse(f"box {record.id} mounts volume {name}", hint=f"delete the box first: {record.id}")
     return data_dir.discard(data_dir.volumes / name)
@@ -78,7 +78,7 @@ def require(data_dir: DataDir, name: str) -> None:
 
 
 def check(data_dir: DataDir, spec: BoxSpec, private: Path) -> None:
-    """Refuse mounts that cannot be, or must not be, before anything is made."""
+    """Raises an error for mounts that are not possible or not allowed, before anything is created."""
     for volume in spec.volumes:
         require(data_dir, volume.volume)
     for mount in spec.mounts:
@@ -86,7 +86,7 @@ def check(data_dir: DataDir, spec: BoxSpec, private: Path) -> None:
 
 
 def _resolved(mount: HostMount, private: Path) -> Path:
-    """Where it really is, now. A box that has mounted what is above it may put a link there at any time."""
+    """Returns the real path at this moment. A box that mounts a parent of it may put a link there at any time."""
     source = Path(mount.source)
     if not source.exists():
         raise InvalidSpec(f"{mount.source} cannot be mounted: it is not there")
@@ -102,7 +102,7 @@ def _resolved(mount: HostMount, private: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is to be mounted: a path that nobody can move, and steps below it that somebody could."""
+    """What is mounted: a path that no box can replace, and parts below it that one could."""
 
     root: str
     parts: tuple[str, ...]
@@ -110,12 +110,12 @@ class Source:
     read_only: bool
 
     def place(self, number: int) -> str:
-        """What the launcher calls it, where it makes it reachable first."""
+        """Returns the name under which the launcher makes it reachable."""
         return f"folder{number}" if Path(self.root, *self.parts).is_dir() else f"file{number}"
 
 
 def sources(data_dir: DataDir, spec: BoxSpec, private: Path) -> list[Source]:
-    """Everything that a box mounts. Sub-paths of volumes are made where they are missing."""
+    """Returns everything that a box mounts. Creates missing sub-paths of volumes."""
     found = []
     for volume in spec.volumes:
         os.close(_open_volume(data_dir, volume))
@@ -130,7 +130,7 @@ def sources(data_dir: DataDir, spec: BoxSpec, private: Path) -> list[Source]:
 
 
 def _open_volume(data_dir: DataDir, mount: VolumeMount) -> int:
-    """Step by step: boxes write to volumes, and one may have put a link where the sub-path goes."""
+    """Open a sub-path step by step: boxes write to volumes and may have put a link there."""
     require(data_dir, mount.volume)
     descriptor = os.open(data_dir.volumes / mount.volume / "files", _FOLDER)
     for part in mount.subpath.split("/") if mount.subpath else ():
@@ -159,7 +159,7 @@ def _step(data_dir: DataDir, folder: int, name: str) -> int:
 
 
 def check_places(data_dir: DataDir, layers: Sequence[str], upper: Path, paths: Sequence[str]) -> None:
-    """Refuse to mount onto a path on which the box has put a link: the way there would lead out of it."""
+    """Raises an error if the box has put a link on one of these paths, since mounting there would leave the box."""
     folders = _folders(data_dir, layers, upper)
     for path in paths:
         for walked, kind in _steps(folders, path):
@@ -171,7 +171,7 @@ def check_places(data_dir: DataDir, layers: Sequence[str], upper: Path, paths: S
 
 
 def has_place(data_dir: DataDir, layers: Sequence[str], upper: Path, path: str) -> bool:
-    """Whether a folder can be mounted at a path: the box has put nothing but folders there."""
+    """Whether a folder can be mounted at a path: the box has only folders there."""
     return all(stat.S_ISDIR(kind) for _, kind in _steps(_folders(data_dir, layers, upper), path))
 
 
@@ -180,7 +180,7 @@ def _folders(data_dir: DataDir, layers: Sequence[str], upper: Path) -> list[str]
 
 
 def _steps(folders: Sequence[str], path: str) -> Iterator[tuple[str, int]]:
-    """What an overlay shows on the way to a path, as far as there is anything."""
+    """Yields what an overlay shows along a path, as far as it exists."""
     walked = ""
     for part in path.strip("/").split("/"):
         walked = f"{walked}/{part}" if walked else part
@@ -191,7 +191,7 @@ def _steps(folders: Sequence[str], path: str) -> Iterator[tuple[str, int]]:
 
 
 def _topmost(folders: Sequence[str], path: str) -> int | None:
-    """What an overlay shows at a path: the uppermost layer that has it decides. None where nothing is."""
+    """Returns the mode of what an overlay shows at a path: that of the topmost layer that has it, or None."""
     for folder in folders:
         try:
             status = os.lstat(f"{folder}/{path}")

@@ -16,12 +16,12 @@ from holdfast.providers.portable_python import PYTHON
 HOME: Final = "/home/box"
 USER: Final = "box"
 UID: Final = 1000
-"""Inside. Outside it is whoever runs the server, or, where that is root, a user of its own."""
+"""The user inside. Outside it is the user of the server, or if that is root, a separate user."""
 GUEST: Final = "/.holdfast"
 TOOLS: Final = "/opt/holdfast"
-"""The programs that this machine has for its boxes, coding agents say. Others appear there while a box runs."""
+"""Programs that this machine provides for its boxes, such as coding agents. More may appear while a box runs."""
 FIRST_DESCRIPTOR: Final = 4
-"""The listener is 3; descriptors that are given along follow."""
+"""The listener is 3. Descriptors that are passed on follow."""
 SKELETON: Final = (
     ("usr", 0o755), ("etc", 0o755), ("bin", 0o755), ("sbin", 0o755), ("lib", 0o755), ("lib32", 0o755),
     ("lib64", 0o755), ("libx32", 0o755), ("proc", 0o755), ("dev", 0o755), ("run", 0o755), ("sys", 0o755),
@@ -30,20 +30,21 @@ SKELETON: Final = (
     ("home/box/.local/bin", 0o755), ("workspace", 0o755), ("opt", 0o755), (TOOLS[1:], 0o755), ("srv", 0o755),
     ("mnt", 0o755), ("root", 0o755),
 )  # fmt: skip
-"""The folders that a box begins with. The lowest layer of every box."""
+"""The folders that a box starts with: the lowest layer of every box."""
 ROOT_CAPABILITIES: Final = ("CAP_DAC_OVERRIDE", "CAP_SYS_CHROOT")
-"""What the root of an image can do in its own user namespace: write to its own files whatever their mode, and change
-its root, as package managers do. Neither reaches anything of another user, nor anything that is not in the box."""
+"""What the root user of an image may do in its user namespace: write to its own files whatever their mode, and change
+its root, as package managers do. Neither reaches files of other users or files outside of the box."""
 IMAGE_SKELETON: Final = (
     ("proc", 0o755), ("dev", 0o755), ("run", 0o755), ("sys", 0o755), (GUEST[1:], 0o755), (PYTHON[1:], 0o755),
     ("tmp", 0o1777), ("etc", 0o755), ("root", 0o700), ("workspace", 0o755), ("opt", 0o755), (TOOLS[1:], 0o755),
 )  # fmt: skip
-"""The same for boxes of an image: below the image, so that there is a place for everything that is mounted."""
+"""The same for boxes with an image: below the image, so that every mount point exists."""
 MASKED: Final = (
     "acpi", "asound", "interrupts", "kcore", "key-users", "keys", "latency_stats", "sched_debug", "scsi", "timer_list",
     "timer_stats",
 )  # fmt: skip
-"""Of /proc: what tells of the machine. What only root may read needs no mask: each is a mount, and costs a start."""
+"""Files in /proc that describe the machine. Those that only root can read need no mask: each is a mount, which takes
+time."""
 _SHARED_MEMORY: Final = 64 * 1024 * 1024
 _RUN_SIZE: Final = 64 * 1024 * 1024
 
@@ -53,17 +54,17 @@ class Machine:
     """The parts of this machine that a box sees."""
 
     programs: tuple[tuple[str, str], ...]
-    """Folders with programs and libraries, and where in the box: /usr, /bin, …"""
+    """Folders with programs and libraries, and their paths in the box: /usr, /bin, …"""
     masked_files: tuple[str, ...]
     masked_folders: tuple[str, ...]
     etc: str
     guest: str
     python: str
-    """The interpreter, as a path in the box."""
+    """Path of the interpreter in the box."""
     python_prefix: str | None = None
-    """Its installation, where that is not among the programs."""
+    """Its installation, unless that is among the programs."""
     sys: str | None = None
-    """What of /sys programs are told."""
+    """The part of /sys that programs see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Files:
     """The files of a box."""
 
     layers: tuple[str, ...]
-    """The lowest first."""
+    """Lowest first."""
     upper: str
     work: str
 
@@ -81,7 +82,7 @@ class Mount:
     """A folder or file of the machine and its mount point. The launcher opens it and checks its path."""
 
     source: str | int
-    """A path, or the number of a descriptor."""
+    """A path, or a descriptor."""
     path: str
     read_only: bool
 
@@ -94,13 +95,13 @@ class ImageMachine:
     masked_folders: tuple[str, ...]
     guest: str
     python: str
-    """A folder with an interpreter that needs nothing else."""
+    """A folder with a self-contained interpreter."""
     command: tuple[str, ...]
-    """How that is started, in the box."""
+    """The command that starts it in the box."""
     uid: int
     gid: int
     sys: str | None = None
-    """What of /sys programs are told."""
+    """The part of /sys that programs see."""
 
 
 def arguments(
@@ -111,7 +112,7 @@ def arguments(
     seccomp: int | None = None,
     processes: int | None = None,
 ) -> list[str]:
-    """Everything after `bwrap`."""
+    """Returns all arguments after `bwrap`."""
     made = _own_namespaces(UID, UID, hostname)
     made += _overlay(files)
     for source, target in machine.programs:
@@ -132,12 +133,12 @@ def image_arguments(
     seccomp: int | None = None,
     processes: int | None = None,
 ) -> list[str]:
-    """The same for a box of an image."""
+    """The same for a box with an image."""
     made = _own_namespaces(machine.uid, machine.gid, hostname)
     if machine.uid == 0:
         for capability in ROOT_CAPABILITIES:
             made += ["--cap-add", capability]
-    # Process 1 asks no file of the image how letters are written.
+    # So that process 1 does not read a locale from the image.
     made += ["--setenv", "LC_ALL", "C"]
     made += _overlay(files)
     made += ["--ro-bind", machine.guest, GUEST, "--ro-bind", machine.python, PYTHON]

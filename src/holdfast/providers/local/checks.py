@@ -16,8 +16,8 @@ from holdfast.providers.local.machine import (
     Trial,
     explain,
     find_bubblewrap,
+    find_facts,
     landlock_version,
-    look,
     try_overlay,
     try_sandbox,
     try_users,
@@ -37,14 +37,14 @@ def examine(home: Path) -> Iterator[Finding]:
 
 
 def _examine_sandbox(home: Path) -> Iterator[Finding]:
-    """Whether there is what local boxes are made of, and whether a sandbox like theirs really starts."""
+    """Check that everything that local boxes need exists, and that a sandbox like theirs starts."""
     found = find_bubblewrap()
     yield judge_bubblewrap(found)
     yield judge_filter(os.uname().machine)
     yield judge_landlock(landlock_version())
     if found is None or not found.fits:
         return
-    facts = look(found.path)
+    facts = find_facts(found.path)
     sandbox = try_sandbox(found.path)
     yield judge_sandbox(sandbox, facts)
     if not sandbox.worked:
@@ -110,12 +110,12 @@ def judge_overlay_place(home: Path, why: str) -> Finding:
 
 
 def judge_users(trial: Trial | None) -> Finding:
-    """`trial` is None where the server is not root: then there is but one user."""
+    """`trial` is None if the server is not root: then there is only one user."""
     purpose = "keep local boxes apart, beside their namespaces"
     if trial is None:
         return Finding("users", Word.OK, "all local boxes are your own user; a server that is root has more", purpose)
     if trial.worked:
-        return Finding("users", Word.OK, "each local box is a user of its own", purpose)
+        return Finding("users", Word.OK, "each local box runs as a separate user", purpose)
     detail = f"one for all local boxes: files cannot be shown as another user's ({trial.stderr})"
     next_step = "use Linux 5.19 or newer, and a home on ext4, xfs, btrfs or (from 6.3) tmpfs: --home DIR"
     return Finding("users", Word.LIMITED, detail, purpose, next_step)

@@ -33,16 +33,16 @@ class LocalEgress:
         self._egress = egress
         self._lock: int | None = None
         self._listening: dict[str, int] = {}
-        """Boxes whose listener the egress has, each with the process of the guest that it came from."""
+        """By box: the process of the guest whose listener the egress has."""
 
     @property
     def serves(self) -> bool:
         return self._egress is not None and self._lock is not None
 
     def claim(self, folder: Path) -> None:
-        """Take the right to serve a folder's boxes, where there is an egress to do it. Whoever has it keeps it.
+        """Take the right to serve the boxes of a folder, if there is an egress. The first process keeps it.
 
-        Two who accept from the same boxes would each know half of what was changed.
+        Two processes accepting from the same boxes would each know only half of the changes.
         """
         if self._egress is None or self._lock is not None:
             return
@@ -55,7 +55,7 @@ class LocalEgress:
         self._lock = lock
 
     def close(self) -> None:
-        """Boxes go on; what they connect to waits for the next who serves them."""
+        """Boxes keep running. Their connections wait for the next process that serves them."""
         if self._egress is not None:
             for box in self._listening:
                 self._egress.dismiss(box)
@@ -65,9 +65,9 @@ class LocalEgress:
             self._lock = None
 
     async def open(self, guest: GuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        """Let a box out as far as its policy says; also where it is out already, and the policy is new.
+        """Connect a box to the network as its policy allows, or apply a new policy.
 
-        Raises `BoxConflict` where something else in the box has the port.
+        Raises `BoxConflict` if another process in the box has the port.
         """
         pid = guest.pid()
         if pid is None:
@@ -78,8 +78,8 @@ class LocalEgress:
             return
         self.shut(guest.box)
         if guest.paused:
-            return  # its pid is held too: it is asked when it goes on
-        # Also where nobody serves it now: the port is taken before anything in the box can take it.
+            return  # the guest is frozen too: this is repeated when the box resumes
+        # Even if no process serves it now, so that nothing in the box can take the port.
         listener = await _listener(guest)
         if self._egress is None or self._lock is None:
             listener.close()
@@ -89,16 +89,16 @@ class LocalEgress:
         self._listening[guest.box] = pid
 
     def has(self, box: str, pid: int) -> bool:
-        """Whether what this pid handed out is served."""
+        """Whether the listener of this guest process is served."""
         return self._listening.get(box) == pid
 
     def shut(self, box: str) -> None:
-        """The box does not run any more."""
+        """Call this when a box has ended."""
         if self._listening.pop(box, None) is not None and self._egress is not None:
             self._egress.dismiss(box)
 
     def traffic(self, box: str) -> Traffic | None:
-        """None where nobody here can tell."""
+        """Returns None if this process does not serve the boxes."""
         if self._egress is None or self._lock is None:
             return None
         return self._egress.traffic(box)
@@ -110,9 +110,9 @@ class LocalEgress:
 
 
 async def _listener(guest: GuestClient) -> socket.socket:
-    """The box's own, as its guest hands it out: looked at closely, since the guest may be anybody's by now."""
+    """Returns the listener that the guest passes. It is checked, because the box may have taken over its guest."""
     try:
-        _, given = await guest.ask_descriptors(
+        _, received = await guest.ask_descriptors(
             {"op": "listen", "port": PROXY_PORT, "looks": True}, seconds=_LISTEN_SECONDS
         )
     except GuestRefused as refused:
@@ -125,14 +125,14 @@ async def _listener(guest: GuestClient) -> socket.socket:
             f"box {guest.box} has no egress: {refused}",
             hint="stop and start the box: its guest may be older than this server",
         ) from None
-    if len(given) != 1:
-        for each in given:
+    if len(received) != 1:
+        for each in received:
             os.close(each)
         raise BoxUnreachable(f"the guest of box {guest.box} did not return a listener")
     try:
-        listener = socket.socket(fileno=given[0])
+        listener = socket.socket(fileno=received[0])
     except OSError:
-        os.close(given[0])
+        os.close(received[0])
         raise BoxUnreachable(f"the guest of box {guest.box} returned something that is not a listener") from None
     listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:

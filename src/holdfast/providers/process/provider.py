@@ -23,6 +23,7 @@ from holdfast.providers.host.data_dir import BoxRecord, DataDir
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher
+from holdfast.providers.host.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
 
@@ -32,34 +33,21 @@ WARNING: Final = (
 )
 _NAME: Final = "HOLDFAST_BOX"
 _MARK: Final = "HOLDFAST_BOX_FOLDER"
-"""In the environment of every process of a box: how they are found when it ends. An id may be in use in other homes."""
+"""In the environment of every process of a box, to find them when it ends. Other homes may use the same id."""
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _ROUNDS: Final = 100
 
 
-class ProcessProvider(GuestProvider):
-    """Boxes as plain processes. Logs a warning when it is opened."""
+class ProcessSandbox(Sandbox):
+    """Runs boxes as plain processes."""
 
-    name = "process"
-    isolation = "no isolation"
-    capabilities = frozenset(
-        {
-            Capability.STOP,
-            Capability.NETWORK_OPEN,
-            Capability.PTY,
-            Capability.DETACHED,
-            Capability.CONNECT,
-        }
-    )
-
-    def __init__(self, folder: Path, *, tools: Path | None = None) -> None:
-        """`tools` has the programs that this machine has for boxes."""
-        super().__init__(DataDir(folder.absolute(), os.geteuid(), os.getegid()))
-        self._launcher: Launcher | None = None
+    def __init__(self, provider: str, capabilities: frozenset[Capability], folder: Path, tools: Path | None) -> None:
+        super().__init__(provider, DataDir(folder.absolute(), os.geteuid(), os.getegid()))
+        self.capabilities = capabilities
         self.tools = None if tools is None else str(tools.absolute())
+        self._launcher: Launcher | None = None
 
     async def open(self) -> None:
-        await super().open()
         if self._launcher is not None:
             return
         log.warning(WARNING)
@@ -67,13 +55,10 @@ class ProcessProvider(GuestProvider):
         self._launcher = Launcher({"stage": None, "binds": [], "uid": None, "gid": None})
         await self._launcher.start()
 
-    async def close(self) -> None:
-        await super().close()
+    def close(self) -> None:
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
-
-    # --- a box ---
 
     def _files(self, id: str) -> Path:
         return self.data_dir.box(id) / "files"
@@ -114,7 +99,8 @@ class ProcessProvider(GuestProvider):
         return await self._launcher.launch(request, [])
 
     async def end(self, guest: GuestClient) -> None:
-        """There is no namespace that would take its processes along: they are found by their environment."""
+        """Also kills processes that outlive the guest, since there is no namespace. They are found by their
+        environment."""
         await super().end(guest)
         found: list[int] = []
         for _ in range(_ROUNDS):
@@ -128,8 +114,37 @@ class ProcessProvider(GuestProvider):
         raise BoxUnreachable(f"processes of box {guest.box} do not end: {found}")
 
 
+class ProcessProvider(GuestProvider):
+    """Boxes as plain processes. Logs a warning when it is opened."""
+
+    name = "process"
+    isolation = "no isolation"
+    capabilities = frozenset(
+        {
+            Capability.STOP,
+            Capability.NETWORK_OPEN,
+            Capability.PTY,
+            Capability.DETACHED,
+            Capability.CONNECT,
+        }
+    )
+    sandbox: ProcessSandbox
+
+    def __init__(self, folder: Path, *, tools: Path | None = None) -> None:
+        """`tools` is the folder of the programs that this machine provides for boxes."""
+        super().__init__(ProcessSandbox(self.name, self.capabilities, folder, tools))
+
+    async def open(self) -> None:
+        await super().open()
+        await self.sandbox.open()
+
+    async def close(self) -> None:
+        await super().close()
+        self.sandbox.close()
+
+
 def _marked(folder: Path) -> list[int]:
-    """Processes that live, with this box's mark."""
+    """Returns the live processes whose environment has the mark of this box."""
     mark = os.fsencode(f"{_MARK}={folder}")
     found = []
     for entry in os.scandir("/proc"):

@@ -1,13 +1,14 @@
 """The common part of providers whose guests are reached over one byte stream. Not a provider itself.
 
-A provider supplies a `Dial`, which starts `bridge_command` in a box and returns a `Transport`. It also implements
-`Keeper`, which controls the lifecycle of boxes. It has one `StreamGuestClient` for each box, which all handles share,
-and closes these when it closes.
+A provider supplies a `Dial`, which starts `bridge_command` in a box and returns a `Transport`, and a `Lifecycle`, which
+starts, stops and deletes boxes. It has one `StreamGuestClient` for each box, which all handles share, and closes these
+when it closes.
 """
 
 from __future__ import annotations
 
 from holdfast.providers.stream.box import StreamBox
+from holdfast.providers.stream.connections import BoxConnection, BoxConnections
 from holdfast.providers.stream.egress import serve_egress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
@@ -18,6 +19,8 @@ from holdfast.providers.stream.transport import Dial, PipeTransport, Transport
 __all__ = [
     "MODULES",
     "RUN",
+    "BoxConnection",
+    "BoxConnections",
     "Dial",
     "PipeTransport",
     "StreamBox",

@@ -11,7 +11,7 @@ from holdfast.api.box.files import Files
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.guest_box import GuestBox, Keeper, check_port
+from holdfast.providers.guest_box import GuestBox, Lifecycle, check_port
 from holdfast.providers.steps import Check
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient
@@ -43,25 +43,27 @@ class PortConnection(Connection):
 
 
 class StreamBox(GuestBox):
-    """A provider's boxes are subclasses: they fill in `power`, and where they can `usage` and `disk`. The guest client
-    belongs to the provider; a handle never closes it."""
+    """Subclasses implement `power`, and `usage` and `disk` if possible.
+
+    The guest client belongs to the provider; a handle never closes it.
+    """
 
     def __init__(
         self,
         info: BoxInfo,
-        keeper: Keeper,
+        lifecycle: Lifecycle,
         guest: StreamGuestClient,
         wake: Wake | None = None,
         *,
         environment: Mapping[str, str],
         workdir: str | None = None,
     ) -> None:
-        """`environment` is what every command of the box gets, before that of its spec."""
+        """`environment` is that of every command in the box. The variables of the spec override it."""
         self.guest = guest
         self.environment = environment
         self.workdir = info.spec.workdir if workdir is None else workdir
         self._waking = WakingGuestClient(guest, wake)
-        super().__init__(info, keeper, guest, StreamProcesses(self._waking), StreamProcesses(guest))
+        super().__init__(info, lifecycle, guest, StreamProcesses(self._waking), StreamProcesses(guest))
 
     @cached_property
     def files(self) -> Files:  # type: ignore[override]  # made when used: most handles are for one command
@@ -86,7 +88,7 @@ class StreamBox(GuestBox):
             raise
         return PortConnection(call)
 
-    def _way_in(self) -> Sequence[tuple[str, Check]]:
+    def _connection_checks(self) -> Sequence[tuple[str, Check]]:
         return ("box", self._ping_box), ("stream", self._ping_stream)
 
     async def _ping_box(self) -> str:

@@ -18,10 +18,10 @@ _PIECE: Final = 1 << 16
 
 
 async def serve_egress(guest: StreamGuestClient, egress: Egress, *, port: int = PROXY_PORT) -> int:
-    """Hand every connection that the box makes to its proxy port to the egress, from now on. Returns the port.
+    """Pass every connection that the box makes to its proxy port to the egress. Returns the port.
 
-    The box has to be admitted there. It lasts, over streams that are lost and dialled again, until the client is
-    closed or `stop_serving` is called. Raises `BoxConflict` where something else in the box has the port.
+    The egress must have admitted the box. Serving continues over streams that are lost and dialled again, until the
+    client is closed or `stop_serving` is called. Raises `BoxConflict` if another process in the box has the port.
     """
 
     async def opened(call: Call) -> None:
@@ -44,7 +44,7 @@ async def serve_egress(guest: StreamGuestClient, egress: Egress, *, port: int = 
 
 
 async def _relay(call: Call, connection: socket.socket) -> None:
-    """Both ways, until both have ended or either fails."""
+    """Copy in both directions, until both have ended or either fails."""
     tasks = [asyncio.create_task(_outward(call, connection)), asyncio.create_task(_inward(call, connection))]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -69,7 +69,7 @@ async def _inward(call: Call, connection: socket.socket) -> None:
     while data := await loop.sock_recv(connection, _PIECE):
         await call.streams[0].write(data)
     call.streams[0].finish()
-    # Whoever closed it for good takes nothing more: then there is no reason to keep the box's end open.
+    # The peer has closed it completely, so there is no reason to keep the box's end open.
     poll = select.poll()
     poll.register(connection, 0)
     if any(events & select.POLLHUP for _, events in poll.poll(0)):

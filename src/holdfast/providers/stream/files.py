@@ -10,13 +10,13 @@ from holdfast.api.box.files import MAX_READ
 from holdfast.api.errors.boxes import BoxUnreachable, HostileArchive, InvalidSpec, OutputTooLarge, file_problem
 from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
 from holdfast.providers.guest_files import QUICK, AskedFiles
-from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, Asking
+from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, GuestRequests
 
 _PIECE: Final = 1 << 18
 
 
 class StreamFiles(AskedFiles):
-    def __init__(self, guest: Asking, workdir: str) -> None:
+    def __init__(self, guest: GuestRequests, workdir: str) -> None:
         super().__init__(workdir)
         self._guest = guest
 
@@ -69,7 +69,7 @@ class StreamFiles(AskedFiles):
         with await self._guest.call(self._request("write", path, mode=mode)) as call:
             stream = call.streams[0]
             try:
-                # Where it was refused meanwhile, the answer says why.
+                # If it was refused meanwhile, the answer has the reason.
                 with contextlib.suppress(BrokenPipeError):
                     if isinstance(data, (bytes, bytearray, memoryview)):
                         await stream.write(bytes(data))
@@ -91,7 +91,7 @@ class StreamFiles(AskedFiles):
         with await self._guest.call(self._request("unpack", path)) as call:
             stream = call.streams[0]
             try:
-                with contextlib.suppress(BrokenPipeError):  # it stopped reading: its answer says why
+                with contextlib.suppress(BrokenPipeError):  # it stopped reading: its answer has the reason
                     async for piece in archive:
                         await stream.write(piece)
                 stream.finish()

@@ -31,26 +31,26 @@ _GREET_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _VERDICT_SECONDS: Final = 5.0
 _ROOM: Final = 1 << 20
-"""Bytes on their way to the box from which on whoever has more waits."""
+"""Bytes in flight to the box above which writers wait."""
 _FLOOD: Final = 16 << 20
-"""Bytes on their way to the box, those that nobody waits with included, from which on it is not worth serving."""
+"""Bytes in flight to the box, including those without a waiting writer, above which the stream is closed."""
 _MAX_UNREAD: Final = 8
-"""Messages of one call that nobody has read yet."""
+"""Unread messages of one call."""
 _MAX_PARTS: Final = 2 * codec.LIMIT
-"""Bytes of all messages together that have not come to their end."""
+"""Bytes of all incomplete messages together."""
 _MAX_CREDIT: Final = 16 << 20
 _MAX_OPENED: Final = 512
-"""Calls that the box began, at once."""
+"""Calls at a time that the box started."""
 _LATE: Final = 4096
-"""Bytes that may still be on their way for a call that was closed here, beside its answer and what it was granted."""
+"""Bytes that may still arrive for a call that was closed here, in addition to its answer and its grants."""
 _MOST_LATE: Final = 256 << 20
 _REDIAL_FIRST: Final = 0.1
 _REDIAL_MOST: Final = 10.0
 
 Verdict = Callable[[], Awaitable[BoxError | None]]
-"""Whether a box whose stream was lost is gone or stopped; None where it runs."""
+"""Returns the error if a box whose stream was lost is gone or stopped, or None if it runs."""
 Opened = Callable[["Call"], Coroutine[Any, Any, None]]
-"""Takes a call that the box began, and is done with it when it returns."""
+"""Serves a call that the box started, until it returns."""
 
 
 class Stream:
@@ -62,9 +62,9 @@ class Stream:
         self._pieces: collections.deque[bytes] = collections.deque()
         self._window = frames.Window()
         self._ended = False
-        """Nothing more comes."""
+        """The box sends no more."""
         self._stopped = False
-        """Nobody there takes what we send."""
+        """The box accepts no more."""
         self._finished = False
         """We send no more."""
         self._credit = frames.FIRST_CREDIT
@@ -76,7 +76,8 @@ class Stream:
         return 0 if self._ended else self._window.outstanding
 
     async def read(self, limit: int = 1 << 16) -> bytes:
-        """Some bytes; empty at the end. Raises `BoxUnreachable` where it was cut short. Cancelled, it loses nothing."""
+        """Returns some bytes; none at the end. Raises `BoxUnreachable` if the stream was cut. Cancelling loses
+        nothing."""
         while not self._pieces:
             if self._ended:
                 return b""
@@ -93,7 +94,7 @@ class Stream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """All of it, as fast as the other side takes it. Raises `BrokenPipeError` where it does not any more."""
+        """Write everything, as fast as the box accepts it. Raises `BrokenPipeError` if it accepts no more."""
         view = memoryview(data)
         while view:
             if self._stopped or self._finished:
@@ -111,7 +112,7 @@ class Stream:
                 view = view[size:]
 
     def finish(self) -> None:
-        """Nothing more comes from us."""
+        """Send no more."""
         if not self._finished:
             self._finished = True
             self._call.post(frames.frame(frames.END, self._number))
@@ -120,13 +121,13 @@ class Stream:
 
     def on_data(self, data: bytes) -> None:
         if not data or self._ended or not self._window.arrived(len(data)):
-            raise _Nonsense("bytes that it was not granted")
+            raise _ProtocolError("bytes that it was not granted")
         self._pieces.append(data)
         _wake(self._arrival)
 
     def on_end(self) -> None:
         if self._ended:
-            raise _Nonsense("an end after the end")
+            raise _ProtocolError("an end after the end")
         self._ended = True
         _wake(self._arrival)
 
@@ -137,7 +138,7 @@ class Stream:
     def on_credit(self, payload: bytes) -> None:
         count = int.from_bytes(payload, "big")
         if len(payload) != 4 or not count or self._credit + count > _MAX_CREDIT:
-            raise _Nonsense("a credit that makes no sense")
+            raise _ProtocolError("a credit that makes no sense")
         self._credit += count
         _wake(self._room)
 
@@ -157,12 +158,12 @@ class Call:
         self._parts = bytearray()
         self._waiting: asyncio.Future[None] | None = None
         self._over: BoxError | None = None
-        """Why nothing more comes."""
+        """Why no more messages come."""
         self._closed = False
         self._answered = False
 
     async def answer(self, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
-        """The next message. Raises `GuestRefused`, `ArchiveRefused`; `BoxUnreachable` where none comes."""
+        """Returns the next message. Raises `GuestRefused`, `ArchiveRefused`, or `BoxUnreachable` if none comes."""
         try:
             async with time_limit(seconds):
                 while not self._messages:
@@ -182,7 +183,7 @@ class Call:
 
     @property
     def has_answer(self) -> bool:
-        """Whether a message waits to be read, also where the call is over."""
+        """Whether there is an unread message, even if the call is over."""
         return bool(self._messages)
 
     def check_open(self) -> None:
@@ -215,18 +216,18 @@ class Call:
     # --- what the box sends ---
 
     def on_part(self, payload: bytes) -> int:
-        """A piece of a message; says how much is kept of it."""
+        """Store a piece of a message. Returns how many bytes are stored."""
         self._parts += payload
         if len(self._parts) > codec.LIMIT:
-            raise _Nonsense("a message without an end")
+            raise _ProtocolError("a message without an end")
         return len(payload)
 
     def on_message(self, payload: bytes) -> int:
-        """The last piece of a message; says how much was kept of it before."""
+        """Store the last piece of a message. Returns how many bytes of it were stored before."""
         self._answered = True
         kept = len(self._parts)
         if len(self._messages) >= _MAX_UNREAD:
-            raise _Nonsense("more messages than anybody asked for")
+            raise _ProtocolError("more messages than were requested")
         self._messages.append(bytes(self._parts + payload))
         self._parts = bytearray()
         _wake(self._waiting)
@@ -237,7 +238,7 @@ class Call:
         return len(self._parts)
 
     def end(self, why: BoxError) -> None:
-        """Nothing more comes."""
+        """No more messages come."""
         if self._over is None:
             self._over = why
             _wake(self._waiting)
@@ -245,12 +246,12 @@ class Call:
                 stream.on_close()
 
 
-class _Nonsense(Exception):
+class _ProtocolError(Exception):
     """The bridge violated the protocol."""
 
 
 class _Wire:
-    """One transport and the calls on it, from its first byte to its loss."""
+    """One transport and its calls, from its first byte until it is lost."""
 
     def __init__(
         self,
@@ -263,22 +264,22 @@ class _Wire:
         self.box = box
         self._transport = transport
         self._opened = opened
-        """Who takes calls that the box begins, now."""
+        """Serves calls that the box starts."""
         self._held = held
         self._verdict = verdict
         self._calls: dict[int, Call] = {}
         self._last = 0
         self._late = 0
-        self._kept = 0
+        self._stored = 0
         self._buffer = b""
         self._queue: list[bytes] = []
         self._queued = 0
         self._queue_ready = asyncio.Event()
         self._room_ready = asyncio.Event()
         self._room_ready.set()
-        self._heard = 0.0
+        self._received_at = 0.0
         self._pinged = 0
-        """Pings that were not answered yet."""
+        """Pings without an answer."""
         self._serving: set[asyncio.Task[None]] = set()
         self.lost: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -289,15 +290,15 @@ class _Wire:
         async with time_limit(_GREET_SECONDS):
             while len(self._buffer) < len(frames.GREETING):
                 if not frames.GREETING.startswith(self._buffer):
-                    raise _Nonsense("no greeting")
+                    raise _ProtocolError("no greeting")
                 data = await self._transport.read()
                 if not data:
                     raise ConnectionResetError("it closed the connection without an answer")
                 self._buffer += data
         if not self._buffer.startswith(frames.GREETING):
-            raise _Nonsense("no greeting")
+            raise _ProtocolError("no greeting")
         self._buffer = self._buffer[len(frames.GREETING) :]
-        self._heard = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         self._tasks = [
             asyncio.create_task(self._guarded(work)) for work in (self._read(), self._write(), self._keep_alive())
         ]
@@ -311,7 +312,7 @@ class _Wire:
         await self._end()
 
     def _lose(self, why: str) -> None:
-        """Tell everybody who waits. Whoever owns this closes it."""
+        """Fail all pending calls. The owner closes this object."""
         if self.lost is not None:
             return
         self.lost = why
@@ -323,7 +324,7 @@ class _Wire:
         self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
-        """Whoever waits is told what has become of the box, where its provider knows; a lost stream says nothing."""
+        """Pending calls fail with what has become of the box, if its provider knows. The loss itself does not tell."""
         found: BoxError | None = None
         if self._calls:
             with contextlib.suppress(OSError, BoxError, TimeoutError):
@@ -342,12 +343,12 @@ class _Wire:
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except _Nonsense as error:
+        except _ProtocolError as error:
             log.warning("box %s: closed the stream, because its bridge sent %s", self.box, error)
             self._lose(f"box {self.box} sends what makes no sense: {error}")
         except (OSError, BoxError) as error:
             self._lose(f"the stream to box {self.box} was lost ({error})")
-        except Exception as error:  # a transport's own errors: a loss like any other
+        except Exception as error:  # a transport's own errors count as a loss
             log.warning("the stream to box %s failed: %r", self.box, error)
             self._lose(f"the stream to box {self.box} was lost ({error!r})")
 
@@ -365,7 +366,7 @@ class _Wire:
         return call
 
     def post(self, data: bytes) -> None:
-        """Send, without waiting: what may be much asks for room first."""
+        """Send without waiting. Callers with much data wait for room first."""
         if self.lost is not None:
             return
         self._queue.append(data)
@@ -379,7 +380,7 @@ class _Wire:
 
     def forget(self, call: Call, *, late: int) -> None:
         if self._calls.pop(call.number, None) is not None:
-            self._kept -= call.unfinished
+            self._stored -= call.unfinished
             self._late = min(self._late + late, _MOST_LATE)
 
     async def _write(self) -> None:
@@ -400,8 +401,8 @@ class _Wire:
             self._pinged += 1
             self.post(frames.frame(frames.PING, 0))
             if self._held():
-                self._heard = loop.time()
-            if loop.time() - self._heard > frames.SILENCE_SECONDS:
+                self._received_at = loop.time()
+            if loop.time() - self._received_at > frames.SILENCE_SECONDS:
                 raise ConnectionAbortedError(f"it was silent for {frames.SILENCE_SECONDS:.0f} s")
 
     # --- from the box ---
@@ -415,7 +416,7 @@ class _Wire:
             while len(data) - start >= size:
                 kind, number, length = head.unpack_from(data, start)
                 if length > frames.LONGEST:
-                    raise _Nonsense(f"a frame of {length} bytes")
+                    raise _ProtocolError(f"a frame of {length} bytes")
                 if len(data) - start - size < length:
                     break
                 self._on_frame(kind, number, data[start + size : start + size + length])
@@ -424,13 +425,13 @@ class _Wire:
             data = await self._transport.read()
             if not data:
                 raise ConnectionResetError("it closed the connection")
-            self._heard = loop.time()
+            self._received_at = loop.time()
             self._buffer = self._buffer + data if self._buffer else data
 
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == frames.PONG:
             if not self._pinged:
-                raise _Nonsense("an answer that nobody asked for")
+                raise _ProtocolError("an answer without a request")
             self._pinged -= 1
             return
         if kind == frames.OPEN:
@@ -441,7 +442,7 @@ class _Wire:
         if call is None:
             self._late -= len(payload) + frames.HEAD.size
             if self._late < 0:
-                raise _Nonsense("what belongs to nothing")
+                raise _ProtocolError("what belongs to nothing")
         elif on_stream:
             stream = call.streams[number % frames.STREAMS]
             if kind == frames.DATA:
@@ -453,26 +454,26 @@ class _Wire:
             else:
                 stream.on_credit(payload)
         elif kind == frames.PART:
-            self._kept += call.on_part(payload)
-            if self._kept > _MAX_PARTS:
-                raise _Nonsense("messages without an end")
+            self._stored += call.on_part(payload)
+            if self._stored > _MAX_PARTS:
+                raise _ProtocolError("messages without an end")
         elif kind == frames.MESSAGE:
-            self._kept -= call.on_message(payload)
+            self._stored -= call.on_message(payload)
         elif kind == frames.CLOSE:
             self.forget(call, late=0)
             call.end(BoxUnreachable(f"box {self.box} closed the call"))
         else:
-            raise _Nonsense(f"a frame of kind {kind}")
+            raise _ProtocolError(f"a frame of kind {kind}")
 
     def _on_open(self, number: int) -> None:
         opened = self._opened()
         if opened is None or not frames.FIRST_OWN <= number <= frames.LAST or number in self._calls:
-            raise _Nonsense("a call that nobody takes")
+            raise _ProtocolError("a call that is not served")
         if len(self._serving) >= _MAX_OPENED:
             self.post(frames.frame(frames.CLOSE, number))
             self._late = min(self._late + frames.FIRST_CREDIT + 1024, _MOST_LATE)
             if self._queued > _FLOOD:
-                raise _Nonsense("more calls than can be refused")
+                raise _ProtocolError("more calls than can be refused")
             return
         call = Call(self, number)
         self._calls[number] = call
@@ -488,21 +489,21 @@ class _Wire:
                 log.debug("a connection of box %s ended: %s", self.box, error)
 
 
-class Asking(ABC):
-    """Where a box is asked for something."""
+class GuestRequests(ABC):
+    """Sends requests to a box."""
 
     box: str
 
     @abstractmethod
     async def call(self, message: dict[str, Any]) -> Call:
-        """Begin a request; the caller closes it."""
+        """Start a request. The caller closes it."""
 
     async def ask(self, message: dict[str, Any], *, seconds: float | None = DEFAULT_SECONDS) -> dict[str, Any]:
         with await self.call(message) as call:
             return await call.answer(seconds)
 
     async def ask_path(self, message: dict[str, Any], path: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """A request about a path: refusals are its file problems."""
+        """Send a request about a path. A refusal raises the matching file error."""
         try:
             return await self.ask(message, seconds=seconds)
         except ArchiveRefused:
@@ -511,11 +512,11 @@ class Asking(ABC):
             raise file_problem(refused.number, refused.about or path) from None
 
 
-class StreamGuestClient(Asking):
-    """Asks the guest of one box. Dials when it is needed, and again when the last stream was lost.
+class StreamGuestClient(GuestRequests):
+    """Sends requests to the guest of one box. Dials when needed, and again after a stream was lost.
 
-    Owned by a provider, shared by all handles on the box. What was pending on a stream that is lost fails with what the
-    provider's `verdict` says of the box, and with `BoxUnreachable` where it lives, or nobody can say.
+    A provider owns it, and all handles on the box share it. Calls pending on a lost stream fail with the error that the
+    provider's `verdict` returns, or with `BoxUnreachable` if the box lives or its state is unknown.
     """
 
     def __init__(self, box: str, dial: Dial, verdict: Verdict | None = None) -> None:
@@ -530,19 +531,19 @@ class StreamGuestClient(Asking):
 
     @property
     def alive(self) -> bool:
-        """Whether there is a stream now. There may be a box without one."""
+        """Whether there is a stream now. A box may run without one."""
         return self._wire is not None and self._wire.lost is None
 
     def set_paused(self, paused: bool) -> None:
-        """While the box is paused, whoever asks is told so, and its silence says nothing. Its provider knows."""
+        """While the box is paused, requests fail at once, and its silence does not count as a loss."""
         self._paused = paused
 
     async def open(self) -> None:
-        """Dial, unless there is a stream. Raises what the dialling raises, or `BoxUnreachable`."""
+        """Dial, unless there is a stream. Raises the error of dialling, or `BoxUnreachable`."""
         await self._connected()
 
     async def close(self) -> None:
-        """Hang up: commands that run over it end; spawned processes go on. It may be opened again."""
+        """Close the stream. Commands that use it end; spawned processes continue. It can be opened again."""
         await self.stop_serving()
         if self._attempt is not None:
             self._attempt.cancel()
@@ -560,10 +561,10 @@ class StreamGuestClient(Asking):
             return self._wire
         if self._attempt is None or self._attempt.done():
             self._attempt = asyncio.create_task(self._connect())
-            self._attempt.add_done_callback(_looked_at)
+            self._attempt.add_done_callback(_retrieve_failure)
         attempt = self._attempt
         try:
-            return await asyncio.shield(attempt)  # others may wait for the same
+            return await asyncio.shield(attempt)  # other callers may wait for the same attempt
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if attempt.cancelled() and (task is None or not task.cancelling()):
@@ -584,7 +585,7 @@ class StreamGuestClient(Asking):
             await to_the_end(wire.close("it did not come up"))
             if isinstance(error, TimeoutError):
                 raise BoxUnreachable(f"box {self.box} did not answer within {_GREET_SECONDS:.0f} s") from None
-            if isinstance(error, (OSError, _Nonsense)):
+            if isinstance(error, (OSError, _ProtocolError)):
                 raise (
                     await self._what_became() or BoxUnreachable(f"box {self.box} cannot be talked to: {error}")
                 ) from None
@@ -610,9 +611,9 @@ class StreamGuestClient(Asking):
     # --- the egress ---
 
     async def serve(self, port: int, opened: Opened) -> int:
-        """Have every connection that the box makes to its own `port` served from now on; says the port.
+        """Serve every connection that the box makes to its own `port`. Returns the port.
 
-        Also over the streams that come after this one: a lost one is dialled again, until the box does not run.
+        Continues over later streams: a lost one is dialled again until the box does not run.
         """
         await self.stop_serving()
         self._opened = opened
@@ -635,11 +636,11 @@ class StreamGuestClient(Asking):
         while True:
             try:
                 with await self.call({"op": "listen", "port": port, "looks": True}) as call:
-                    told = (await call.answer()).get("port")
+                    listening = (await call.answer()).get("port")
                     if not ready.done():
-                        ready.set_result(told if isinstance(told, int) else port)
+                        ready.set_result(listening if isinstance(listening, int) else port)
                     pause = _REDIAL_FIRST
-                    await call.answer(None)  # none comes: until the stream is lost
+                    await call.answer(None)  # no answer comes until the stream is lost
             except (BoxStopped, BoxGone) as error:
                 if not ready.done():
                     ready.set_exception(error)
@@ -657,8 +658,8 @@ class StreamGuestClient(Asking):
             pause = min(2 * pause, _REDIAL_MOST)
 
 
-class WakingGuestClient(Asking):
-    """A handle's own client: wakes a box that sleeps for what is asked, where the caller can do that."""
+class WakingGuestClient(GuestRequests):
+    """The client of one handle. Wakes a sleeping box for a request, if the caller can do that."""
 
     def __init__(self, guest: StreamGuestClient, wake: Wake | None) -> None:
         self.box = guest.box
@@ -678,8 +679,8 @@ async def _no_verdict() -> BoxError | None:
     return None
 
 
-def _looked_at(attempt: asyncio.Task[_Wire]) -> None:
-    """Whoever waited for it may have gone: its failure is nobody's then."""
+def _retrieve_failure(attempt: asyncio.Task[_Wire]) -> None:
+    """Retrieve the failure of an attempt, in case no caller waits for it any more."""
     if not attempt.cancelled():
         attempt.exception()
 

@@ -26,7 +26,7 @@ from holdfast.api.ids import new_id, now_ms
 from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
 from holdfast.providers.output import Collected, Tail
-from holdfast.providers.stream.guest_client import Asking, Call, Stream
+from holdfast.providers.stream.guest_client import Call, GuestRequests, Stream
 from holdfast.time_limit import time_limit
 
 _PIECE: Final = 1 << 18
@@ -34,14 +34,14 @@ _ID: Final = re.compile(r"p-[0-9a-z]{5,40}")
 _MAX_READ: Final = 16 << 20
 _MAX_MOMENT: Final = 1 << 50
 _AGAIN: Final = (0.1, 0.5, 2.0)
-"""Seconds before a wait or a follower whose stream was lost asks again: the process goes on without it."""
+"""Seconds before a wait or a follower whose stream was lost tries again. The process continues meanwhile."""
 _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 
 
 class StreamProcesses:
     """Starts processes in a box, and finds those that were spawned there."""
 
-    def __init__(self, guest: Asking) -> None:
+    def __init__(self, guest: GuestRequests) -> None:
         self._guest = guest
 
     # --- while somebody listens ---
@@ -57,10 +57,10 @@ class StreamProcesses:
         on_stdout: Sink | None = None,
         on_stderr: Sink | None = None,
         max_output: int = MAX_OUTPUT,
-        looks: bool = False,
+        probe: bool = False,
     ) -> Completed:
-        """`looks`: only to see that the box works, which is no work."""
-        request = start_request("exec", argv, env, cwd, looks=looks)
+        """With `probe`, the command only tests the box and does not count as work."""
+        request = start_request("exec", argv, env, cwd, looks=probe)
         output, errors = _Drain(on_stdout, max_output), _Drain(on_stderr, max_output)
         with await self._guest.call(request) as call:
             if not stdin:
@@ -111,21 +111,21 @@ class StreamProcesses:
         except GuestRefused as refused:
             raise cannot_execute(refused, argv, cwd) from None
         return KeptProcess(
-            self._guest, _Kept(id, tuple(argv), size is not None, stdin, request["startedAt"], None, None)
+            self._guest, _Report(id, tuple(argv), size is not None, stdin, request["startedAt"], None, None)
         )
 
     async def get(self, id: str) -> KeptProcess:
         """Raises `ProcessNotFound`."""
-        return KeptProcess(self._guest, await _read_kept(self._guest, id))
+        return KeptProcess(self._guest, await _read_report(self._guest, id))
 
     async def all(self) -> list[ProcessInfo]:
-        """All that were spawned, the oldest first."""
-        found = await _read_all_kept(self._guest)
+        """Returns all spawned processes, oldest first."""
+        found = await _read_reports(self._guest)
         return list(await asyncio.gather(*(KeptProcess(self._guest, each).info_of(each) for each in found)))
 
 
 class _Drain:
-    """Takes one stream of a command into a sink, or keeps it."""
+    """Reads one stream of a command into a sink or into memory."""
 
     def __init__(self, sink: Sink | None, limit: int) -> None:
         self._sink = sink
@@ -140,7 +140,7 @@ class _Drain:
 
 
 async def _attend(call: Call, output: _Drain, errors: _Drain, stdin: bytes | AsyncIterable[bytes]) -> int:
-    """Feed, read and wait, all at once; the first failure ends it all. Its end comes after all that it printed."""
+    """Feed, read and wait concurrently. The first failure ends all. The exit code comes after all output."""
     ending: asyncio.Task[int] = asyncio.create_task(_exit_code(call))
     tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(output.run(call.streams[_OUTPUT])),
@@ -153,7 +153,7 @@ async def _attend(call: Call, output: _Drain, errors: _Drain, stdin: bytes | Asy
         while not all(task.done() for task in tasks):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if ending in done:
-                ending.result()  # says why, where the streams only know that they were cut short
+                ending.result()  # raises the reason, while the streams only know that they were cut
             for task in done:
                 task.result()
         return ending.result()
@@ -178,7 +178,7 @@ async def _feed(stream: Stream, data: bytes | AsyncIterable[bytes]) -> None:
 
 
 async def _taken(stream: Stream, data: bytes) -> bool:
-    """Whether a command took its input. It need not care for all of it, and where it has ended, its end tells more."""
+    """Whether a command accepted its input. It need not read all of it, and if it has ended, its exit tells more."""
     try:
         await stream.write(data)
     except (BrokenPipeError, BoxUnreachable, BoxStopped, BoxGone):
@@ -202,7 +202,7 @@ class StreamChannel(Channel):
     async def _wait(self) -> int:
         code = await _exit_code(self._call)
         with contextlib.suppress(BoxUnreachable):
-            await asyncio.shield(self._listening)  # what it printed there came before its end
+            await asyncio.shield(self._listening)  # so that all of stderr is there before the exit
         return code
 
     @property
@@ -237,7 +237,7 @@ class StreamChannel(Channel):
 # --- kept in the box --------------------------------------------------------------------------------------------------
 
 
-class _Kept:
+class _Report:
     """What the box reports about a process."""
 
     __slots__ = ("argv", "code", "ended_at", "id", "pty", "started_at", "stdin")
@@ -261,25 +261,25 @@ class _Kept:
         self.ended_at = ended_at
 
 
-def _kept(told: Any) -> _Kept:
-    """Raises `TypeError` or `KeyError` where it makes no sense."""
-    code, ended_at = told["code"], told["endedAt"]
-    id, started_at = text_of(told["id"]), number_of(told["startedAt"])
-    argv = tuple(text_of(each) for each in told["argv"])
+def _parse_report(report: Any) -> _Report:
+    """Raises `TypeError` or `KeyError` if the report is invalid."""
+    code, ended_at = report["code"], report["endedAt"]
+    id, started_at = text_of(report["id"]), number_of(report["startedAt"])
+    argv = tuple(text_of(each) for each in report["argv"])
     if not _ID.fullmatch(id) or not argv or not 0 <= started_at < _MAX_MOMENT:
         raise TypeError("not a process")
     if code is not None and not 0 <= number_of(code) <= 255:
         raise TypeError("not an exit code")
     if ended_at is not None and not 0 <= number_of(ended_at) < _MAX_MOMENT:
         raise TypeError("not a time")
-    return _Kept(id, argv, told["pty"] is True, told["stdin"] is True, started_at, code, ended_at)
+    return _Report(id, argv, report["pty"] is True, report["stdin"] is True, started_at, code, ended_at)
 
 
-async def _read_kept(guest: Asking, id: str) -> _Kept:
+async def _read_report(guest: GuestRequests, id: str) -> _Report:
     if not _ID.fullmatch(id):
         raise ProcessNotFound(f"there is no process {id!r}")
     try:
-        found = many(await guest.ask({"op": "kept", "id": id}), "processes", _kept)
+        found = many(await guest.ask({"op": "kept", "id": id}), "processes", _parse_report)
     except GuestRefused as refused:
         raise BoxUnreachable(f"process {id}: {refused}") from None
     if len(found) != 1 or found[0].id != id:
@@ -287,9 +287,9 @@ async def _read_kept(guest: Asking, id: str) -> _Kept:
     return found[0]
 
 
-async def _read_all_kept(guest: Asking) -> list[_Kept]:
+async def _read_reports(guest: GuestRequests) -> list[_Report]:
     try:
-        return many(await guest.ask({"op": "kept", "id": None}), "processes", _kept)
+        return many(await guest.ask({"op": "kept", "id": None}), "processes", _parse_report)
     except GuestRefused as refused:
         raise BoxUnreachable(f"the processes of box {guest.box} cannot be listed: {refused}") from None
 
@@ -297,12 +297,12 @@ async def _read_all_kept(guest: Asking) -> list[_Kept]:
 class KeptProcess(Process):
     """A spawned process: its output and its end are files in the box."""
 
-    def __init__(self, guest: Asking, kept: _Kept) -> None:
+    def __init__(self, guest: GuestRequests, report: _Report) -> None:
         self._guest = guest
-        self.id = kept.id
-        self.argv = kept.argv
-        self.pty = kept.pty
-        self._has_stdin = kept.stdin or kept.pty
+        self.id = report.id
+        self.argv = report.argv
+        self.pty = report.pty
+        self._has_stdin = report.stdin or report.pty
 
     def __repr__(self) -> str:
         return f"<Process {self.id} {self.argv[0]}>"
@@ -310,19 +310,19 @@ class KeptProcess(Process):
     # --- how it ended ---
 
     async def info(self) -> ProcessInfo:
-        return await self.info_of(await _read_kept(self._guest, self.id))
+        return await self.info_of(await _read_report(self._guest, self.id))
 
-    async def info_of(self, kept: _Kept) -> ProcessInfo:
-        """Of what is known already, completed by asking whether it runs."""
+    async def info_of(self, report: _Report) -> ProcessInfo:
+        """Returns what is known already, completed by asking whether the process runs."""
         state = ProcessState.EXITED
-        if kept.code is None and not await self._runs():
-            kept = await _read_kept(self._guest, self.id)  # it may have ended in between
-            state = ProcessState.LOST if kept.code is None else ProcessState.EXITED
-        elif kept.code is None:
+        if report.code is None and not await self._runs():
+            report = await _read_report(self._guest, self.id)  # it may have ended meanwhile
+            state = ProcessState.LOST if report.code is None else ProcessState.EXITED
+        elif report.code is None:
             state = ProcessState.RUNNING
-        # The clock of files is coarse, and the box's own.
-        ended_at = None if kept.ended_at is None else max(kept.started_at, kept.ended_at)
-        return ProcessInfo(kept.id, kept.argv, kept.pty, state, kept.code, kept.started_at, ended_at)
+        # File times are coarse, and are those of the box's clock.
+        ended_at = None if report.ended_at is None else max(report.started_at, report.ended_at)
+        return ProcessInfo(report.id, report.argv, report.pty, state, report.code, report.started_at, ended_at)
 
     async def _runs(self) -> bool:
         try:
@@ -346,7 +346,7 @@ class KeptProcess(Process):
         try:
             return number_in(await self._guest.ask({"op": "wait", "id": self.id}, seconds=None), "code")
         except GuestRefused:
-            code = (await _read_kept(self._guest, self.id)).code
+            code = (await _read_report(self._guest, self.id)).code
             if code is None:
                 raise ProcessLost(
                     f"process {self.id} ended with its box: its exit code is unknown", hint="its output is kept"
@@ -400,7 +400,7 @@ class KeptProcess(Process):
 
     # --- what it is told ---
 
-    async def _tell(self, operation: str, **more: object) -> None:
+    async def _send_request(self, operation: str, **more: object) -> None:
         try:
             await self._guest.ask({"op": operation, "id": self.id, **more})
         except GuestRefused as refused:
@@ -409,7 +409,7 @@ class KeptProcess(Process):
     async def write(self, data: bytes) -> None:
         self._check_stdin()
         with await self._guest.call({"op": "stdin", "id": self.id}) as call:
-            with contextlib.suppress(BrokenPipeError, BoxUnreachable):  # its answer says why
+            with contextlib.suppress(BrokenPipeError, BoxUnreachable):  # the answer has the reason
                 await call.streams[0].write(data)
             call.streams[0].finish()
             try:
@@ -420,7 +420,7 @@ class KeptProcess(Process):
     async def close_stdin(self) -> None:
         self._check_stdin()
         with contextlib.suppress(BoxConflict):
-            await self._tell("close_stdin")
+            await self._send_request("close_stdin")
 
     def _check_stdin(self) -> None:
         if not self._has_stdin:
@@ -430,8 +430,8 @@ class KeptProcess(Process):
         if not 0 <= number <= 64:
             raise InvalidSpec(f"there is no signal {number}")
         with contextlib.suppress(BoxConflict):
-            await self._tell("signal", number=number)
+            await self._send_request("signal", number=number)
 
     async def resize(self, rows: int, columns: int) -> None:
         check_terminal(rows, columns)
-        await self._tell("resize", rows=rows, columns=columns)
+        await self._send_request("resize", rows=rows, columns=columns)

@@ -12,7 +12,7 @@ from typing import Final
 
 _PIECE: Final = 1 << 18
 _TURNS: Final = 8
-"""Reads between two turns of the event loop, where there is always something to read."""
+"""Reads before other tasks run, if there is always something to read."""
 
 
 class Transport(ABC):
@@ -24,26 +24,26 @@ class Transport(ABC):
 
     @abstractmethod
     async def read(self) -> bytes:
-        """Some bytes, a quarter of a megabyte at most; empty at the end."""
+        """Returns some bytes, at most a quarter of a megabyte; none at the end."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """All of it; returns when there is room for more."""
+        """Write everything. Returns when there is room for more."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Hang up: a `read` that waits ends. Closing twice is fine."""
+        """Close the connection, which ends a pending `read`. Closing twice has no effect."""
 
 
 Dial = Callable[[], Awaitable[Transport]]
-"""Starts a bridge in the box and gives the connection to it. Raises `BoxStopped`, `BoxGone` or `BoxUnreachable`.
+"""Starts a bridge in the box and returns the connection to it. Raises `BoxStopped`, `BoxGone` or `BoxUnreachable`.
 
-Called again whenever the last connection was lost and somebody wants something of the box.
+Called again whenever the last connection was lost and a caller needs the box.
 """
 
 
 class PipeTransport(Transport):
-    """Two descriptors, which it takes: one to read from, one to write to."""
+    """Takes over two descriptors: one to read from, one to write to."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._reading = reading

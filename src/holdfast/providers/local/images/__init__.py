@@ -1,4 +1,4 @@
-"""Images of local boxes: archives in, layers on disk, and what a box needs to begin with one."""
+"""Images of local boxes: imports archives, stores their layers, and provides what a box with an image starts with."""
 
 from holdfast.providers.local.images.store import LocalImages
 

@@ -1,7 +1,7 @@
-"""What an archive of an image holds: a root filesystem as it is, an OCI layout, or what `docker save` writes.
+"""Reads an archive of an image: a root filesystem, an OCI layout, or the output of `docker save`.
 
-Blocks, and reads a stream once. A root filesystem is unpacked as it comes. The parts of the other two come in any
-order: they are put aside on disk, and nothing in them is believed that does not agree with its digest.
+Blocks, and reads a stream once. A root filesystem is unpacked as it arrives. The parts of the other two come in any
+order: they are stored on disk, and each must match its digest.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Layer:
     digest: str
     """Of its tar stream, uncompressed."""
     made: Path | None
-    """Where it was unpacked. None where it was not: there is such a layer already, or it is one of this image."""
+    """Where it was unpacked. None if the same layer exists already, or occurs twice in this image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
     layers: tuple[Layer, ...]
-    """The lowest first."""
+    """Lowest first."""
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
     user: str | None = None
@@ -58,12 +58,12 @@ class Contents:
 
 
 def layer_name(digest: str) -> str:
-    """What the folder of a layer is called."""
+    """Returns the name of a layer's folder."""
     return digest.replace(":", "-")
 
 
 class Importing:
-    """One import. Layers that it unpacked are removed when `stack` is left, unless they were renamed."""
+    """One import. Layers that it unpacked are removed when `stack` exits, unless they were renamed."""
 
     def __init__(self, data_dir: DataDir, source: Source, stack: ExitStack, limits: ArchiveLimits) -> None:
         self._data_dir = data_dir
@@ -99,7 +99,7 @@ class Importing:
 
     @property
     def _longest(self) -> int:
-        """Of a tar stream: its files, and a few blocks for each entry."""
+        """Returns the most bytes of a tar stream: its files, and a few blocks for each entry."""
         return self._limits.unpacked + self._limits.entries * 4096
 
     # --- layouts ---
@@ -122,20 +122,20 @@ class Importing:
 
     def _layered(self, config: Any, blobs: list[Path]) -> Contents:
         if not isinstance(config, dict):
-            raise HostileArchive("the configuration of the image is none")
+            raise HostileArchive("the configuration of the image is invalid")
         _check_platform(config)
         rootfs = config.get("rootfs")
-        told = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None, "diff_ids")
-        if len(told) != len(blobs):
-            raise HostileArchive(f"the image says that it has {len(told)} layers, and has {len(blobs)}")
+        diff_ids = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None, "diff_ids")
+        if len(diff_ids) != len(blobs):
+            raise HostileArchive(f"the image declares {len(diff_ids)} layers, but has {len(blobs)}")
         if not blobs or len(blobs) > self._limits.layers:
             raise HostileArchive(f"an image of {len(blobs)} layers: at least 1, at most {self._limits.layers}")
         made: dict[str, Layer] = {}
-        for blob, digest in zip(blobs, told, strict=True):
+        for blob, digest in zip(blobs, diff_ids, strict=True):
             if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
                 raise HostileArchive("a layer of the image has no digest")
             layer = self._layer(blob, digest, known=digest in made)
-            # One that comes twice covers all that it was below.
+            # A layer that occurs twice covers everything between.
             made[digest] = made.pop(digest, layer)
         inner = config.get("config")
         return _configured(tuple(made.values()), inner if isinstance(inner, dict) else {})
@@ -143,7 +143,7 @@ class Importing:
     def _layer(self, blob: Path, digest: str, *, known: bool) -> Layer:
         with blob.open("rb") as file:
             stream = Measured(decompressed(file, self._limits), self._longest)
-            # One that is here is read all the same: who names a digest must show that they have what it is of.
+            # An existing layer is read all the same: an importer must have the content, not only know its digest.
             if known or (self._data_dir.layers / layer_name(digest) / "files").is_dir():
                 while stream.read(_PIECE):
                     pass
@@ -153,12 +153,12 @@ class Importing:
                 reader = tar.Reader(stream.read, self._budget)
                 unpack_layer(reader, reader, made / "files", self._data_dir, self._limits)
         if stream.digest != digest:
-            raise HostileArchive(f"a layer is {stream.digest}, and the image says {digest}")
+            raise HostileArchive(f"a layer has digest {stream.digest}, but the image declares {digest}")
         return Layer(digest, made)
 
 
 class _Parts:
-    """The files of a layout, by name, put aside under numbers."""
+    """The files of a layout by name, stored on disk under numbers."""
 
     def __init__(self, folder: Path, limits: ArchiveLimits, budget: tar.Budget) -> None:
         self._folder = folder
@@ -206,7 +206,8 @@ class _Parts:
         return found
 
     def _resolved(self, name: str) -> Path | None:
-        """By names alone: `docker save` once wrote links between layers. They are never followed on disk."""
+        """Resolves links by name only: old versions of `docker save` wrote links between layers. They are never
+        followed on disk."""
         try:
             encoded = name.encode()
         except UnicodeEncodeError:
@@ -232,14 +233,16 @@ class _Parts:
             raise HostileArchive(f"{tar.show(name.encode())} is no JSON") from None
 
     def blob(self, descriptor: Any) -> Path:
-        """What a descriptor describes, which has the size and the digest that it says."""
+        """Returns the file for a descriptor. Its size and digest match."""
         digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise HostileArchive("the archive describes a part without a digest of sha256")
         path = self.path(f"blobs/sha256/{digest.removeprefix('sha256:')}")
         size = path.stat().st_size
         if descriptor.get("size") != size:
-            raise HostileArchive(f"{digest} is {size} bytes long, and its descriptor says {descriptor.get('size')!r}")
+            raise HostileArchive(
+                f"{digest} is {size} bytes long, but its descriptor declares {descriptor.get('size')!r}"
+            )
         if _digest_of(path) != digest:
             raise HostileArchive(f"the content of {digest} has another digest")
         return path
@@ -255,7 +258,7 @@ def _digest_of(path: Path) -> str:
 
 
 def _choose(parts: _Parts, index: Any, depth: int) -> dict[str, Any]:
-    """The manifest of the image for this machine."""
+    """Returns the manifest of the image for this machine."""
     if depth > _DEEPEST_INDEX:
         raise HostileArchive("indexes in indexes without end")
     found = [each for each in _list(index.get("manifests") if isinstance(index, dict) else None, "manifests")
@@ -267,7 +270,7 @@ def _choose(parts: _Parts, index: Any, depth: int) -> dict[str, Any]:
         )
     document = parts.described(found[0])
     if not isinstance(document, dict):
-        raise HostileArchive("a manifest that is none")
+        raise HostileArchive("an invalid manifest")
     return _choose(parts, document, depth + 1) if "manifests" in document else document
 
 
@@ -299,10 +302,10 @@ def _saved_by_docker(parts: _Parts) -> tuple[Any, list[Path]]:
         )
     name, layers = saved[0].get("Config"), _list(saved[0].get("Layers"), "Layers")
     if not isinstance(name, str) or not all(isinstance(each, str) for each in layers):
-        raise HostileArchive("manifest.json does not say where the image is")
-    told = re.search(r"[0-9a-f]{64}", name)
-    if told is not None and _digest_of(parts.path(name)) != f"sha256:{told[0]}":
-        raise HostileArchive("the configuration of the image has another digest than its name says")
+        raise HostileArchive("manifest.json does not name the image")
+    digest = re.search(r"[0-9a-f]{64}", name)
+    if digest is not None and _digest_of(parts.path(name)) != f"sha256:{digest[0]}":
+        raise HostileArchive("the configuration of the image does not have the digest in its name")
     return parts.document(name), [parts.path(each) for each in layers]
 
 
@@ -312,14 +315,14 @@ def _list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _configured(layers: tuple[Layer, ...], told: dict[str, Any]) -> Contents:
-    """What of an image's configuration makes sense; the rest is let go, since a box can do without."""
+def _configured(layers: tuple[Layer, ...], config: dict[str, Any]) -> Contents:
+    """Keeps the valid parts of an image's configuration and ignores the rest, which a box does not need."""
     env: dict[str, str] = {}
-    for each in told.get("Env") or () if isinstance(told.get("Env"), list | None) else ():
+    for each in config.get("Env") or () if isinstance(config.get("Env"), list | None) else ():
         name, equals, value = each.partition("=") if isinstance(each, str) else ("", "", "")
         if equals and _VARIABLE.fullmatch(name) and "\0" not in value and len(value) <= 65536 and len(env) < 1024:
             env[name] = value
-    workdir, user, labels = told.get("WorkingDir"), told.get("User"), told.get("Labels")
+    workdir, user, labels = config.get("WorkingDir"), config.get("User"), config.get("Labels")
     return Contents(
         layers,
         env,

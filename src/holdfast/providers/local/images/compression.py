@@ -1,7 +1,6 @@
-"""Compressed streams of strangers, read piece by piece: gzip, bzip2, xz, and zstd where something here speaks it.
+"""Reads untrusted compressed streams piece by piece: gzip, bzip2, xz, and zstd if a module for it is available.
 
-What comes out is never more at once than was asked for, and no more in all than a bound on how much smaller honest data
-gets.
+Never returns more at once than requested, and no more in total than honest data could decompress to.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _ZSTD_MODULES: Final = ("compression.zstd", "backports.zstd")
 
 class Source(Protocol):
     def read(self, size: int, /) -> bytes:
-        """At most that many bytes; none at the end."""
+        """Returns at most this many bytes; none at the end."""
 
 
 class _Decompressor(Protocol):
-    """As those of bz2 and lzma."""
+    """The interface of those in bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -40,7 +39,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """zlib's, in the form of the others."""
+    """Adapts zlib to that interface."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -62,7 +61,7 @@ class _Gzip:
 
 
 class Plain:
-    """A stream of which some bytes were read ahead, to see what it is."""
+    """A stream of which some bytes were read ahead, to detect its format."""
 
     def __init__(self, source: Source, ahead: bytes = b"") -> None:
         self._source = source
@@ -76,7 +75,7 @@ class Plain:
 
 
 class Measured:
-    """A stream that is hashed and counted as it is read, and ends where it grows beyond a limit."""
+    """A stream that is hashed and counted as it is read, and fails beyond a limit."""
 
     def __init__(self, source: Source, limit: int) -> None:
         self._source = source
@@ -98,7 +97,7 @@ class Measured:
 
 
 class Decompressed:
-    """The stream that a compressed one holds. Several one after the other are one, as their programs have it."""
+    """The content of a compressed stream. Concatenated streams are one, as in the usual programs."""
 
     def __init__(self, source: Source, name: str, limits: ArchiveLimits) -> None:
         self._source = source
@@ -107,7 +106,7 @@ class Decompressed:
         self._inner = _decompressor(name, limits)
         self._pending = b""
         self._taken = 0
-        self._given = 0
+        self._output = 0
         self._ended = False
 
     def read(self, size: int, /) -> bytes:
@@ -120,14 +119,14 @@ class Decompressed:
             if self._inner.needs_input:
                 data, self._pending = self._pending or self._take(), b""
                 if not data:
-                    raise BadArchive(f"the {self._name} stream is cut short")
+                    raise BadArchive(f"the {self._name} stream is truncated")
             try:
                 piece = self._inner.decompress(data, size)
             except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
                 raise BadArchive(f"the {self._name} stream cannot be read: {error}") from None
             except MemoryError:
                 raise HostileArchive(f"the {self._name} stream asks for more memory than there is for it") from None
-            except Exception as error:  # each of the zstd modules has an error of its own
+            except Exception as error:  # each zstd module has its own error
                 raise BadArchive(f"the {self._name} stream cannot be read: {error}") from None
             if piece:
                 self._count(len(piece))
@@ -135,7 +134,7 @@ class Decompressed:
         return b""
 
     def _begin_next(self) -> bool:
-        """Go on with what follows the end of one stream: another, or zeros that fill a tape up."""
+        """Continue after the end of one stream: with another, or with padding."""
         rest = self._inner.unused_data or self._take()
         while rest and not rest.strip(b"\0"):
             rest = self._take()
@@ -152,13 +151,13 @@ class Decompressed:
         return data
 
     def _count(self, count: int) -> None:
-        self._given += count
-        if self._given > self._limits.unsuspicious and self._given > self._limits.ratio * self._taken:
+        self._output += count
+        if self._output > self._limits.unsuspicious and self._output > self._limits.ratio * self._taken:
             raise HostileArchive(f"the {self._name} stream becomes more than {self._limits.ratio} times as long")
 
 
 def decompressed(source: Source, limits: ArchiveLimits) -> Source:
-    """The stream itself where it is not compressed, else what it holds. One compression is looked through, not two."""
+    """Returns the stream itself if it is not compressed, else its content. Only one level is decompressed."""
     head = b""
     while len(head) < _LONGEST_MAGIC and (more := source.read(_LONGEST_MAGIC - len(head))):
         head += more

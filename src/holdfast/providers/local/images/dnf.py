@@ -1,7 +1,7 @@
-"""What dnf is told in a box: to leave out the capabilities of files.
+"""Configures dnf in a box to leave out the capabilities of files.
 
-Some packages (httpd, iputils) give them to their programs. Nobody in a box may, and one that is refused makes rpm give
-up the whole package. The setting has its place in dnf's one configuration file alone, so that of the image is amended.
+Some packages (httpd, iputils) set these on their programs. No process in a box may, and rpm gives up the whole package
+when it is refused. The setting is possible only in dnf's one configuration file, so that of the image is amended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FLAGS: Final = re.compile(r"^(tsflags[ \t]*[=:][ \t]*)([^\n]*)", re.M)
 
 
 def amended(text: str) -> str | None:
-    """The configuration with the flag beside those that it has. None where it is among them."""
+    """Returns the configuration with the flag added, or None if it has the flag."""
     head = _MAIN.search(text)
     if head is None:
         return f"[main]\ntsflags={_FLAG}\n{text}"

@@ -1,4 +1,4 @@
-"""What an overlay of layers shows at a place, read on the host without mounting it and without following a link."""
+"""Reads what an overlay of layers shows at a path, on the host, without mounting it and without following links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST: Final = 1 << 20
 
 
 def kind_at(layers: Sequence[Path], path: str) -> int | None:
-    """The mode of what is at a path, be it a link. None where nothing is. Layers come with the lowest first."""
+    """Returns the mode of what is at a path, even a link, or None. Layers are ordered lowest first."""
     found = _find(layers, path)
     if found is None:
         return None
@@ -26,7 +26,7 @@ def kind_at(layers: Sequence[Path], path: str) -> int | None:
 
 
 def read_at(layers: Sequence[Path], path: str) -> bytes | None:
-    """The content of a small file, or None where there is no such file."""
+    """Returns the content of a small file, or None if there is no such file."""
     found = _find(layers, path)
     if found is None:
         return None
@@ -46,7 +46,7 @@ def read_at(layers: Sequence[Path], path: str) -> bytes | None:
 
 
 def _find(layers: Sequence[Path], path: str) -> tuple[int, int] | None:
-    """The open folder that has it, and its mode."""
+    """Returns the open folder that contains it, and its mode."""
     parts = path.strip("/").split("/")
     for layer in reversed(layers):
         try:
@@ -59,7 +59,7 @@ def _find(layers: Sequence[Path], path: str) -> tuple[int, int] | None:
                 mode = os.lstat(part, dir_fd=at).st_mode
             except OSError:
                 break
-            if stat.S_ISCHR(mode):  # marks a deletion: there are no devices in a layer
+            if stat.S_ISCHR(mode):  # marks a deletion: a layer has no devices
                 os.close(at)
                 return None
             if number == len(parts):

@@ -1,7 +1,7 @@
 """The images of local boxes on disk: a document for each name, and layers that images, boxes and snapshots share.
 
-Layers of archives are named by the digest of their content. Nothing refers to a layer before it is whole: what is cut
-short leaves a hidden folder, which the next sweep removes.
+Layers of archives are named by the digest of their content. Nothing refers to a layer before it is complete. An
+interrupted import leaves a hidden folder, which the next sweep removes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from holdfast.providers.local.runtime import make_layer
 from holdfast.providers.pipes import Pipe, on_own_thread
 
 MOST_LAYERS: Final = 12
-"""Of one image. A mount takes only so many, and a box adds its own: more are merged."""
+"""Layers of one image. A mount takes a limited number, and a box adds its own, so more are merged."""
 _PLACES: Final = ("proc", "dev", "run", "sys", "etc", ".holdfast", ".python")
-"""Where a box has something of its own: a link there would lead its start astray."""
+"""Where a box mounts its own files: a link there would redirect a mount."""
 _BY_DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
 
 
@@ -55,7 +55,7 @@ class LocalImages(ImageStore):
     def __init__(
         self, data_dir: DataDir, collect: Callable[[], Awaitable[int]], limits: ArchiveLimits | None = None
     ) -> None:
-        """`collect` removes layers that nothing refers to any more."""
+        """`collect` removes layers that nothing refers to."""
         self._data_dir = data_dir
         self._collect = collect
         self._limits = limits or ArchiveLimits()
@@ -88,7 +88,7 @@ class LocalImages(ImageStore):
 
         taking = on_own_thread(take)
         try:
-            with contextlib.suppress(BrokenPipeError):  # it refused: it says why
+            with contextlib.suppress(BrokenPipeError):  # the import refused it: awaiting it raises the reason
                 async for piece in archive:
                     await pipe.write(piece)
             pipe.close()
@@ -96,7 +96,7 @@ class LocalImages(ImageStore):
         finally:
             pipe.close()
             await asyncio.gather(taking, return_exceptions=True)
-        await self._collect()  # what the name stood for before
+        await self._collect()  # removes what the name referred to before
         return image
 
     async def from_snapshot(
@@ -118,12 +118,12 @@ def _path(data_dir: DataDir, name: str) -> Path:
 
 
 def _documents(data_dir: DataDir) -> list[dict[str, Any]]:
-    """By name."""
+    """Returns all documents, ordered by name."""
     return sorted(image_documents(data_dir), key=lambda document: str(document.get("name")))
 
 
 def find(data_dir: DataDir, name: str) -> dict[str, Any]:
-    """By name or digest. Raises `ImageNotFound`."""
+    """Finds an image by name or digest. Raises `ImageNotFound`."""
     if _BY_DIGEST.fullmatch(name):
         start = name.removeprefix("sha256:")
         found = {each["digest"]: each for each in _documents(data_dir) if each["digest"][7:].startswith(start)}
@@ -159,7 +159,7 @@ def _image(document: Mapping[str, Any]) -> Image:
 def import_archive(
     data_dir: DataDir, name: str, source: Any, limits: ArchiveLimits, pulled: str | None = None
 ) -> Image:
-    """Read an archive to its end, and name what it holds. Blocks."""
+    """Read an archive to its end, and store its image under a name. Blocks."""
     with ExitStack() as stack:
         try:
             contents = Importing(data_dir, source, stack, limits).contents()
@@ -169,7 +169,7 @@ def import_archive(
                 for layer in contents.layers
             ]
             _check_places(folders)
-            resolve_user(folders, contents.user)  # before anything is kept
+            resolve_user(folders, contents.user)  # before anything is stored
             with data_dir.layers_kept():
                 layers = _keep(data_dir, contents.layers, stack)
                 return _name(data_dir, name, (IMAGE_BASE, *layers), contents, pulled)
@@ -180,11 +180,11 @@ def import_archive(
 
 
 def _keep(data_dir: DataDir, layers: Sequence[Layer], stack: ExitStack) -> tuple[str, ...]:
-    """Put layers in their places; says their names. Whoever calls this keeps layers from being removed."""
+    """Move layers into place. Returns their names. The caller keeps layers from removal."""
     for layer in layers:
         place = data_dir.layers / layer_name(layer.digest)
         if layer.made is not None and not place.exists():
-            with contextlib.suppress(OSError):  # another import was quicker: it is the same
+            with contextlib.suppress(OSError):  # another import was faster: the layer is the same
                 layer.made.rename(place)
         if not (place / "files").is_dir():
             raise FileProblem(f"layer {layer.digest} was removed meanwhile", hint="import the image again")
@@ -235,7 +235,7 @@ def _workdir(config: ImageConfig) -> str | None:
 def _name(
     data_dir: DataDir, name: str, layers: tuple[str, ...], contents: Contents, pulled: str | None = None
 ) -> Image:
-    """Whoever calls this keeps layers from being removed."""
+    """The caller keeps layers from removal."""
     folders = [data_dir.layers / layer / "files" for layer in layers]
     uid, gid, home = resolve_user(folders, contents.user)
     config = {"env": contents.env, "workdir": contents.workdir, "user": contents.user}
@@ -268,7 +268,7 @@ def _check_places(folders: Sequence[Path]) -> None:
 
 
 def resolve_user(folders: Sequence[Path], user: str | None) -> tuple[int, int, str]:
-    """Numbers and home of whom an image names. Raises `HostileArchive` for one that is not there."""
+    """Returns the ids and the home of the user that an image names. Raises `HostileArchive` if it does not exist."""
     named, _, group = (user or "").partition(":")
     if named in ("", "0", "root"):
         return 0, 0, "/root"
@@ -293,7 +293,8 @@ def resolve_user(folders: Sequence[Path], user: str | None) -> tuple[int, int, s
 
 
 def beginning(data_dir: DataDir, name: str) -> tuple[tuple[str, ...], BoxImage]:
-    """The layers of a box of an image, and what it keeps of it. Whoever calls this keeps layers from being removed."""
+    """Returns the layers of a box with an image, and what the box stores about it. The caller keeps layers from
+    removal."""
     document = find(data_dir, name)
     layers = list(document["layers"])
     folders = [data_dir.layers / layer / "files" for layer in layers]
@@ -321,7 +322,7 @@ def beginning(data_dir: DataDir, name: str) -> tuple[tuple[str, ...], BoxImage]:
 
 
 def _dnf_layer(data_dir: DataDir, folders: Sequence[Path]) -> list[str]:
-    """On top of an image with dnf, one for all that have the same configuration."""
+    """Returns the layer on top of an image with dnf. Images with the same configuration share it."""
     found = overlay.read_at(folders, dnf.CONFIGURATION)
     text = None if found is None else dnf.amended(found.decode("utf-8", "surrogateescape"))
     if text is None:

@@ -1,8 +1,8 @@
-"""One layer of an image out of a tar stream into a folder, in the form in which an overlay takes it.
+"""Unpacks one layer of an image from a tar stream into a folder, in the form that an overlay expects.
 
-Every place is walked one component at a time from the folder, never through a link, so nothing that the archive puts
-there can lead a later entry outside; layers below are not there at all. What marks a deletion in an archive (`.wh.`)
-becomes what marks one in an overlay that an ordinary user may mount.
+Every path is walked one component at a time from the folder, never through a link, so no entry can redirect a later one
+outside. Lower layers are not present. An archive's marks for deletions (`.wh.`) become the marks of an overlay that an
+ordinary user may mount.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPAQUE: Final = "user.overlay.opaque"
 _WHITEOUT: Final = b".wh."
 _OPAQUE_MARK: Final = b".wh..wh..opq"
 _OWN_DEVICES: Final = (b"dev", b"run")
-"""A box has these of its own, whatever its image holds there."""
+"""A box has its own, whatever its image contains there."""
 _ATTRIBUTE: Final = b"SCHILY.xattr."
 _ROOM_EVERY: Final = 64 << 20
 
@@ -33,12 +33,12 @@ _ROOM_EVERY: Final = 64 << 20
 def unpack_layer(
     reader: tar.Reader, entries: Iterable[tar.Entry], folder: Path, data_dir: DataDir, limits: ArchiveLimits
 ) -> None:
-    """What a reader gives, into a new folder. Raises `HostileArchive`, `BadArchive`, `NoSpace`, and what reading does.
+    """Unpack a tar stream into a new folder. Raises `HostileArchive`, `BadArchive`, `NoSpace`, and errors of reading.
 
-    What is there then is the caller's to remove.
+    After a failure the caller removes the folder.
 
-    Everything becomes the box user's own, who can always read and write it: there is one user in a box. Setuid and
-    setgid bits are dropped. Devices and pipes are left out below /dev and /run, and refused elsewhere.
+    The box user owns everything and can always read and write it, because a box has one user. Setuid and setgid bits
+    are dropped. Devices and pipes are left out below /dev and /run, and refused elsewhere.
     """
     data_dir.make_folder(folder)
     root = os.open(folder, OPEN_FOLDER)
@@ -67,7 +67,7 @@ class _Unpacking:
         self._owner = (data_dir.uid, data_dir.gid) if os.geteuid() == 0 else None
         self._walker = Walker(root, self._open_or_make)
         self._folders: dict[tuple[bytes, ...], _Folder] = {}
-        """With what they get in the end: until then they must be writable."""
+        """With their final modes and times: until the end they must be writable."""
         self._written = _ROOM_EVERY
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class _Unpacking:
             return
         name = entry.parts[-1]
         if any(part.startswith(_WHITEOUT) for part in entry.parts[:-1]):
-            raise HostileArchive(f"{entry.shown}: a way through a mark of deletion")
+            raise HostileArchive(f"{entry.shown}: a path through a deleted folder")
         parent = self._walker.to(entry.parts[:-1])
         if name.startswith(_WHITEOUT):
             self._mark(parent, entry, name)
@@ -120,7 +120,7 @@ class _Unpacking:
         if gone in (b"", b".", b"..") or gone.startswith(_WHITEOUT):
             raise HostileArchive(f"{entry.shown}: a mark of deletion of no name")
         there = _kind_of(parent, gone)
-        # It is about layers below: what this layer puts there stays.
+        # It concerns lower layers: what this layer puts there stays.
         if there is None:
             os.mknod(gone, stat.S_IFCHR | 0o600, 0, dir_fd=parent)
             self._give(parent, gone)
@@ -151,7 +151,7 @@ class _Unpacking:
         return folder
 
     def _replace_by_folder(self, parent: int, parts: tuple[bytes, ...]) -> int:
-        """A folder where this layer had marked a deletion hides what is below; one where it had a file is a lie."""
+        """A folder where this layer had marked a deletion hides lower layers. One where it had a file is an error."""
         about = os.lstat(parts[-1], dir_fd=parent)
         if not (stat.S_ISCHR(about.st_mode) and about.st_rdev == 0):
             raise HostileArchive(f"{tar.show(b'/'.join(parts))}: a folder where there is a file")
@@ -201,7 +201,7 @@ class _Unpacking:
             os.close(source)
 
     def _clear(self, parent: int, name: bytes) -> None:
-        """Make room: what is there loses this name and keeps its content, whoever else may have it."""
+        """Remove this name. The content stays if it has other names."""
         there = _kind_of(parent, name)
         if there is None:
             return
@@ -214,7 +214,7 @@ class _Unpacking:
             os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
 
     def _attributes(self, entry: tar.Entry) -> dict[bytes, bytes]:
-        """Those that a file of ours may have: its user's own, and none by which an overlay would be led astray."""
+        """Returns the attributes that a file may have: those of the user, except those that an overlay interprets."""
         found = {name[len(_ATTRIBUTE) :]: value for name, value in entry.records.items() if name.startswith(_ATTRIBUTE)}
         kept = {
             name: value
@@ -228,7 +228,7 @@ class _Unpacking:
         return kept
 
     def finish(self) -> None:
-        """Give folders their modes and times, the deepest first."""
+        """Set the modes and times of folders, deepest first."""
         self.close()
         for parts in sorted(self._folders, key=len, reverse=True):
             wanted = self._folders[parts]
@@ -244,7 +244,7 @@ class _Unpacking:
 
 def _set_attributes(descriptor: int, attributes: dict[bytes, bytes]) -> None:
     for name, value in attributes.items():
-        # Not every file system keeps them, and an image is of use without.
+        # Not every file system stores them, and an image works without.
         with contextlib.suppress(OSError):
             os.setxattr(descriptor, name, value)
 

@@ -1,7 +1,8 @@
-"""Tracks which guests are alive with process descriptors of the kernel, which does not wake a guest.
+"""Tracks which guests are alive by process descriptors, so that asking does not wake a guest.
 
-A connection would also tell, but wakes the guest each time. A live descriptor is proof that the guest is alive. Without
-one, or after its process has ended, another process may have started the box again, and only a connection tells.
+A connection to the guest would also tell, but it wakes the guest each time. A process descriptor proves that the guest
+is alive. Without one, or after that process has ended, only a connection can tell: another process may have started the
+box again.
 """
 
 from __future__ import annotations
@@ -16,31 +17,32 @@ from holdfast.providers.host.guest_client import has_ended, is_ending, is_guest,
 _MOST: Final = 1024
 
 
-class Pulses:
+class LiveGuests:
     """Owns a descriptor for each known guest until `forget` or `close`. Thread-safe."""
 
     def __init__(self) -> None:
         self._handles: dict[str, tuple[int, int]] = {}
-        """By box: a descriptor of its guest's process, and the process's number."""
-        self._lock = Lock()  # nobody may look at a descriptor that is closed meanwhile, and then another's
+        """By box: a process descriptor of its guest, and the process id."""
+        self._lock = Lock()  # a descriptor that another thread closes could be reused while it is examined
 
-    def beats(self, box: str) -> bool:
-        """Whether its guest is known to live now."""
+    def knows(self, box: str) -> bool:
+        """Whether the guest of this box is known to be alive. False means that only a connection can tell."""
         with self._lock:
             if box not in self._handles:
                 return False
             handle, pid = self._handles[box]
-            # In this order: while the process has not ended, its number is nobody else's.
+            # In this order: the process id cannot be reused before the process has ended.
             ending = is_ending(pid)
             if not has_ended(handle):
                 return not ending
             self._drop(box)
             return False
 
-    def take(self, box: str, connection: socket.socket) -> None:
-        """Know the guest at the other end of a connection, where the kernel tells.
+    def add(self, box: str, connection: socket.socket) -> None:
+        """Remember the guest at the other end of a connection, if the kernel identifies it.
 
-        While a box comes up it may be whoever starts the guest, and lives a little longer than it: nobody to know.
+        While a box starts, the other end may be the process that starts the guest. It outlives the guest a little, so
+        it is not remembered.
         """
         try:
             pid = peer_of(connection)
@@ -65,7 +67,7 @@ class Pulses:
             os.close(known[0])
 
     def close(self) -> None:
-        """Closing twice does nothing."""
+        """Closing twice has no effect."""
         with self._lock:
             for box in list(self._handles):
                 self._drop(box)
