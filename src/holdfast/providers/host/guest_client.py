@@ -16,6 +16,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Self
 
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
@@ -439,3 +440,66 @@ def get_descriptor(process: int, number: int) -> int:
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return descriptor  # the kernel has marked it to be closed on exec
+
+
+_MOST: Final = 1024
+
+
+class Pulses:
+    """Tracks which guests are alive with process descriptors of the kernel, which does not wake a guest.
+
+    A connection would also tell, but wakes the guest each time. A live descriptor is proof that the guest is alive.
+    Without one, or after its process has ended, another process may have started the box again, and only a connection
+    tells. Owns a descriptor for each known guest until `forget` or `close`. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[str, tuple[int, int]] = {}
+        """By box: a descriptor of its guest's process, and the process's number."""
+        self._lock = Lock()  # a descriptor that is closed meanwhile could be reused for another file
+
+    def beats(self, box: str) -> bool:
+        """Returns whether the guest of a box is known to be alive."""
+        with self._lock:
+            if box not in self._handles:
+                return False
+            handle, pid = self._handles[box]
+            # In this order: while the process has not ended, its number is nobody else's.
+            ending = is_ending(pid)
+            if not has_ended(handle):
+                return not ending
+            self._drop(box)
+            return False
+
+    def take(self, box: str, connection: socket.socket) -> None:
+        """Track the guest at the other end of a connection, if the kernel can name it.
+
+        While a box starts, the other end may be the process that starts the guest. It is not tracked.
+        """
+        try:
+            pid = peer_of(connection)
+            if not is_guest(pid):
+                return
+            handle = peer_handle(connection)
+        except OSError:
+            return
+        with self._lock:
+            self._drop(box)
+            while len(self._handles) >= _MOST:
+                self._drop(next(iter(self._handles)))
+            self._handles[box] = (handle, pid)
+
+    def forget(self, box: str) -> None:
+        with self._lock:
+            self._drop(box)
+
+    def _drop(self, box: str) -> None:
+        known = self._handles.pop(box, None)
+        if known is not None:
+            os.close(known[0])
+
+    def close(self) -> None:
+        """Closing twice does nothing."""
+        with self._lock:
+            for box in list(self._handles):
+                self._drop(box)

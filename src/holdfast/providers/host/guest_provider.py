@@ -61,8 +61,7 @@ from holdfast.providers.host.data_dir import (
     updated,
 )
 from holdfast.providers.host.disk_guard import NOTE
-from holdfast.providers.host.guest_client import PAUSED, GuestClient
-from holdfast.providers.host.guest_handles import Pulses
+from holdfast.providers.host.guest_client import PAUSED, GuestClient, Pulses
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.trash import Trash
 from holdfast.providers.pipes import Pipe, on_own_thread
