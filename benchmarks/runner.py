@@ -78,7 +78,7 @@ async def run(kind: str, rate: int, seconds: float) -> dict[str, Any]:
                 "url": api.url, "token": api.new_token(), "env": {}, "cwd": name, "state": f"{name}/state",
                 "argv": [sys.executable, "-I", "-S", "-c", _AGENT, kind, str(rate), str(seconds)],
             }  # fmt: skip
-            archive = runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])
+            archive = runner_archive.pack((), (("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__)),))
             process = await asyncio.create_subprocess_exec(
                 *runner_archive.boot_argv([sys.executable]), stdin=asyncio.subprocess.PIPE
             )

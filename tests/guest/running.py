@@ -24,7 +24,7 @@ def say(**record):
 
 
 def archive(more: Iterable[tuple[str, Path]] = ()) -> bytes:
-    return runner_archive.pack((), [("holdfast.harnesses.scripted.reader", READER), *more])
+    return runner_archive.pack((), (("holdfast.harnesses.scripted.reader", READER), *more))
 
 
 def alive(pid: int) -> bool:

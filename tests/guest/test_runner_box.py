@@ -249,7 +249,7 @@ def test_the_archive_holds_what_is_imported_and_no_more() -> None:
 
 @pytest.mark.parametrize("harness", [*names(), "acp"])
 def test_the_archive_of_a_harness_needs_nothing_else(harness: str, tmp_path: Path) -> None:
-    (tmp_path / "archive").write_bytes(runner_archive.pack([harness]))
+    (tmp_path / "archive").write_bytes(runner_archive.pack((harness,)))
     program = (
         f"import sys; sys.path.insert(0, '{tmp_path}/archive')\n"
         f"from holdfast.harnesses.{harness} import reader; reader.Reader()\n"

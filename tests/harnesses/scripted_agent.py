@@ -39,7 +39,7 @@ class Scripted(Harness):
     apis: ClassVar[tuple[Api, ...]] = tuple(Api)
 
     def archive(self) -> bytes:
-        return runner_archive.pack((), [("holdfast.harnesses.scripted.reader", _READER)])
+        return runner_archive.pack((), (("holdfast.harnesses.scripted.reader", _READER),))
 
     def files(self, task: Task) -> Mapping[str, bytes]:
         return {}

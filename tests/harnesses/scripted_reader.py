@@ -1,7 +1,7 @@
 """The reader of a scripted agent: a program that prints one JSON object a line, each saying which entry it is.
 
 For tests of the runner and of runs, where a real agent would be slower and less exact. Packed into the runner like any
-other: `runner_archive.pack((), [("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__))])`.
+other: `runner_archive.pack((), (("holdfast.harnesses.scripted.reader", Path(scripted_reader.__file__)),))`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from holdfast.api.errors.runs import NothingToResume, RunNotFound, RunOver, Thre
 from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.launch import steps as launch
-from holdfast.runs.launch.request import Options, Prompt
+from holdfast.runs.launch.plan import Options, Prompt
 from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds
 from holdfast.threads.run_events import MAX_WAITING, ThreadRuns
 

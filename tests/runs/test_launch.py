@@ -16,7 +16,7 @@ from holdfast.api.errors.boxes import BoxStopped, CreateFailed
 from holdfast.api.errors.runs import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.run_info import RunStatus, Stage
-from holdfast.runs.launch.request import Options, Prompt
+from holdfast.runs.launch.plan import Options, Prompt
 from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.threads.access.credentials import RunScope
 from holdfast.threads.rows import ThreadRow

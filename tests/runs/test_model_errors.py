@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.ids import now_ms
-from holdfast.runs.model_errors import ModelErrors
+from holdfast.runs.live_runs import ModelErrors
 from holdfast.runs.run_log import RunLog
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows

@@ -20,8 +20,7 @@ from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.ids import now_ms
 from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.runs.launch.plan import LaunchPlanner
-from holdfast.runs.launch.request import Options, Prompt
+from holdfast.runs.launch.plan import LaunchPlanner, Options, Prompt
 from holdfast.runs.launch.steps import Launch, Launcher
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.runs.transcript import SessionTranscript
+from holdfast.runs.launch.sessions import SessionTranscript
 
 
 def entry(ident: str, kind: str, **fields: Any) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def entry(ident: str, kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def heard(*entries: dict[str, Any], agent: str = "pi") -> list[str]:
-    taking = SessionTranscript(agent, but="r-now")
+    taking = SessionTranscript(agent, without="r-now")
     given = [one for each in entries for one in taking.take(each)]
     return [f"{one['payload']['type']} {one['payload'].get('text', '')}".strip() for one in given]
 

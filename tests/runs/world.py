@@ -23,10 +23,8 @@ from holdfast.api.runs import Launched
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
-from holdfast.harnesses.placement import Placed
-from holdfast.runs.launch.agents import ReportStep
-from holdfast.runs.launch.plan import LaunchPlanner
-from holdfast.runs.launch.request import Options, Prompt, with_life
+from holdfast.harnesses.placement import Placed, ReportStep
+from holdfast.runs.launch.plan import LaunchPlanner, Options, Prompt, with_life
 from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.runs.run_log import RunLog

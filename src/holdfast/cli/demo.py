@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import ensure_server, the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
-from holdfast.cli.server.start import ensure_server
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     LABEL_WIDTH,

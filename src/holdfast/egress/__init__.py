@@ -1,6 +1,5 @@
 """The egress of boxes: a proxy on the host that applies network policies and records its decisions."""
 
-from holdfast.egress.defaults import DefaultList, Source, git_hosts
 from holdfast.egress.environment_policies import EnvironmentPolicies, PolicyStore
 from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import (
@@ -13,6 +12,7 @@ from holdfast.egress.outbound import (
     SystemConnector,
     SystemResolver,
 )
+from holdfast.egress.policy import DefaultList, Source, git_hosts
 from holdfast.egress.private_networks import Private
 from holdfast.egress.proxy import EgressProxy, Policies
 from holdfast.egress.records import Decision, DecisionLog, DecisionPage, DecisionStore, Records

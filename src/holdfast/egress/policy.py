@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy, Rule
@@ -79,3 +79,37 @@ def allowance(policy: NetworkPolicy, environment: NetworkPolicy | None, defaults
         return Allowance(Network.ALLOW, tuple(defaults))
     rules = policy.rules()
     return Allowance(Network.ALLOW, (*rules, *defaults) if DEFAULT_LIST in policy.allow else rules)
+
+
+# --- the default list ---
+
+GIT_HOSTS: Final = (
+    "github.com", "*.github.com", "*.githubusercontent.com", "gitlab.com", "bitbucket.org", "codeberg.org",
+)  # fmt: skip
+"""Hosts of git repositories, reached by HTTPS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a rule comes from."""
+
+    rule: Rule
+    why: str
+    """The client that uses it: `pip`, `npm`, `apt`, `cargo`, `git` or `gateway`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultList:
+    """The default list of this machine. `registries` finds out which package registries it uses."""
+
+    sources: tuple[Source, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that make clients in a box use the registries of this machine. No secrets."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(dict.fromkeys(source.rule for source in self.sources))
+
+
+def git_hosts() -> DefaultList:
+    return DefaultList(tuple(Source(Rule.parse(host), "git") for host in GIT_HOSTS))

@@ -21,10 +21,9 @@ from holdfast.boxes.network_policy import GUEST_API_URL, Traffic
 from holdfast.egress.acceptor import Acceptor
 from holdfast.egress.box_egress import BoxEgress
 from holdfast.egress.connection import ProxyConnection
-from holdfast.egress.defaults import DefaultList
 from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
-from holdfast.egress.policy import allowance
+from holdfast.egress.policy import DefaultList, allowance
 from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
 from holdfast.egress.sockets import reset

@@ -27,7 +27,7 @@ import httpx
 
 from holdfast.api.box.network import Rule
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.egress.defaults import DefaultList, Source, git_hosts
+from holdfast.egress.policy import DefaultList, Source, git_hosts
 from holdfast.time_limit import time_limit
 
 _ASK_SECONDS: Final = 20.0

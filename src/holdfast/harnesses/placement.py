@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors.agents import CannotInstall
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, FileExists, FileProblem, WrongFileKind
 from holdfast.api.ids import new_id
 from holdfast.harnesses.harness import Harness
-from holdfast.harnesses.installation import Installed, OnProgress, Tools, processor
+from holdfast.harnesses.installation import Installed, OnProgress, Progress, Tools, processor
 from holdfast.harnesses.node import fits
 from holdfast.time_limit import time_limit
 
@@ -35,6 +36,59 @@ class Placed:
     """The folder. Empty for an agent that Holdfast does not install."""
     node: str
     version: str | None
+
+
+ReportStep = Callable[[str, int | None], Awaitable[object]]
+"""Called twice with the name of what is installed: at the start with None, and at the end with the milliseconds."""
+
+
+class Agents(Protocol):
+    def find(self, name: str) -> Harness:
+        """Returns an agent by its name. Raises `UnknownAgent`."""
+        ...
+
+    async def ensure(self, box: Box, harness: Harness, report: ReportStep) -> Placed:
+        """Make the agent available in the box. Reports what has to be installed first."""
+        ...
+
+
+class InstalledAgents:
+    """The agents of a registry, installed on this machine when a box first needs them."""
+
+    def __init__(self, tools: Tools, find: Callable[[str], Harness]) -> None:
+        self._tools = tools
+        self.find = find
+
+    async def ensure(self, box: Box, harness: Harness, report: ReportStep) -> Placed:
+        steps = _Steps()
+        reporting = asyncio.create_task(steps.report(report))
+        try:
+            return await ensure(box, harness, self._tools, on_progress=steps.take)
+        finally:
+            # Installations are on the thread before anything that follows from them.
+            steps.end()
+            await reporting
+
+
+class _Steps:
+    """The start and the end of each step of an installation."""
+
+    def __init__(self) -> None:
+        self._started: set[str] = set()
+        self._queue: asyncio.Queue[Progress | None] = asyncio.Queue()
+        """At most two items for each step, of which there are few."""
+
+    def take(self, progress: Progress) -> None:
+        if progress.done or progress.what not in self._started:
+            self._started.add(progress.what)
+            self._queue.put_nowait(progress)
+
+    def end(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def report(self, report: ReportStep) -> None:
+        while (progress := await self._queue.get()) is not None:
+            await report(progress.what, round(progress.seconds * 1000) if progress.done else None)
 
 
 async def ensure(box: Box, harness: Harness, tools: Tools, *, on_progress: OnProgress | None = None) -> Placed:

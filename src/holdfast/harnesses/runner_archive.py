@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,8 @@ def boot_argv(python: Sequence[str]) -> list[str]:
     return guest_archive.boot_argv(python, _RUNNER, _EARLY, _CLOSE)
 
 
-def pack(harnesses: Iterable[str], more: Iterable[tuple[str, Path]] = ()) -> bytes:
+@functools.cache
+def pack(harnesses: tuple[str, ...], more: tuple[tuple[str, Path], ...] = ()) -> bytes:
     """Returns the archive of a runner for these harnesses.
 
     `more` adds modules under the given names, for example a third-party reader as `holdfast.harnesses.mine.reader`.

@@ -1,14 +1,23 @@
-"""Live runs: which runner is in charge of which thread, and what runners and agents ask from inside their boxes."""
+"""Live runs: which runner is in charge of which thread, and the requests of runners and agents in boxes."""
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
+from typing import Final
+
+from holdfast.api.errors import Refused
 from holdfast.api.errors.runs import RunNotFound, RunOver
-from holdfast.runs.model_errors import ModelErrors
 from holdfast.runs.reconcile.probe import RunnerProbe
 from holdfast.runs.reconcile.rules import limit_error
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.projection import Projection
-from holdfast.threads.run_events import Run, heartbeat
+from holdfast.threads.run_events import Run, heartbeat, model_trouble
+
+_REMEMBERED: Final = 1_000
+_MAX_MESSAGE: Final = 500
+
+log = logging.getLogger(__name__)
 
 
 class LiveRuns:
@@ -29,7 +38,7 @@ class LiveRuns:
         self._known.pop(run, None)
 
     def forget_thread(self, thread: str) -> None:
-        """Its run may have ended: whether it did is on the thread."""
+        """Called when the thread's run may have ended. The thread says whether it did."""
         for run in [run for run, known in self._known.items() if known[0] == thread]:
             del self._known[run]
 
@@ -47,7 +56,7 @@ class LiveRuns:
         return next((limit_error(hit, thread) for hit in hits), None)
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
-        """Whether it is the thread's run now, in that epoch."""
+        """Returns whether this is the thread's run now, in that epoch."""
         if self._known.get(run) == (thread, epoch):
             return True
         return _is_in_charge((await self._log.runs(thread)).live, run, epoch)
@@ -64,9 +73,32 @@ class LiveRuns:
             thread = known[0]
         live = (await self._log.runs(thread)).live
         if live is None or not _is_in_charge(live, run, epoch):
-            raise RunOver(f"run {run} is over, or another runner's")
+            raise RunOver(f"run {run} has ended, or another runner has taken it over")
         return thread, live
 
 
 def _is_in_charge(live: Run | None, run: str, epoch: int) -> bool:
     return live is not None and live.is_ours and live.run == run and live.epoch == epoch
+
+
+class ModelErrors:
+    """Reports errors of models on the thread, because many agents say only that they retry.
+
+    Remembers the last error of each run: a retry usually meets the same one.
+    """
+
+    def __init__(self, run_log: RunLog) -> None:
+        self._log = run_log
+        self._reported: OrderedDict[str, str] = OrderedDict()
+
+    async def report(self, thread: str, run: str, message: str) -> None:
+        """Write the error on the thread, unless it is the same as the last one."""
+        if self._reported.get(run) == message:
+            return
+        self._reported[run] = message
+        while len(self._reported) > _REMEMBERED:
+            self._reported.popitem(last=False)
+        try:
+            await self._log.append(thread, self._log.entry(model_trouble(run=run, message=message[:_MAX_MESSAGE])))
+        except Refused as error:  # the agent still gets its answer
+            log.warning("cannot write an error of a model on thread %s: %s", thread, error)

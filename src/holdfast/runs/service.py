@@ -22,8 +22,16 @@ from holdfast.runs.cancellation import Cancellation
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import thread_busy
 from holdfast.runs.launch.launches import GO_ON, Launches
-from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner
-from holdfast.runs.launch.request import Options, Prompt, check_prompt, check_workspace, next_options, spec_of
+from holdfast.runs.launch.plan import (
+    LaunchPlan,
+    LaunchPlanner,
+    Options,
+    Prompt,
+    check_prompt,
+    check_workspace,
+    next_options,
+    spec_of,
+)
 from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.probe import RunnerProbe

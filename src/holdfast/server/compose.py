@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import holdfast
 from holdfast.api.ids import now_ms
 from holdfast.client.local_server import RunningServer
-from holdfast.harnesses.registry import entry_prefixes
+from holdfast.harnesses import registry
 from holdfast.server import logs
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
-    from holdfast.harnesses.harness import Harness
     from holdfast.server.egress import Outside
     from holdfast.server.wire.port_relay import PortRelay
 
@@ -133,15 +132,9 @@ def serve(
                     functools.partial(open_providers, settings),
                     functools.partial(make_outside, settings),
                     clocks or Clocks(),
-                    find_agent or _find_agent,
+                    find_agent or registry.find,
                 )
             )
-
-
-def _find_agent(name: str) -> Harness:
-    from holdfast.harnesses.registry import find
-
-    return find(name)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -194,7 +187,7 @@ async def _serve(
         )
         await subscriptions.start()
         stack.push_async_callback(subscriptions.close)
-        authority = Authority(seals, frozenset(entry_prefixes()))
+        authority = Authority(seals, frozenset(registry.entry_prefixes()))
         surface = StreamSurface(store, authority, long_poll_timeout=settings.long_poll_timeout)
         tails = Tails(store, cycle_seconds=settings.tail_cycle)
         origins = OriginPolicy(open_server=not settings.auth)

@@ -184,7 +184,7 @@ async def open_runs(
     opened = await boxes.get()
     await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
     from holdfast.harnesses.installation import Tools
-    from holdfast.runs.launch.agents import InstalledAgents
+    from holdfast.harnesses.placement import InstalledAgents
     from holdfast.runs.launch.plan import LaunchPlanner
     from holdfast.runs.launch.steps import Launcher
     from holdfast.runs.reconcile.rules import Thresholds

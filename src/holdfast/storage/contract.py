@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
     from holdfast.egress.environment_policies import PolicyStore
-    from holdfast.egress.models.store import ModelStore
+    from holdfast.egress.models.model import ModelStore
     from holdfast.egress.records import DecisionStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.api.errors import Unavailable
 from holdfast.egress.environment_policies import PolicyStore
-from holdfast.egress.models.store import ModelStore
+from holdfast.egress.models.model import ModelStore
 from holdfast.egress.records import DecisionStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database

@@ -41,6 +41,7 @@ json_values = st.recursive(
         (b'"text"', [b'"text"']),
         (b"null", [b"null"]),
         (b"[]", []),
+        (b"[ \n]", []),
         (b'["a,b","]"]', [b'"a,b"', b'"]"']),
     ],
 )

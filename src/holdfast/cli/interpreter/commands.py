@@ -85,7 +85,7 @@ def run(
     holdfast interpreter run -c 'import sys; sys.version'
     holdfast interpreter run analysis.py --template data --keep
     """
-    from holdfast.cli.server.start import ensure_server
+    from holdfast.cli.discovery import ensure_server
 
     if file is not None and code is not None:
         raise CommandError("there are two pieces of code", next_step="give a FILE or --code", exit=Exit.USAGE)
@@ -318,7 +318,7 @@ def smoke(
     holdfast interpreter smoke --repo . --json
     """
     leave_out_what_httpx_brings()
-    from holdfast.cli.server.start import ensure_server
+    from holdfast.cli.discovery import ensure_server
 
     ensure_server(where)
     box = describe_box(

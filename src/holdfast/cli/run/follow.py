@@ -264,7 +264,7 @@ async def show_history(client: Client, thread: str, shown: Shown) -> str | None:
 async def page_link(client: Client, thread: str) -> str:
     """The address of the thread's page. On a terminal it has a key, where the server asks for one, in the part of an
     address that is never sent. In a pipe or a file, where it would stay, it has none."""
-    from holdfast.client import HoldfastError
+    from holdfast.api.errors import HoldfastError
 
     url = f"{client.url}/t/{thread}"
     if not client.has_credential or not is_terminal():

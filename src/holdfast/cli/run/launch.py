@@ -85,9 +85,9 @@ def run(
     holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
     holdfast run "explain main.py" --agent codex --dir . --detach
     """
+    from holdfast.cli.discovery import ensure_server
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.run.workspace import choose_folder
-    from holdfast.cli.server.start import ensure_server
 
     text = _read_prompt(prompt)
     if empty and directory is not None:

@@ -53,8 +53,8 @@ def resume(
     holdfast resume t-1 --disk 20G
     holdfast resume t-1 "pip install pytest, then go on" --allow default
     """
+    from holdfast.cli.discovery import ensure_server
     from holdfast.cli.run.follow import begin_and_follow
-    from holdfast.cli.server.start import ensure_server
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
     memory_bytes = None if memory is None else read_value(parse_size, memory)

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import ensure_server, the_home
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
 from holdfast.cli.parameters import Option
-from holdfast.cli.server.start import ensure_server
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.client.local_server import RunningServer, find_running, is_alive

@@ -5,6 +5,7 @@ The command line loads this module for each append, so it imports the types of o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -52,7 +53,10 @@ class Thread:
         self._connection = connection
         self._path = f"/v1/threads/{quote(id, safe='')}"
         self._stream = f"/v1/stream/threads/{quote(id, safe='')}"
-        self._producer = Producer()
+
+    @functools.cached_property
+    def _producer(self) -> Producer:
+        return Producer()
 
     def __repr__(self) -> str:
         return f"<Thread {self.id} on {self._connection.url}>"

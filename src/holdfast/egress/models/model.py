@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast.api.errors.models import InvalidModel
@@ -142,3 +142,34 @@ def _is_near(parts: SplitResult) -> bool:
     except ValueError:
         return host == "localhost" or "." not in host or host.endswith((".local", ".internal", ".lan", ".home.arpa"))
     return address.is_loopback or address.is_private or address.is_link_local
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model as it is stored. What is None, the catalog decides."""
+
+    name: str
+    endpoints: str | None = None
+    """A JSON object of URLs by API; None for a built-in provider, whose endpoints come with each release."""
+    model: str | None = None
+    context_window: int | None = None
+    max_tokens: int | None = None
+    key: bytes | None = field(default=None, repr=False)
+    """Sealed for `purpose`."""
+
+    @property
+    def purpose(self) -> str:
+        """What the key is sealed for. In a row that points at another server, it cannot be opened."""
+        return f"{self.name} {self.endpoints or 'built in'}"
+
+
+class ModelStore(Protocol):
+    """The models that were added to a server. What `put` and `remove` have returned from is on disk."""
+
+    async def load_all(self) -> list[ModelRow]: ...
+
+    async def put(self, row: ModelRow, now: int) -> None:
+        """Write a row, in place of the one of that name. `now` is UTC milliseconds."""
+
+    async def remove(self, name: str) -> bool:
+        """Remove a row. Returns whether there was one."""

@@ -19,6 +19,8 @@ from holdfast.egress.models.model import (
     DEFAULT_MAX_TOKENS,
     Model,
     ModelChoice,
+    ModelRow,
+    ModelStore,
     check_secrecy,
     checked_base_url,
     checked_id,
@@ -26,7 +28,6 @@ from holdfast.egress.models.model import (
     checked_name,
     checked_tokens,
 )
-from holdfast.egress.models.store import ModelRow, ModelStore
 
 _MOST: Final = 1000
 

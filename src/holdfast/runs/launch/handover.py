@@ -1,7 +1,7 @@
-"""What an agent is told that takes over from another: the task, the latest work, and where the rest of it is.
+"""The transcript for an agent that takes over from another.
 
-All of it goes into a file in the box. The prompt gets the first prompt, and whole entries from the newest back for as
-long as the model's context has room for them.
+The whole transcript goes into a file in the box. The agent's prompt gets the first prompt of the thread and the newest
+entries, as many as fit into the model's context.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final
 from holdfast.guest.agent_reader import indented, shorten
 
 MAX_FILE: Final = 32 * 1024 * 1024
-"""Characters of the whole transcript. Of a longer one the oldest entries after the first prompt are left out."""
+"""Characters of the whole transcript. If it is longer, the oldest entries after the first prompt are left out."""
 _CHARACTERS_PER_TOKEN: Final = 3
-"""Few, so that also code and other languages fit."""
+"""A low estimate, so that code and other languages fit too."""
 _MAX_RESULT: Final = 600
 _MAX_ARGUMENTS: Final = 300
 _LEAST: Final = 2_000
@@ -25,16 +25,16 @@ _AT_THE_LEFT: Final = re.compile(r"\n(?!  )")
 
 
 def room_for_transcript(context_window: int, max_tokens: int) -> int:
-    """Characters: half of what the model takes beside its answer. The other half is for the agent and its work."""
+    """Returns a number of characters: half of the model's input. The other half is for the agent and its work."""
     return max(_LEAST, (context_window - max_tokens) // 2 * _CHARACTERS_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    told: str
+    text: str
     """For the prompt."""
     file: str | None
-    """The whole transcript, where the prompt does not have all of it."""
+    """The whole transcript, or None if `text` has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,20 @@ class _Item:
     whole: str
     short: str
     kind: str = ""
-    """`prompt` and `summary` are looked for."""
+    """`prompt`, `summary` or empty."""
 
 
 class Transcript:
-    """Takes the entries of a thread, the oldest first."""
+    """Collects the entries of a thread, oldest first."""
 
     def __init__(self) -> None:
         self._first: _Item | None = None
-        """The prompt that it began with."""
+        """The first prompt of the thread."""
         self._items: deque[_Item] = deque()
         """All others."""
         self._size = 0
         self._dropped = 0
-        """How many did not even fit into the file."""
+        """The number of entries that did not fit into the file."""
 
     def take(self, entry: Mapping[str, Any]) -> None:
         item = _item_of(entry["payload"])
@@ -71,14 +71,14 @@ class Transcript:
             self._dropped += 1
 
     def drop_last_prompts(self) -> None:
-        """Forget the prompts at the end: nobody has worked on them."""
+        """Remove the prompts at the end, which no agent has worked on."""
         while self._items and self._items[-1].kind == "prompt":
             self._items.pop()
         if not self._items:
             self._first = None
 
     def hand_over(self, room: int, path: str) -> HandOver | None:
-        """`room`: characters of the prompt. `path`: where the whole of it will be, in the box."""
+        """`room` is in characters. `path` is where the whole transcript will be in the box."""
         if self._first is None and not self._items:
             return None
         first = "" if self._first is None else _shortened(self._first.short, max(_LEAST, room // 4))
@@ -102,7 +102,7 @@ class Transcript:
         return HandOver("\n".join(parts), "\n\n".join([*begin, *gap, *(item.whole for item in self._items)]) + "\n")
 
     def _latest(self, room: int) -> list[str]:
-        """The newest, the oldest of them first; none from before a summary, which tells those."""
+        """Returns the newest entries that fit, oldest first. A summary stands for all entries before it."""
         chosen: list[str] = []
         for item in reversed(self._items):
             text = item.short
@@ -143,7 +143,7 @@ def _same(text: str, kind: str = "") -> _Item:
 
 
 def _shortened(entry: str, most: int) -> str:
-    """What follows the gap in the middle stays indented."""
+    """Cut the middle out of an entry. The lines after the gap stay indented."""
     return _AT_THE_LEFT.sub("\n  ", shorten(entry, most))
 
 

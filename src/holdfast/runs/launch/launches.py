@@ -21,8 +21,7 @@ from holdfast.api.run_info import RunStatus
 from holdfast.api.runs import Launched
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import thread_busy
-from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner
-from holdfast.runs.launch.request import Options, Prompt, next_options
+from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options
 from holdfast.runs.launch.steps import Launch, Launcher
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.rules import End, timed_out

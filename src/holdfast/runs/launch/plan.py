@@ -1,69 +1,182 @@
-"""The plan of a launch: which agent, which model, and what they speak. Made once, and carried down to every step."""
+"""The request for a run (its prompt and options), and the plan made of it: which agent, which model and API, which box.
+
+A plan is made once and passed to every step of the launch. Options are kept on the thread, for the next run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from holdfast.api.box.spec import OnIdle
+from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.api.errors.agents import ModelNotSpoken
+from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.api.errors.runs import InvalidRun
+from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.model_apis import Api, shared
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.harness import Harness
-from holdfast.runs.launch.agents import Agents
-from holdfast.runs.launch.request import Options
+from holdfast.harnesses.placement import Agents
+from holdfast.threads.run_events import ThreadRuns
+
+IDLE_SECONDS: Final = 900
+_KEPT: Final = ("provider", "image", "cpu", "memory", "disk", "pids", "network", "workdir", "idleSeconds", "onIdle")
+"""The fields of a spec that are kept on the thread. None of them can be secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    text: str
+    id: str | None = None
+    """Id of its entry. A second launch with the same id returns the first one's run."""
+    author: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a run is carried out, apart from its prompt."""
+
+    agent: str
+    model: str | None
+    """`NAME` or `NAME/MODEL`. None: the only model."""
+    spec: BoxSpec | None = None
+    """None: the spec of the thread's box, or the default."""
+    workspace: str | None = None
+    """Digest of the files for a new box. None: the thread's first workspace, or no files."""
+    fresh: bool = False
+    """Use a new box, with the files of the old one if the provider has snapshots."""
+    timeout: int | None = None
+    """Seconds from the launch. None: no limit."""
+
+    @property
+    def box(self) -> BoxSpec:
+        return default_spec() if self.spec is None else self.spec
+
+    def to_json(self) -> dict[str, Any]:
+        spec = self.box.to_json()
+        kept = {name: spec[name] for name in _KEPT if spec[name] is not None}
+        return {
+            "spec": kept,
+            **({} if self.workspace is None else {"workspace": self.workspace}),
+            **({"fresh": True} if self.fresh else {}),
+            **({} if self.timeout is None else {"timeout": self.timeout}),
+        }
+
+
+def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace: str | None) -> Options:
+    """Returns the options of an earlier run, as they were kept on the thread. Raises `InvalidRun`."""
+    spec = kept.get("spec")
+    try:
+        known = {name: value for name, value in spec.items() if name in _KEPT} if isinstance(spec, dict) else {}
+        found = with_life(BoxSpec.from_json(known))
+    except (InvalidSpec, TypeError, ValueError) as error:
+        raise InvalidRun(f"the thread has an invalid spec of its box: {error}") from None
+    return Options(agent, model, found, workspace, timeout=timeout_in(kept))
+
+
+def next_options(runs: ThreadRuns, agent: str | None, model: str | None) -> Options:
+    """Returns the options of the last run, with another agent or model if given.
+
+    The options of a run that this server cannot prove to be its own are ignored.
+    """
+    last = runs.latest
+    if last is None or not last.is_proven:
+        assert agent is not None
+        return Options(agent, model, default_spec())
+    kept = last.model or None
+    return options_of(agent or last.agent, model or kept, last.options, runs.workspace)
+
+
+def spec_of(runs: ThreadRuns) -> BoxSpec:
+    """Returns the spec of a thread's box. With another spec, the box would be replaced."""
+    if runs.latest is None or not runs.latest.is_proven:
+        return default_spec()
+    return options_of("", None, runs.latest.options, None).box
+
+
+def check_workspace(runs: ThreadRuns, options: Options) -> None:
+    """Raises if the thread began with another workspace."""
+    if options.workspace is not None and runs.count and options.workspace != runs.workspace:
+        raise InvalidRun(
+            "the thread has its workspace already", hint="leave it out, or launch a run on a thread of its own"
+        )
+
+
+def timeout_in(kept: Mapping[str, Any]) -> int | None:
+    """Returns the timeout in seconds from options that were kept on the thread."""
+    timeout = kept.get("timeout")
+    return timeout if type(timeout) is int and 0 < timeout <= MAX_TIMEOUT else None
+
+
+def default_spec() -> BoxSpec:
+    return with_life(BoxSpec())
+
+
+def with_life(spec: BoxSpec) -> BoxSpec:
+    """Returns the spec of a box that is kept until it is deleted, and hibernates while it is idle."""
+    return replace(
+        spec,
+        lifetime=Lifetime.SHARED,
+        idle_seconds=IDLE_SECONDS if spec.idle_seconds is None else spec.idle_seconds,
+        on_idle=OnIdle.HIBERNATE if spec.on_idle is None else spec.on_idle,
+    )
+
+
+def check_prompt(text: str) -> str:
+    if not text.strip():
+        raise InvalidRun("the prompt is empty", hint="say what the agent should do")
+    if len(text) > MAX_PROMPT:
+        raise InvalidRun(f"the prompt has {len(text)} characters, more than {MAX_PROMPT}", hint="put it into a file")
+    return text
+
+
+# --- the plan ---
 
 
 class ModelNames(Protocol):
     """Models by name."""
 
     def apis_of(self, wanted: str) -> tuple[Api, ...]:
-        """Returns what the model of a name speaks, even if it cannot be used yet. Raises an error with a code and a
-        hint."""
+        """Returns the APIs of a model, even if it cannot be used yet. Raises an error with a code and a hint."""
         ...
 
     def resolve(self, wanted: str | None = None) -> ModelChoice:
-        """Returns the model of a name (`NAME` or `NAME/MODEL`), or the only one. Raises an error with a code and a
-        hint."""
+        """Returns a model (`NAME` or `NAME/MODEL`), or the only one. Raises an error with a code and a hint."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a run is launched with."""
-
     options: Options
-    """With the names of the agent and the model, and a spec that the provider can fulfil."""
+    """With the full names of agent and model, and a spec that the provider supports."""
     harness: Harness
     model: ModelChoice
     api: Api
-    """What the agent and the model speak with each other."""
+    """The API that the agent and the model have in common."""
 
 
 class LaunchPlanner:
-    """Makes plans, and launches nothing."""
-
     def __init__(self, agents: Agents, models: ModelNames, boxes: Boxes) -> None:
         self._agents = agents
         self._models = models
         self._boxes = boxes
 
     def plan(self, options: Options) -> LaunchPlan:
-        """Raises the error that says which of agent, model and box cannot be had, before anything is made."""
+        """Raises if the agent, the model or the box is not available, before anything is created."""
         harness = self._agents.find(options.agent)
         if options.model is not None:
-            # First: nobody should fetch a key for a model that this agent cannot use.
-            _spoken(harness, options.model, self._models.apis_of(options.model))
+            # Before the model's key is asked for: the user should not fetch a key that this agent cannot use.
+            _shared_api(harness, options.model, self._models.apis_of(options.model))
         model = self._models.resolve(options.model)
-        api = _spoken(harness, str(model), model.apis)
+        api = _shared_api(harness, str(model), model.apis)
         named = replace(options, agent=harness.agent, model=str(model))
         return LaunchPlan(self.fit(named), harness, model, api)
 
     def fit(self, options: Options) -> Options:
-        """Returns options that the provider can fulfil. Raises if it cannot."""
+        """Returns the options with a spec that the provider supports. Raises if there is none."""
         spec = options.box
         can = self._boxes.provider(spec.provider).capabilities
         if spec.on_idle is OnIdle.HIBERNATE and not {Capability.STOP, Capability.SNAPSHOTS} <= can:
@@ -74,21 +187,21 @@ class LaunchPlanner:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model that an agent can be used with."""
+    """A model that an agent can use."""
 
     model: Model
     api: Api
-    """What the two would speak."""
+    """The API that they have in common."""
 
 
 def offers(apis: Iterable[Api], models: Iterable[Model]) -> tuple[Offer, ...]:
-    """Returns the models for an agent that speaks these APIs, in the order given."""
-    spoken = tuple(apis)
-    found = ((model, shared(spoken, model.apis)) for model in models)
+    """Returns the models that an agent with these APIs can use, in the same order."""
+    supported = tuple(apis)
+    found = ((model, shared(supported, model.apis)) for model in models)
     return tuple(Offer(model, api) for model, api in found if api is not None)
 
 
-def _spoken(harness: Harness, model: str, apis: Sequence[Api]) -> Api:
+def _shared_api(harness: Harness, model: str, apis: Sequence[Api]) -> Api:
     api = shared(harness.apis, apis)
     if api is None:
         raise ModelNotSpoken(

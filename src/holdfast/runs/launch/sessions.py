@@ -1,23 +1,26 @@
-"""Which session of an agent a run goes on with, and what the agent has to be told first. Decisions and texts only."""
+"""The session that an agent continues, and the note about what changed since. Decisions and texts, without effects."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from holdfast.api.run_info import RunStatus
-from holdfast.threads.run_events import AgentSession, ThreadRuns
+from holdfast.threads.run_events import DELTA, FINISHED, STARTED, AgentSession, ThreadRuns
+
+_ANSWERS: Final = ("assistant", "call", "tool", "compaction")
 
 
 class SessionHow(StrEnum):
     NEW = "new"
     CONTINUED = "continued"
-    """From the agent's own files in the same box."""
+    """From the agent's own files, in the same box."""
     REBUILT = "rebuilt"
     """From the thread."""
     HANDED_OVER = "handed-over"
-    """Another agent's work, told in the prompt."""
+    """The prompt has a transcript of another agent's work."""
 
 
 class FilesHow(StrEnum):
@@ -30,14 +33,14 @@ class FilesHow(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
     how: SessionHow
-    """What is tried. A rebuild that finds nothing becomes a new session, or a hand-over."""
+    """The first choice. A rebuild that finds no entries becomes a new session or a hand-over."""
     session: str | None = None
     others: bool = False
-    """Other agents were at work since this one last was: what they did has to be told."""
+    """Whether other agents have worked on the thread since this agent did."""
 
 
 def plan_session(before: ThreadRuns, agent: str, box: str) -> SessionPlan:
-    """`before`: the runs as they stood when this one was claimed."""
+    """Decide how the session of an agent is made. `before` has the runs of the thread before the claim."""
     own = before.sessions.get(agent)
     last = before.latest
     others = last is not None and last.agent != agent
@@ -52,8 +55,10 @@ def _is_on_disk(own: AgentSession, box: str) -> bool:
     return own.whole and own.session is not None and own.box == box
 
 
-def told(before: ThreadRuns, files: FilesHow, box_changed: bool, transcript: str | None, how: SessionHow) -> str | None:
-    """What the agent has to know before its prompt. None where all is as it left it."""
+def context_note(
+    before: ThreadRuns, files: FilesHow, box_changed: bool, transcript: str | None, how: SessionHow
+) -> str | None:
+    """Returns what the agent has to know before its prompt, or None if nothing has changed since its last turn."""
     parts = []
     last = before.latest
     if transcript:
@@ -87,3 +92,50 @@ _ABOUT_FILES: Final = {
         " files that were made before are lost, and have to be made again."
     ),
 }
+
+
+class SessionTranscript:
+    """Filters the entries of one agent from those of a thread, and restores prompts that the agent never repeated.
+
+    Agents repeat their prompt, but some only with their first answer. If a run died before that, the thread has the
+    prompt only as a chat entry.
+    """
+
+    def __init__(self, agent: str, without: str) -> None:
+        """`without` is the run that is being launched: its prompt is not part of the session yet."""
+        self._agent = agent
+        self._without = without
+        self._chats: dict[str, str] = {}
+        self._unrepeated: dict[str, Any] | None = None
+        """The prompt of the current run, until the agent repeats it."""
+
+    def take(self, entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Returns the agent's entries that follow from the next entry of the thread. Entries come oldest first."""
+        payload = entry["payload"]
+        kind = str(payload.get("type"))
+        if kind == "chat":
+            if isinstance(payload.get("text"), str):
+                self._chats[str(entry["id"])] = payload["text"]
+            return []
+        if kind == STARTED:
+            lost = self._take_unrepeated()
+            if str(payload.get("agent")).partition(":")[0] == self._agent and payload.get("run") != self._without:
+                prompts = payload.get("prompts")
+                ids = prompts if isinstance(prompts, list) else []
+                texts = [self._chats[each] for each in ids if isinstance(each, str) and each in self._chats]
+                if texts:
+                    user = {"type": f"{self._agent}.user", "text": "\n\n".join(texts)}
+                    self._unrepeated = {"id": f"{entry['id']}-prompt", "ts": entry["ts"], "payload": user}
+            return lost
+        if kind == FINISHED:
+            return self._take_unrepeated()
+        agent, _, event = kind.partition(".")
+        if agent != self._agent or kind.endswith(DELTA):
+            return []
+        if event == "user":
+            self._unrepeated = None
+        return [*(self._take_unrepeated() if event in _ANSWERS else ()), entry]
+
+    def _take_unrepeated(self) -> list[Mapping[str, Any]]:
+        lost, self._unrepeated = self._unrepeated, None
+        return [] if lost is None else [lost]

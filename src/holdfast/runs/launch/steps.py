@@ -1,6 +1,6 @@
-"""The steps of a launch, from the claim to a runner that lives: box, workspace, agent, session, runner.
+"""The steps of a launch, from the claim to a running runner: box, workspace, agent, session, runner.
 
-Every step is written on the thread. An error of any step is raised to the caller, who ends the run with it.
+Every step is written on the thread. A step that fails raises, and the caller ends the run with the error.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
-from holdfast.harnesses.placement import Placed
+from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.runs.errors import LaunchFailed
-from holdfast.runs.launch.agents import Agents
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.launch.plan import LaunchPlan
-from holdfast.runs.launch.request import Options
-from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionPlan, plan_session, told
+from holdfast.runs.launch.plan import LaunchPlan, Options
+from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.transcript import SessionTranscript
 from holdfast.runs.workspace.store import MAX_BYTES, Workspaces
 from holdfast.threads.access.credentials import Access, RunScope
 from holdfast.threads.run_events import (
@@ -55,7 +52,7 @@ from holdfast.time_limit import time_limit
 log = logging.getLogger(__name__)
 
 RUN_SECONDS: Final = 3 * 24 * 3600
-"""No run is timed out; one that goes on for so long has run away."""
+"""A guard against runaway runs. By default, a run has no timeout."""
 BEAT_SECONDS: Final = 5
 _GRACE_SECONDS: Final = 5
 _BOX_SECONDS: Final = 900.0
@@ -72,7 +69,7 @@ _PIECE: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A run that was claimed."""
+    """A run that has claimed its thread."""
 
     thread: str
     run: str
@@ -80,9 +77,9 @@ class Launch:
     options: Options
     prompt: str
     before: ThreadRuns
-    """The thread's runs as they stood before."""
+    """The thread's runs before the claim."""
     began: int
-    """When it was claimed, in ticks."""
+    """The time of the claim, in ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +89,15 @@ class LaunchBox:
     box: Box
     files: FilesHow
     changed: bool
-    """It is not the box that the thread's last run was in."""
+    """Whether the thread's last run was in another box."""
     home: str
     guest_api: str
     ready: int
-    """When it was, in ticks."""
+    """The time when it was ready, in ticks."""
 
 
 class Launcher:
-    """Takes the steps. Keeps nothing of a run: the caller owns it."""
+    """Carries out launches. Keeps no state of a run."""
 
     def __init__(
         self,
@@ -123,7 +120,7 @@ class Launcher:
         self._homes: OrderedDict[str, str] = OrderedDict()
 
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
-        """Take all steps. Returns the epoch of the runner, once that has its code."""
+        """Take all steps. Returns the epoch of the runner once it has received its code."""
         began = self._ticks()
         with tempfile.TemporaryFile() as spool:
             has_files = await self._save_files(launch, spool)
@@ -139,7 +136,7 @@ class Launcher:
                                 raise
                         else:
                             return await self._start(launch, plan, prepared)
-                # It was dying when it was looked at, as after the run before was killed with all that was in its box.
+                # The box was about to end: for example, the previous run was killed together with everything in it.
                 await asyncio.sleep(_BOX_PAUSE)
         raise AssertionError("the last try returns or raises")
 
@@ -185,7 +182,7 @@ class Launcher:
         return True
 
     async def _retire(self, key: str) -> None:
-        """Delete the box of a key. Its files are kept where that can be done: the next one begins with them."""
+        """Delete the box of a key. If the provider has snapshots, the next box starts from its files."""
         row = await self._boxes.rows.of_key(self._boxes.tenant, key)
         if row is None:
             return
@@ -200,7 +197,7 @@ class Launcher:
     async def _prepare(
         self, launch: Launch, acquired: Acquired, box: Box, began: int, spool: IO[bytes] | None
     ) -> LaunchBox:
-        """The box with the workspace in it, and its way to us open."""
+        """Unpack the workspace, and let the box reach the guest API."""
         last = launch.before.latest
         home, guest_api = await asyncio.gather(self._home(box), box.open_guest_api())
         folder = f"{home}/.holdfast/threads/{launch.thread}"
@@ -208,7 +205,7 @@ class Launcher:
         files = _FILES[acquired.how]
         digest = launch.options.workspace or launch.before.workspace
         if not known and (acquired.how is How.CREATED or not await box.files.exists(f"{folder}/prepared")):
-            # A launch that died halfway leaves no mark: what it unpacked is unpacked again.
+            # An interrupted launch leaves no such file, so the workspace is unpacked again.
             files = await self._unpack(box, digest, spool)
             await self._identify(box, home)
             await box.files.write(f"{folder}/prepared", json.dumps({"workspace": digest}).encode())
@@ -230,7 +227,7 @@ class Launcher:
         return LaunchBox(box, files, changed, home, guest_api, self._ticks())
 
     def _isolation(self, acquired: Acquired) -> str:
-        """What is between the box and the world, for people."""
+        """Describes the isolation of the box, for people."""
         row = acquired.row
         mode = row.spec.network.mode
         network = "no network" if mode is Network.NONE else f"network {mode}"
@@ -248,7 +245,7 @@ class Launcher:
         return FilesHow.EMPTY
 
     async def _identify(self, box: Box, home: str) -> None:
-        """Let the agent commit: git asks for a name and an address. Those of the repository itself go first."""
+        """Give git a name and an address, so that the agent can commit. Settings of the repository take precedence."""
         configuration = f"{home}/.config/git/config"
         if not await box.files.exists(configuration):
             await box.files.write(configuration, _GIT_IDENTITY)
@@ -276,7 +273,7 @@ class Launcher:
                 ),
                 box.python(),
             )
-        # It takes a moment to be up, and has to wait for its code in any case: meanwhile the agent is made ready.
+        # The runner takes a moment to start and then waits for its code, so we configure the agent meanwhile.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
         try:
             command, token = await self._provision(launch, plan, prepared, placed, python)
@@ -288,9 +285,9 @@ class Launcher:
     async def _provision(
         self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, placed: Placed, python: tuple[str, ...]
     ) -> tuple[Command, str]:
-        """Write the agent's configuration and session. Returns how it is started, and the runner's token."""
+        """Write the agent's configuration and session. Returns its command, and the runner's token."""
         box, harness, model = prepared.box, plan.harness, plan.model
-        # Both are good in this box alone, in the epoch that the runner is about to take.
+        # Both tokens are valid only in this box, in the epoch that the runner is about to take.
         issue = partial(self._access.issue_run, launch.thread, launch.run, launch.epoch + 1, box.id)
         runner_token = issue(RunScope.RUNNER, agent=harness.name).token
         model_token = issue(RunScope.MODEL, model=str(model)).token
@@ -328,7 +325,7 @@ class Launcher:
     async def _session(
         self, launch: Launch, harness: Harness, prepared: LaunchBox, task: Task
     ) -> tuple[SessionHow, Task, Command]:
-        """The agent's files in the box, its session among them, and how it is started."""
+        """Write the agent's files, including its session. Returns how the session was made, and the agent's command."""
         plan = plan_session(launch.before, harness.agent, prepared.box.id)
         if prepared.changed and plan.how is SessionHow.CONTINUED:
             plan = replace(plan, how=SessionHow.REBUILT, session=None)
@@ -342,11 +339,11 @@ class Launcher:
                 session, commands = rebuilt.session, rebuilt.commands
                 files.update(rebuilt.files)
         transcript = f"{prepared.home}/.holdfast/threads/{launch.thread}/transcript.txt"
-        room = room_for_transcript(task.model.context_window, task.model.max_tokens)
-        handed = await self._handover(launch, harness.agent, plan, room, transcript)
-        context = told(launch.before, prepared.files, prepared.changed, None if handed is None else handed.told, how)
-        if handed is not None and handed.file is not None:
-            files[transcript] = handed.file.encode("utf-8", "replace")
+        handover = await self._handover(launch, harness.agent, task.model, transcript) if plan.others else None
+        handed_over = None if handover is None else handover.text
+        context = context_note(launch.before, prepared.files, prepared.changed, handed_over, how)
+        if handover is not None and handover.file is not None:
+            files[transcript] = handover.file.encode("utf-8", "replace")
         task = replace(task, session=session, prompt=harness.prompt(task, context))
         files.update(harness.files(task))
         await self._write(prepared.box, files)
@@ -360,13 +357,12 @@ class Launcher:
                 )
         return how, task, command
 
-    async def _handover(self, launch: Launch, agent: str, plan: SessionPlan, room: int, path: str) -> HandOver | None:
-        """What others said and did since this agent last was at work."""
-        if not plan.others:
-            return None
+    async def _handover(self, launch: Launch, agent: str, model: ModelAccess, path: str) -> HandOver | None:
+        """Returns what was said and done on the thread since this agent last worked there."""
         last = launch.before.sessions.get(agent)
+        room = room_for_transcript(model.context_window, model.max_tokens)
 
-        def tell(thread: Iterable[dict[str, Any]]) -> HandOver | None:
+        def make(thread: Iterable[dict[str, Any]]) -> HandOver | None:
             transcript = Transcript()
             for entry in thread:
                 payload = entry["payload"]
@@ -377,11 +373,11 @@ class Launcher:
                     continue
                 if not payload["type"].endswith(DELTA):
                     transcript.take(entry)
-            # The prompt of this run was appended with its claim, right before it.
+            # The prompt of this run was appended right before its claim.
             transcript.drop_last_prompts()
             return transcript.hand_over(room, path)
 
-        return await self._log.make_of(launch.thread, tell)
+        return await self._log.make_of(launch.thread, make)
 
     async def _write(self, box: Box, files: Mapping[str, bytes]) -> None:
         room = asyncio.Semaphore(_AT_ONCE)
@@ -401,7 +397,7 @@ class Launcher:
     async def _hand_over(
         self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, command: Command, token: str, process: Process
     ) -> int:
-        """Take the next epoch in the runner's name, and only then give it its code and token."""
+        """Take the next epoch for the runner, and only then send it its code and token."""
 
         def claimed(epoch: int, runs: ThreadRuns) -> list[Entry]:
             run = runs.live
@@ -435,7 +431,7 @@ class Launcher:
         return epoch
 
     def _timeout(self, launch: Launch) -> dict[str, float]:
-        """What its runner has to know: it keeps the time by itself, whoever is gone."""
+        """Returns the limits for the runner, which enforces the timeout even if the server is gone."""
         timeout = launch.options.timeout
         if timeout is None:
             return {}
@@ -446,15 +442,15 @@ class Launcher:
 
 
 async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Task) -> Rebuilt | None:
-    """The session of an agent, of what it was told, said and did on a thread before a run; live text left out."""
-    transcript = SessionTranscript(harness.name, but=run)
+    """Rebuild the session of an agent from the entries of a thread before a run. Returns None if there are none."""
+    transcript = SessionTranscript(harness.name, without=run)
     return await log.make_of(
         thread, lambda entries: harness.rebuild((each for entry in entries for each in transcript.take(entry)), task)
     )
 
 
 async def _end(booting: asyncio.Task[Process]) -> None:
-    """A runner that nobody will give its code."""
+    """Kill a runner that will not get its code."""
     with suppress(BoxError, asyncio.CancelledError):
         await (await booting).kill()
 
@@ -465,7 +461,7 @@ async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 
 def key_of(thread: str) -> str:
-    """The key that the box of a thread is acquired by."""
+    """Returns the key of a thread's box."""
     return f"thread/{thread}"
 
 

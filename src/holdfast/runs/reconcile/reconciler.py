@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.launches import Launches
-from holdfast.runs.launch.request import timeout_in
+from holdfast.runs.launch.plan import timeout_in
 from holdfast.runs.reconcile.probe import KILL, RunnerProbe
 from holdfast.runs.reconcile.rules import (
     End,

@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import Forbidden
 from holdfast.api.limits import AgentName, RunId, ThreadId
-from holdfast.api.run_info import RunInfo, RunStatus
+from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
 from holdfast.api.runs import (
     Cancel,
     Changes,
@@ -29,12 +29,12 @@ from holdfast.api.runs import (
     WantedRun,
     Workspace,
 )
-from holdfast.runs.launch.request import Options, Prompt, with_life
+from holdfast.runs.launch.plan import Options, Prompt, with_life
 from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
-from holdfast.server.routes.run_info import run_info
 from holdfast.server.routes.services import Caller, Use, UseRuns
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.rows import RunFilter
+from holdfast.threads.run_events import Run
 
 router = APIRouter(prefix="/v1", tags=["runs"], responses=BOX_ERRORS)
 
@@ -171,3 +171,35 @@ def spec_of(box: RunBox) -> BoxSpec:
     """The spec of a run's box. Raises `InvalidSpec` if it makes no sense."""
     given = {name: value for name, value in box.to_json().items() if value is not None}
     return with_life(BoxSpec.from_json(given))
+
+
+def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
+    """Returns a run for the REST API. `waiting` is the number of prompts that wait for its end."""
+    error = run.error
+    return RunInfo(
+        id=run.run,
+        thread=thread,
+        agent=run.agent,
+        version=run.version,
+        model=run.model,
+        status=run.status,
+        stage=run.stage,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        last_sign_at=run.last_sign,
+        prompts=run.prompts,
+        waiting=waiting,
+        resumes=run.resumes,
+        provider=run.provider,
+        box=run.box,
+        box_how=run.box_how,
+        files=run.files,
+        session=run.session,
+        cancel=run.cancel,
+        exit_code=run.exit_code,
+        error=None
+        if error is None
+        else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
+        usage=None if run.usage is None else TokenUsage.from_json(run.usage),
+        ended_by=run.ended_by,
+    )

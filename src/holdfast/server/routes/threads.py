@@ -22,7 +22,7 @@ from holdfast.api.threads import (
     ThreadStatus,
 )
 from holdfast.server.routes.keys import token_of
-from holdfast.server.routes.run_info import run_info
+from holdfast.server.routes.runs import run_info
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Caller, Use, answer
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.protocol.offsets import format_offset_text

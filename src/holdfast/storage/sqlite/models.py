@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.egress.models.store import ModelRow
+from holdfast.egress.models.model import ModelRow
 from holdfast.storage.sqlite.database import Database
 
 _COLUMNS = "name, endpoints, model, context_window, max_tokens, key"

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from holdfast.egress.models.store import ModelRow, ModelStore
+from holdfast.egress.models.model import ModelRow, ModelStore
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 
 OWN: Final = ModelRow("own", '{"anthropic": "https://models.example.com/ü"}', "big", 200_000, 8_000, bytes(range(256)))

@@ -65,7 +65,7 @@ def parse_messages(body: bytes) -> Messages:
     inside = body.strip()[1:-1]
     if len(value) == 1:
         return value, [_one_line(inside)]
-    return value, _elements(value, inside)
+    return value, _elements(value, inside) if value else []
 
 
 def parse_slices(body: bytes) -> Iterator[Messages]:

@@ -20,11 +20,10 @@ from holdfast.api.ids import now_ms
 from holdfast.threads.access.authority import Author, Authority, check_producer
 from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import method_not_allowed
-from holdfast.threads.protocol.cursor import next_cursor
 from holdfast.threads.protocol.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
 from holdfast.threads.protocol.lines import Lines
 from holdfast.threads.protocol.messages import Headers, Request, Response, Rest
-from holdfast.threads.protocol.offsets import BEGINNING, NOW, format_offset, parse_offset
+from holdfast.threads.protocol.offsets import BEGINNING, NOW, format_offset, next_cursor, parse_offset
 from holdfast.threads.protocol.slices import Slices
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import (

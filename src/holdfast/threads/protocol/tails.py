@@ -13,10 +13,9 @@ from typing import Final
 
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.ids import now_ms
-from holdfast.threads.protocol.cursor import next_cursor
 from holdfast.threads.protocol.framing import as_array
 from holdfast.threads.protocol.messages import Channel, Headers, Request, Response
-from holdfast.threads.protocol.offsets import NOW, format_offset
+from holdfast.threads.protocol.offsets import NOW, format_offset, next_cursor
 from holdfast.threads.protocol.surface import parse_query, start_of
 from holdfast.threads.store import StreamStore
 from holdfast.threads.streams import Change, Slice, is_json, normalize_content_type

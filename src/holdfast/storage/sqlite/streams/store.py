@@ -20,8 +20,15 @@ from holdfast.storage.sqlite.streams.journal import JournalEntry, Loaded, Stream
 from holdfast.storage.sqlite.streams.message_keys import LookedUp, MessageKeys
 from holdfast.storage.sqlite.streams.purge import Purger
 from holdfast.storage.sqlite.streams.reader import Reader, Span, spans_of
-from holdfast.storage.sqlite.streams.record import StreamRecord, load_record, load_record_by_id
-from holdfast.storage.sqlite.streams.stream_rows import delete_streams, insert_stream, soft_delete_stream, touch_streams
+from holdfast.storage.sqlite.streams.record import (
+    StreamRecord,
+    delete_streams,
+    insert_stream,
+    load_record,
+    load_record_by_id,
+    soft_delete_stream,
+    touch_streams,
+)
 from holdfast.storage.sqlite.streams.writer import (
     AppendOperation,
     CallOperation,
