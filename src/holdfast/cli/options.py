@@ -1,4 +1,4 @@
-"""Options that many commands share, so that they look and mean the same everywhere."""
+"""Options that many commands share, declared once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ServerOption = Annotated[
     Option(
         "--server",
         metavar="URL",
-        help="Server to use; else the home's.  [env: HOLDFAST_URL]",
+        help="Server to use. Default: the home's.  [env: HOLDFAST_URL]",
         callback=remember_server,
     ),
 ]
@@ -29,14 +29,17 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 ThreadArgument = Annotated[
     str,
     Argument(
-        metavar="ID", help="Id of the thread, or its beginning.", show_default=False, autocompletion=complete_thread
+        metavar="ID",
+        help="Id of the thread, or the beginning of it.",
+        show_default=False,
+        autocompletion=complete_thread,
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Where(OptionGroup):
-    """Which server, as the command line names it."""
+    """The server that the command line names."""
 
     server: ServerOption = None
     api_key: ApiKeyOption = None

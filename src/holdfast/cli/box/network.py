@@ -1,4 +1,4 @@
-"""`holdfast box network` and `box egress`: what a box may reach, and what came of what it asked for."""
+"""`holdfast box network` and `box egress`: what a box may reach, and which of its requests were allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def network(
     box: BoxArgument,
-    mode: Annotated[NetworkName | None, Option("--mode", help="What it may reach from now on.")] = None,
+    mode: Annotated[NetworkName | None, Option("--mode", help="What the box may reach from now on.")] = None,
     allow: AllowOption = None,
     bandwidth: BandwidthOption = None,
     connections: ConnectionsOption = None,
@@ -37,15 +37,15 @@ def network(
 ) -> None:
     """Show what a box may reach, or change it while it runs.
 
-    A change says all of it anew, and ends the connections that it does not allow.
+    A change replaces the whole policy, and closes connections that the new policy does not allow.
 
     \b
     holdfast box network b-1
     holdfast box network b-1 --allow default --allow '*.example.com:443'
     holdfast box network b-1 --mode none
     """
-    given = not (mode is None and allow is None and bandwidth is None and connections is None)
-    policy = parse_policy(mode, allow, bandwidth, connections) if given else None
+    unchanged = mode is None and allow is None and bandwidth is None and connections is None
+    policy = None if unchanged else parse_policy(mode, allow, bandwidth, connections)
 
     async def work(client: Client) -> BoxRecord:
         row = await find_box(client, box)
@@ -61,13 +61,13 @@ def network(
 
 def egress(
     box: BoxArgument,
-    denied: Annotated[bool, Option("--denied", help="Only what was refused.")] = False,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    denied: Annotated[bool, Option("--denied", help="Only requests that were denied.")] = False,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="Print at most this many.")] = 50,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List what a box asked the network for, and what was decided, the newest first.
+    """List the network requests of a box, and whether they were allowed, newest first.
 
     \b
     holdfast box egress b-1 --denied
@@ -83,7 +83,7 @@ def egress(
         write_json({"decisions": [each.to_json() for each in decisions]})
     elif not decisions:
         write_field(
-            "nothing", Cell(f"box {id} was refused nothing" if denied else f"box {id} asked for nothing", "dim")
+            "nothing", Cell(f"box {id} has no denied requests" if denied else f"box {id} has made no requests", "dim")
         )
     else:
         write_table(("when", "", "method", "host", "sent", "received", "why"), [_line(each) for each in decisions])

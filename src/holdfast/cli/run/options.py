@@ -1,4 +1,4 @@
-"""Options that the commands on runs share: threads by name, agents and models, and what their boxes are to be."""
+"""Options that the commands of runs share: threads, models, and the settings of their boxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RunThreadArgument = Annotated[
     str,
     Argument(
         metavar="THREAD",
-        help="Id of the thread, or its beginning.",
+        help="Id of the thread, or the beginning of it.",
         show_default=False,
         autocompletion=complete_thread,
     ),
@@ -25,14 +25,14 @@ ModelOption = Annotated[
     Option(
         "--model",
         metavar="NAME[/MODEL]",
-        help="Which model, as holdfast model list shows; else the only one.",
+        help="Model, from holdfast model list. Default: the only one.",
         autocompletion=complete_model,
     ),
 ]
 
 TimeoutOption = Annotated[
     str | None,
-    Option("--timeout", metavar="TIME", help="End the run after this long, whoever is gone: 90s, 30m, 2h; 0 is never."),
+    Option("--timeout", metavar="TIME", help="End the run after this time: 90s, 30m, 2h. 0 means never."),
 ]
 
 
@@ -53,7 +53,7 @@ def describe_box(
     bandwidth: str | None,
     connections: int | None,
 ) -> dict[str, Any]:
-    """The box of a run, as the server takes it."""
+    """The settings of a run's box, as the API takes them."""
     wanted: dict[str, Any] = {
         "provider": provider,
         "image": image,
