@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.box.spec import parse_env, read_value, usage_error
 from holdfast.cli.errors import CommandError
@@ -28,6 +28,11 @@ EnvOption = Annotated[
     Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable. NAME alone passes on your own value."),
 ]
 CwdOption = Annotated[str | None, Option("--cwd", "-w", metavar="PATH", help="Folder to start in.")]
+_EXITS: Final = {
+    "command_not_found": Exit.NO_SUCH_COMMAND,
+    "cannot_execute": Exit.CANNOT_EXECUTE,
+    "exec_timeout": Exit.TIMED_OUT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def exec_(
         raise usage_error("-t cannot be combined with --detach, --timeout or --json", "leave out -t")
     if detach and (stdin or seconds is not None):
         raise usage_error("--detach cannot be combined with --stdin or --timeout", "leave out --stdin and --timeout")
-    with failing_as_not_run(command[0]):
+    with exec_exit_codes():
         if detach:
             _detach(where, box, to_run, as_json=as_json)
             return Exit.OK
@@ -177,16 +182,10 @@ def _detach(where: Where, box: str, command: Command, *, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def failing_as_not_run(program: str) -> Iterator[None]:
+def exec_exit_codes() -> Iterator[None]:
     """Exit with 124 to 127 for failures to run the command, as `docker exec` does, so that they differ from its own."""
     try:
         yield
     except CommandError as error:
-        exit = Exit.NOT_RUN
-        if error.code == "cannot_execute":
-            # It is the program that is missing, not the folder to start in.
-            missing = error.message.startswith(f"cannot start {program}: no such")
-            exit = Exit.NO_SUCH_COMMAND if missing else Exit.CANNOT_EXECUTE
-        elif error.code == "exec_timeout":
-            exit = Exit.TIMED_OUT
+        exit = _EXITS.get(error.code, Exit.NOT_RUN)
         raise CommandError(error.message, next_step=error.next_step, exit=exit, code=error.code) from error

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.box.exec import Command, CwdOption, EnvOption, failing_as_not_run
+from holdfast.cli.box.exec import Command, CwdOption, EnvOption, exec_exit_codes
 from holdfast.cli.box.spec import parse_env, usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -66,7 +66,7 @@ def shell(
     to_run = Command(tuple(command or ()), parse_env(env or [], os.environ), cwd)
     if attach is not None and (command or cwd or env):
         raise usage_error("--attach is for a process that is already running", "leave out the command, --cwd and --env")
-    with failing_as_not_run(command[0] if command else "sh"):
+    with exec_exit_codes():
         return run_in_terminal(TerminalRequest(where, box, to_run, attach=attach))
 
 
