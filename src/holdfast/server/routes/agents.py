@@ -1,4 +1,4 @@
-"""REST: the agents that runs can be launched with, and which models each of them can use."""
+"""REST: the agents, and the models that each can use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["agents"])
 
 @router.get("/agents")
 async def list_agents(services: Use, models: UseModels) -> AgentList:
-    """Agents, each with the models that it can be used with."""
+    """List agents, each with the models it can use."""
     found = [services.find_agent(name) for name in (*registry.names(), *registry.kinds())]
     return AgentList(agents=tuple(_record(each, models) for each in found))
 
 
 @router.get("/agents/{name:path}")
 async def get_agent(name: AgentName, services: Use, models: UseModels) -> AgentRecord:
-    """One agent, with the models that it can be used with."""
+    """Get an agent, with the models it can use."""
     return _record(services.find_agent(name), models)
 
 

@@ -1,4 +1,4 @@
-"""A run as the REST surface tells it."""
+"""Converts a run to its API type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.threads.run_events import Run
 
 
 def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
-    """`waiting` are the prompts that wait for its end."""
+    """`waiting` are the prompts that are queued for its end."""
     error = run.error
     return RunInfo(
         id=run.run,
