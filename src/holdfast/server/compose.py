@@ -203,8 +203,10 @@ async def _serve(
         )
         metrics = Metrics(streams.answered, storage.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection, clock=clocks.now)
-        # These parts are opened in the background, once the server answers, and their openers are called only then. So
-        # the egress, which hands the connections of boxes to the guest API, can name what is made below.
+        # These parts depend on each other in a circle: connections of boxes go through the egress to the guest API,
+        # which asks the runs, which use the boxes, whose network is the egress. `Lazy` breaks it: a part gets other
+        # parts unopened, and an opener is called only once the server answers. So one of them, that of the egress, may
+        # name an object that is created below: the guest API.
         egress = Lazy("egress", lambda: open_egress(storage, home.path, make_outside, guest_api))
         boxes = Lazy("boxes", lambda: open_boxes(storage, egress, open_providers, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
