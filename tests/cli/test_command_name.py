@@ -16,7 +16,7 @@ import typer
 
 from holdfast.cli import command_name
 from holdfast.cli.app import run
-from holdfast.cli.typer_app import build
+from holdfast.cli.parsing.typer_app import build
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cli.commands import COMMANDS, Group, load
-from holdfast.cli.parameters import Option, Parameter, Signature, signature_of
-from holdfast.cli.parser import parse
-from holdfast.cli.typer_app import class_of, for_typer
+from holdfast.cli.parsing.parameters import Option, Parameter, Signature, signature_of
+from holdfast.cli.parsing.parser import parse
+from holdfast.cli.parsing.typer_app import class_of, for_typer
 
 
 def places(commands: Any = COMMANDS) -> Iterator[str]:

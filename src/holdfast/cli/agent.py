@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.model import model_state
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, write_field, write_json, write_line, write_table
 

@@ -12,8 +12,8 @@ from holdfast.cli.command_name import as_called, command_name, forget_target
 from holdfast.cli.commands import find, load
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
-from holdfast.cli.parameters import Signature, signature_of
-from holdfast.cli.parser import parse
+from holdfast.cli.parsing.parameters import Signature, signature_of
+from holdfast.cli.parsing.parser import parse
 
 if TYPE_CHECKING:
     import typer
@@ -80,7 +80,7 @@ def _run_typer(arguments: list[str], *, as_json: bool) -> Any:
     """Let Typer handle help, completion, mistakes, and valid command lines that our own parser does not know."""
     import typer
 
-    from holdfast.cli.typer_app import build
+    from holdfast.cli.parsing.typer_app import build
 
     command: Any = typer.main.get_command(build(arguments))
     _rewrite_examples(command)

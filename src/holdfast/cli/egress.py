@@ -13,7 +13,7 @@ from holdfast.cli.network_options import (
     parse_policy,
 )
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 

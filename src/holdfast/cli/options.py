@@ -8,7 +8,7 @@ from typing import Annotated
 
 from holdfast.cli.command_name import remember_home, remember_server
 from holdfast.cli.completion import complete_thread
-from holdfast.cli.parameters import Argument, Option, OptionGroup
+from holdfast.cli.parsing.parameters import Argument, Option, OptionGroup
 
 HomeOption = Annotated[
     Path | None, Option("--home", metavar="DIR", help="Data folder.  [env: HOLDFAST_HOME]", callback=remember_home)

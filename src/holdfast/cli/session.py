@@ -13,7 +13,7 @@ from holdfast.cli.discovery import RetryNotes, again, find_server, home_or_defau
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 
 if TYPE_CHECKING:
     from holdfast.api.boxes import BoxRecord

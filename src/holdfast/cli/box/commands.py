@@ -26,7 +26,7 @@ from holdfast.cli.network_options import (
     parse_policy,
 )
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import BoxArgument, ask, ask_blocking, find_box
 from holdfast.cli.terminal.console import (
     Cell,

@@ -14,7 +14,7 @@ from holdfast.cli.box.spec import parse_env, read_value, usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option, OtherCommand
+from holdfast.cli.parsing.parameters import Option, OtherCommand
 from holdfast.cli.session import BoxArgument, ask, is_secure, open_box
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line
 from holdfast.cli.terminal.durations import parse_duration

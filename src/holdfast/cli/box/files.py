@@ -17,7 +17,7 @@ from holdfast.cli.box.spec import usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask, open_box
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, printable, write_field, write_json
 from holdfast.cli.terminal.pipes import Inlet, Outlet

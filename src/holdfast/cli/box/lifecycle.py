@@ -8,7 +8,7 @@ from holdfast.cli.completion import complete_box
 from holdfast.cli.errors import CommandError, command_error, print_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask, find_box
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json

@@ -14,7 +14,7 @@ from holdfast.cli.network_options import (
     parse_policy,
 )
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import BoxArgument, ask, find_box
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.sizes import describe_size

@@ -12,7 +12,7 @@ from holdfast.cli.box.spec import usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, open_box
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 

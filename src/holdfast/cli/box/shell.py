@@ -17,7 +17,7 @@ from holdfast.cli.box.spec import parse_env, usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
-from holdfast.cli.parameters import Option, OtherCommand
+from holdfast.cli.parsing.parameters import Option, OtherCommand
 from holdfast.cli.session import BoxArgument, find_process, open_box, reach
 from holdfast.cli.terminal.console import hint, note
 from holdfast.cli.terminal.pipes import Outlet

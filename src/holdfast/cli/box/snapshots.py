@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import parse_box_labels
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, find_box, find_snapshot
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table

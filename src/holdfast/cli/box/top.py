@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from holdfast.cli.box.commands import state_cell
 from holdfast.cli.command_name import as_called
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     ACCENT,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from holdfast.cli.box.spec import usage_error
 from holdfast.cli.discovery import home_or_default
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, printable, write_field, write_json, write_line
 from holdfast.cli.terminal.sizes import describe_size

@@ -11,7 +11,7 @@ from holdfast.cli.box.spec import usage_error
 from holdfast.cli.image.build import print_image
 from holdfast.cli.image.commands import ProviderOption
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import note
 

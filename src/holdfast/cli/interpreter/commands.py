@@ -15,7 +15,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, describe_box
 from holdfast.cli.session import ask, only
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end

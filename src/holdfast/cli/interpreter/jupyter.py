@@ -11,7 +11,7 @@ from typing import Annotated
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, ServerOption
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.terminal.console import Cell, is_terminal, write_field, write_json, write_line
 
 NameOption = Annotated[str, Option("--name", metavar="NAME", help="Name of the kernel in Jupyter.")]

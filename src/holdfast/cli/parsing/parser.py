@@ -14,8 +14,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
-from holdfast.cli.command_line import arrange
-from holdfast.cli.parameters import (
+from holdfast.cli.parsing.command_line import arrange
+from holdfast.cli.parsing.parameters import (
     REQUIRED,
     Argument,
     Declaration,

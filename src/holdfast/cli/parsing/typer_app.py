@@ -15,9 +15,9 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast import __version__
-from holdfast.cli.command_line import arrange
 from holdfast.cli.commands import COMMANDS, Group, load
-from holdfast.cli.parameters import REQUIRED, Option, OptionsUsed, OtherCommand, Parameter, signature_of
+from holdfast.cli.parsing.command_line import arrange
+from holdfast.cli.parsing.parameters import REQUIRED, Option, OptionsUsed, OtherCommand, Parameter, signature_of
 
 _ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
 _CONTEXT: Final = "typer_context"

@@ -14,7 +14,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, TimeoutOption, describe_box, read_timeout
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.completion import complete_agent, complete_thread
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import describe_time

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.completion import complete_model, complete_thread
 from holdfast.cli.network_options import NetworkName, parse_policy
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import parse_size
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.sizes import parse_size

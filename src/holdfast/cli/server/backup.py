@@ -12,7 +12,7 @@ from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.server.check import explaining
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size

@@ -13,7 +13,7 @@ from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.server.start import ensure_server
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, write_field, write_json

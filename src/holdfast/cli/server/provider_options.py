@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import read_value
-from holdfast.cli.parameters import Option, OptionGroup
+from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import parse_size
 from holdfast.providers.descriptor import Setting, SettingKind
 from holdfast.providers.registry import descriptors

@@ -13,7 +13,7 @@ from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parameters import Option, OptionsUsed
+from holdfast.cli.parsing.parameters import Option, OptionsUsed
 from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOptions, settings_of, warnings
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 from holdfast.local_server import find_answering

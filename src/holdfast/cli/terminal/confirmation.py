@@ -7,7 +7,7 @@ from typing import Annotated
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.terminal.console import is_terminal
 
 YesOption = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]

@@ -11,7 +11,7 @@ from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, ThreadArgument, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.session import ask_blocking
 from holdfast.cli.terminal.confirmation import YesOption, confirm

@@ -10,7 +10,7 @@ from holdfast.egress.models import Models
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness
 from holdfast.runs.launch.plan import Offer, offers
-from holdfast.server.routes.box_requests import BOX_ERRORS
+from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Use, UseModels
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["agents"])

@@ -17,11 +17,6 @@ from holdfast.api.problems import describe_problem
 from holdfast.api.server import Health
 from holdfast.server.routes import (
     agents,
-    box_files,
-    box_processes,
-    box_snapshots,
-    box_websockets,
-    boxes,
     completion_socket,
     egress,
     images,
@@ -33,7 +28,8 @@ from holdfast.server.routes import (
     runtime_tests,
     threads,
 )
-from holdfast.server.routes.box_requests import ClientLeft
+from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
+from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.services import Services, UseMetrics
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 
@@ -42,9 +38,9 @@ _ROUTERS = (
     keys.router,
     agents.router,
     boxes.router,
-    box_files.router,
-    box_processes.router,
-    box_snapshots.router,
+    files.router,
+    processes.router,
+    snapshots.router,
     egress.router,
     images.router,
     interpreters.router,
@@ -66,7 +62,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     started_at = now_ms()
     # FastAPI builds routers up to the one that matches. Sockets come first, so that they do not wait for the others.
-    for each in (box_websockets.router, completion_socket.router, *_ROUTERS):
+    for each in (websockets.router, completion_socket.router, *_ROUTERS):
         app.include_router(each)
 
     @app.get("/health", tags=["server"])

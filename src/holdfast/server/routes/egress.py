@@ -18,8 +18,8 @@ from holdfast.api.egress import (
 from holdfast.api.limits import BoxId, EnvironmentName
 from holdfast.api.network import Network, NetworkPolicy
 from holdfast.egress import Decision
-from holdfast.server.routes.box_requests import BOX_ERRORS
-from holdfast.server.routes.box_views import box_record, shown
+from holdfast.server.routes.box.views import box_record, shown
+from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import UseBoxes, UseEgress
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["egress"])

@@ -16,8 +16,8 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.images import ImageStore
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.images.registry.authentication import Credentials
-from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
+from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.services import Use, UseBoxes
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS)

@@ -39,7 +39,7 @@ from holdfast.boxes.box import Box
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import Execution
-from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
+from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor

@@ -18,7 +18,7 @@ from holdfast.api.models import (
     ModelTrial,
 )
 from holdfast.egress.models import InvalidModel, Model, Models, Probe, ask, probe
-from holdfast.server.routes.box_requests import BOX_ERRORS, while_connected
+from holdfast.server.routes.requests import BOX_ERRORS, while_connected
 from holdfast.server.routes.services import Administrator, Services, Use, UseModels
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["models"])

@@ -1,4 +1,4 @@
-"""What the routes of boxes share: opening a box for one request, and streams that need it for longer."""
+"""What routes share: opening a box for one request, bodies, streams, and requests that end when the client leaves."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from holdfast.api.runs import (
     Workspace,
 )
 from holdfast.runs.launch.request import Options, Prompt, with_life
-from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
+from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.run_info import run_info
 from holdfast.server.routes.services import Caller, Use, UseRuns
 from holdfast.threads.access.credentials import Scope

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.smoke_report import Report
-from holdfast.server.routes.box_requests import BOX_ERRORS, while_connected
+from holdfast.server.routes.requests import BOX_ERRORS, while_connected
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 

@@ -24,8 +24,7 @@ from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
 from holdfast.api.network import Network
 from holdfast.api.processes import Execute, Executed
 from holdfast.boxes.rows import BoxFilter
-from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
-from holdfast.server.routes.box_views import (
+from holdfast.server.routes.box.views import (
     box_record,
     chosen_owner,
     decode,
@@ -36,6 +35,7 @@ from holdfast.server.routes.box_views import (
     steps,
     usage,
 )
+from holdfast.server.routes.requests import BOX_ERRORS, opened, opened_for_work, while_connected
 from holdfast.server.routes.services import Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024

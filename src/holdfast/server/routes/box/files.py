@@ -21,7 +21,8 @@ from holdfast.api.files import (
     ReplacedList,
 )
 from holdfast.api.limits import BoxId, PathText, Pattern
-from holdfast.server.routes.box_requests import (
+from holdfast.server.routes.box.views import file_info, shown
+from holdfast.server.routes.requests import (
     BOX_ERRORS,
     OCTETS,
     TAR,
@@ -31,7 +32,6 @@ from holdfast.server.routes.box_requests import (
     held_box,
     opened,
 )
-from holdfast.server.routes.box_views import file_info, shown
 from holdfast.server.routes.services import UseBoxes
 
 router = APIRouter(prefix="/v1/boxes/{id}", tags=["files"], responses=BOX_ERRORS)

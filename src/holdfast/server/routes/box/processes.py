@@ -1,4 +1,4 @@
-"""REST: spawned processes of a box. Their terminals are WebSockets, in `box_websockets`."""
+"""REST: spawned processes of a box. Their terminals are WebSockets, in `websockets`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fastapi.responses import Response, StreamingResponse
 from holdfast.api.limits import BoxId, ProcessId
 from holdfast.api.processes import ProcessInfo, ProcessList, Resize, Signal, Spawn, Waited
 from holdfast.boxes.process import Process, Stream
-from holdfast.server.routes.box_requests import (
+from holdfast.server.routes.box.views import process_info
+from holdfast.server.routes.requests import (
     BOX_ERRORS,
     OCTETS,
     binary_answer,
@@ -21,7 +22,6 @@ from holdfast.server.routes.box_requests import (
     opened_for_work,
     while_connected,
 )
-from holdfast.server.routes.box_views import process_info
 from holdfast.server.routes.services import Use, UseBoxes
 from holdfast.server.shutdown import close_pieces
 

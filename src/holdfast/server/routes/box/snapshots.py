@@ -13,8 +13,8 @@ from holdfast.api.limits import BoxId, BoxKey, ProviderName, SnapshotId, VolumeN
 from holdfast.api.snapshots import NewSnapshot, NewVolume, Restore, Snapshot, SnapshotList, Volume, VolumeList
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
-from holdfast.server.routes.box_views import box_record, chosen_owner
+from holdfast.server.routes.box.views import box_record, chosen_owner
+from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.services import UseBoxes
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS)

@@ -20,7 +20,7 @@ from holdfast.api.errors.boxes import BoxError, InvalidSpec
 from holdfast.api.processes import Command, ExecuteFrames
 from holdfast.boxes.box import Box
 from holdfast.boxes.process import Connection, Process
-from holdfast.server.routes.box_views import decode
+from holdfast.server.routes.box.views import decode
 from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import Left, problems_of, receive, serve
 from holdfast.time_limit import time_limit
