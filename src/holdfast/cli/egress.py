@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.network_options import (
-    AllowOption,
-    BandwidthOption,
-    ConnectionsOption,
-    NetworkName,
-    describe_policy,
-    parse_policy,
-)
+from holdfast.cli.network_options import NetworkOptions, describe_policy
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 
@@ -28,11 +21,8 @@ EnvironmentArgument = Annotated[
 
 def set_(
     environment: EnvironmentArgument,
-    mode: Annotated[NetworkName | None, Option("--mode", help="What its boxes may reach.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     *,
+    network: NetworkOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,7 +34,7 @@ def set_(
     holdfast egress set web --allow default --allow api.example.com
     holdfast box create --environment web --network allow
     """
-    policy = parse_policy(mode, allow, bandwidth, connections)
+    policy = network.policy()
 
     async def work(client: Client) -> EnvironmentPolicy:
         return await client.egress.set(environment, policy)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from holdfast.cli.box.spec import read_value, usage_error
-from holdfast.cli.parsing.parameters import Option
+from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
@@ -27,6 +28,23 @@ BandwidthOption = Annotated[
 ConnectionsOption = Annotated[
     int | None, Option("--connections", metavar="COUNT", help="Most network connections at once.")
 ]
+
+
+@dataclass(frozen=True)
+class NetworkOptions(OptionGroup):
+    """A whole network policy, for commands that set one."""
+
+    mode: Annotated[NetworkName | None, Option("--mode", help="What boxes may reach.")] = None
+    allow: AllowOption = None
+    bandwidth: BandwidthOption = None
+    connections: ConnectionsOption = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == NetworkOptions()
+
+    def policy(self) -> NetworkPolicy:
+        return parse_policy(self.mode, self.allow, self.bandwidth, self.connections)
 
 
 def parse_policy(

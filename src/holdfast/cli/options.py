@@ -26,6 +26,11 @@ ApiKeyOption = Annotated[
     str | None, Option("--api-key", metavar="KEY", help="API key or thread token.  [env: HOLDFAST_API_KEY]")
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
+QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only ids.")]
+LimitOption = Annotated[int, Option("--limit", "-n", min=1, help="Print at most this many.")]
+LabelsOption = Annotated[
+    list[str] | None, Option("--label", metavar="NAME:VALUE", help="Add a label. Can be given several times.")
+]
 ThreadArgument = Annotated[
     str,
     Argument(

@@ -8,24 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.api.boxes import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
+from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.box.spec import (
     parse_box_labels,
     parse_env,
     parse_mount,
     parse_volume,
     read_env_file,
+    read_size,
     read_value,
     usage_error,
 )
 from holdfast.cli.network_options import (
-    AllowOption,
-    BandwidthOption,
-    ConnectionsOption,
-    NetworkName,
     describe_policy,
     parse_policy,
 )
-from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import BoxArgument, ask, ask_blocking, find_box
 from holdfast.cli.terminal.console import (
@@ -39,7 +37,7 @@ from holdfast.cli.terminal.console import (
     write_table,
 )
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
-from holdfast.cli.terminal.sizes import describe_size, parse_size
+from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
     from holdfast.api.box_spec import BoxSpec
@@ -61,19 +59,12 @@ _STATE_STYLES: Final = {
 }
 _TRANSITION_STYLE: Final = "yellow"
 
-QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only ids.")]
-
 
 def create(
     key: Annotated[
         str | None,
         Option(metavar="KEY", help="Use the box with this key: resume it, restore it from a snapshot, or create it."),
     ] = None,
-    image: Annotated[str | None, Option(metavar="IMAGE", help="Image to start from. Default: the provider's.")] = None,
-    cpu: Annotated[float | None, Option(metavar="CORES", help="CPU cores, such as 0.5 or 2.")] = None,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory, such as 512M or 2G.")] = None,
-    disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space, such as 10G.")] = None,
-    pids: Annotated[int | None, Option(metavar="COUNT", help="Most processes and threads at once.")] = None,
     env: Annotated[
         list[str] | None,
         Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable. NAME alone passes on your own value."),
@@ -92,10 +83,6 @@ def create(
         list[str] | None,
         Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path on the server's machine, read-only without :rw."),
     ] = None,
-    network: Annotated[NetworkName | None, Option(help="What the box may reach. Default: none, only itself.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     lifetime: Annotated[
         LifetimeName | None, Option(help="When the box is deleted automatically: shared never.")
     ] = None,
@@ -111,14 +98,12 @@ def create(
         OnIdleName | None,
         Option(help="What happens when the box is idle. A sleeping box wakes at the next request."),
     ] = None,
-    label: Annotated[
-        list[str] | None, Option("--label", metavar="NAME:VALUE", help="Add a label. Can be given several times.")
-    ] = None,
-    provider: Annotated[str, Option(metavar="NAME", help="The provider, which decides the kind of box.")] = "local",
+    label: LabelsOption = None,
     thread: Annotated[str | None, Option(metavar="ID", help="Thread that the box serves.")] = None,
     environment: Annotated[str | None, Option(metavar="NAME", help="Environment that the box serves.")] = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the id.")] = False,
+    quiet: QuietOption = False,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,15 +126,15 @@ def create(
     for path in env_file or []:
         variables |= read_env_file(path, os.environ)
     variables |= parse_env(env or [], os.environ)
-    policy = parse_policy(network, allow, bandwidth, connections)
+    policy = parse_policy(box.network, box.allow, box.bandwidth, box.connections)
     try:
         spec = BoxSpec(
-            provider=provider,
-            image=image,
-            cpu=cpu,
-            memory=None if memory is None else read_value(parse_size, memory),
-            disk=None if disk is None else read_value(parse_size, disk),
-            pids=pids,
+            provider=box.provider or "local",
+            image=box.image,
+            cpu=box.cpu,
+            memory=read_size(box.memory),
+            disk=read_size(box.disk),
+            pids=box.pids,
             env=variables,
             workdir=WORKSPACE if workdir is None else workdir,
             volumes=tuple(parse_volume(text) for text in volume or []),
@@ -247,7 +232,7 @@ def list_(
     key: Annotated[str | None, Option(metavar="KEY", help="Only boxes of this key.")] = None,
     thread: Annotated[str | None, Option(metavar="ID", help="Only boxes that serve this thread.")] = None,
     environment: Annotated[str | None, Option(metavar="NAME", help="Only boxes that serve this environment.")] = None,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="Print at most this many.")] = 200,
+    limit: LimitOption = 200,
     quiet: QuietOption = False,
     *,
     where: Where,

@@ -5,15 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.network_options import (
-    AllowOption,
-    BandwidthOption,
-    ConnectionsOption,
-    NetworkName,
-    describe_policy,
-    parse_policy,
-)
-from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.network_options import NetworkOptions, describe_policy
+from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import BoxArgument, ask, find_box
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
@@ -27,11 +20,8 @@ if TYPE_CHECKING:
 
 def network(
     box: BoxArgument,
-    mode: Annotated[NetworkName | None, Option("--mode", help="What the box may reach from now on.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     *,
+    rules: NetworkOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,8 +34,7 @@ def network(
     holdfast box network b-1 --allow default --allow '*.example.com:443'
     holdfast box network b-1 --mode none
     """
-    unchanged = mode is None and allow is None and bandwidth is None and connections is None
-    policy = None if unchanged else parse_policy(mode, allow, bandwidth, connections)
+    policy = None if rules.is_empty else rules.policy()
 
     async def work(client: Client) -> BoxRecord:
         row = await find_box(client, box)
@@ -62,7 +51,7 @@ def network(
 def egress(
     box: BoxArgument,
     denied: Annotated[bool, Option("--denied", help="Only requests that were denied.")] = False,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="Print at most this many.")] = 50,
+    limit: LimitOption = 50,
     *,
     where: Where,
     as_json: JsonOption = False,

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import parse_box_labels
-from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.options import JsonOption, LabelsOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, find_box, find_snapshot
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from holdfast.boxes import Snapshot
     from holdfast.client import Client
 
-QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only the id.")]
-
 
 def snapshot(
     box: BoxArgument,
-    label: Annotated[
-        list[str] | None, Option("--label", metavar="NAME:VALUE", help="Add a label. Can be given several times.")
-    ] = None,
+    label: LabelsOption = None,
     quiet: QuietOption = False,
     *,
     where: Where,
@@ -60,7 +56,7 @@ def snapshots(
         list[str] | None, Option("--delete", metavar="SNAPSHOT", help="Delete this snapshot instead.")
     ] = None,
     yes: YesOption = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only ids.")] = False,
+    quiet: QuietOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,

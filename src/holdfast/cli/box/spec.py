@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.terminal.sizes import parse_size
 
 if TYPE_CHECKING:
     from holdfast.api.box_spec import HostMount, VolumeMount
@@ -25,6 +26,10 @@ def read_value(read: Callable[[str], T], text: str) -> T:
         return read(text)
     except ValueError as error:
         raise usage_error(str(error)) from None
+
+
+def read_size(text: str | None) -> int | None:
+    return None if text is None else read_value(parse_size, text)
 
 
 def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.discovery import find_server, home_or_default, skip_httpx_cli
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
-from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.options import JsonOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, describe_box
+from holdfast.cli.run.options import ModelOption
 from holdfast.cli.session import ask, only
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, note, printable, write_field, write_json, write_table
@@ -33,11 +33,6 @@ InterpreterArgument = Annotated[
 TemplateOption = Annotated[
     str | None, Option("--template", metavar="NAME", help="Template of its box. Default: the provider's.")
 ]
-ProviderOption = Annotated[str | None, Option(metavar="NAME", help="Provider of the box. Default: local.")]
-ImageOption = Annotated[str | None, Option(metavar="IMAGE", help="Image to start from. Default: the provider's.")]
-CpuOption = Annotated[float | None, Option(metavar="CORES", help="CPU cores, such as 0.5 or 2.")]
-MemoryOption = Annotated[str | None, Option(metavar="SIZE", help="Memory, such as 512M or 2G.")]
-NetworkOption = Annotated[NetworkName | None, Option(help="What the box may reach. Default: none.")]
 _LONGEST: Final = 8_000_000
 
 
@@ -66,13 +61,8 @@ def run(
     timeout: Annotated[
         float | None, Option("--timeout", metavar="SECONDS", help="Time limit of the code. Default: 900.")
     ] = None,
-    provider: ProviderOption = None,
-    image: ImageOption = None,
-    cpu: CpuOption = None,
-    memory: MemoryOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
@@ -90,11 +80,7 @@ def run(
     if file is not None and code is not None:
         raise CommandError("both FILE and --code are given", next_step="give only one of them", exit=Exit.USAGE)
     text = _read_code(file or "-") if code is None else _bounded("the code", code)
-    box = describe_box(
-        provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
-        network=network, allow=allow, bandwidth=None, connections=None,
-    )  # fmt: skip
-    settings: dict[str, Any] = {"template": template, "model": model, "box": box or None}
+    settings: dict[str, Any] = {"template": template, "model": model, "box": box.to_json() or None}
     settings |= {"repo_url": repo, "ref": ref, "volume": volume}
     if id is not None and any(value is not None for value in settings.values()):
         raise CommandError(
@@ -106,7 +92,7 @@ def run(
     if template is not None and _is_local(where):
         from holdfast.cli.interpreter.template import ensure_template
 
-        ensure_template(template, provider or "local", where)
+        ensure_template(template, box.provider or "local", where)
 
     async def work(client: Client) -> RemoteExecution:
         used = await _find(client, id) if id is not None else (await client.interpreters.create(**settings)).id
@@ -178,7 +164,7 @@ def _show(done: RemoteExecution) -> None:
 def list_(
     every: Annotated[bool, Option("--all", "-a", help="Include interpreters without a box.")] = False,
     deleted: Annotated[bool, Option("--deleted", help="Only deleted interpreters.")] = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only ids.")] = False,
+    quiet: QuietOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -296,15 +282,8 @@ def smoke(
         str | None, Option("--model", metavar="NAME[/MODEL]", help="Also ask this model a question.")
     ] = None,
     timeout: Annotated[float, Option("--timeout", metavar="SECONDS", help="Time limit of the whole test.")] = 300.0,
-    provider: ProviderOption = None,
-    image: ImageOption = None,
-    cpu: CpuOption = None,
-    memory: MemoryOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
@@ -321,11 +300,7 @@ def smoke(
     from holdfast.cli.server.start import ensure_server
 
     ensure_server(where)
-    box = describe_box(
-        provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
-        network=network, allow=allow, bandwidth=bandwidth, connections=connections,
-    )  # fmt: skip
-    report = asyncio.run(_smoke(where, box, repo, ref, model, timeout))
+    report = asyncio.run(_smoke(where, box.to_json(), repo, ref, model, timeout))
     if as_json:
         write_json(report.to_json())
     else:

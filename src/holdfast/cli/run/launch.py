@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
+from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, TimeoutOption, describe_box, read_timeout
+from holdfast.cli.run.options import ModelOption, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.sizes import describe_size
@@ -62,20 +62,9 @@ def run(
         ),
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
-    provider: Annotated[str | None, Option(metavar="NAME", help="Provider of the box. Default: local.")] = None,
-    image: Annotated[str | None, Option(metavar="IMAGE", help="Image to start from. Default: the provider's.")] = None,
-    cpu: Annotated[float | None, Option(metavar="CORES", help="CPU cores, such as 0.5 or 2.")] = None,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory, such as 512M or 2G.")] = None,
-    disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space, such as 10G.")] = None,
-    pids: Annotated[int | None, Option(metavar="COUNT", help="Most processes and threads at once.")] = None,
-    network: Annotated[
-        NetworkName | None, Option(help="What the box may reach besides the model. Default: none.")
-    ] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     timeout: TimeoutOption = None,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
@@ -101,10 +90,7 @@ def run(
         raise CommandError("--empty and --dir exclude each other", next_step="give only one of them", exit=Exit.USAGE)
     continues = thread is not None and directory is None
     folder = None if empty or continues else choose_folder(directory, Path.cwd(), Path.home())
-    box = describe_box(
-        provider=provider, image=image, cpu=cpu, memory=memory, disk=disk, pids=pids,
-        network=network, allow=allow, bandwidth=bandwidth, connections=connections,
-    )  # fmt: skip
+    box_settings = box.to_json()
     seconds = read_timeout(timeout)
     ensure_server(where)
 
@@ -116,10 +102,10 @@ def run(
             info = None if known is None else await client.threads.get(known)
             if folder is not None:
                 # Checked before the upload, so that a missing model is reported at once.
-                await client.runs.check(agent=agent, model=model, thread=known, box=box)
+                await client.runs.check(agent=agent, model=model, thread=known, box=box_settings)
             workspace = await _prepare(client, folder, may_be_empty=empty or thread is not None, quiet=as_json)
             state.sent = True
-            if info is not None and info.run is not None and workspace is None and not box:
+            if info is not None and info.run is not None and workspace is None and not box_settings:
                 # With the settings of the earlier launch: with others, its box would be replaced.
                 launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
             else:
@@ -130,7 +116,7 @@ def run(
                     thread=known,
                     title=title,
                     workspace=workspace,
-                    box=box,
+                    box=box_settings,
                     timeout=seconds or None,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)

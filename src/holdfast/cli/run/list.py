@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.session import ask
@@ -30,7 +30,7 @@ def runs(
     agent: Annotated[
         str | None, Option(metavar="NAME", help="Only runs of this agent.", autocompletion=complete_agent)
     ] = None,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="Print at most this many.")] = 50,
+    limit: LimitOption = 50,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids of their threads.")] = False,
     *,
     where: Where,

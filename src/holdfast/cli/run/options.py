@@ -1,15 +1,13 @@
-"""Options that the commands of runs share: threads, models, and the settings of their boxes."""
+"""Options that the commands of runs share: threads, models and time limits."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from holdfast.cli.box.spec import read_value
 from holdfast.cli.completion import complete_model, complete_thread
-from holdfast.cli.network_options import NetworkName, parse_policy
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.terminal.durations import parse_duration
-from holdfast.cli.terminal.sizes import parse_size
 
 RunThreadArgument = Annotated[
     str,
@@ -38,30 +36,3 @@ TimeoutOption = Annotated[
 
 def read_timeout(timeout: str | None) -> int | None:
     return None if timeout is None else read_value(parse_duration, timeout)
-
-
-def describe_box(
-    *,
-    provider: str | None,
-    image: str | None,
-    cpu: float | None,
-    memory: str | None,
-    disk: str | None,
-    pids: int | None,
-    network: NetworkName | None,
-    allow: list[str] | None,
-    bandwidth: str | None,
-    connections: int | None,
-) -> dict[str, Any]:
-    """The settings of a run's box, as the API takes them."""
-    wanted: dict[str, Any] = {
-        "provider": provider,
-        "image": image,
-        "cpu": cpu,
-        "memory": None if memory is None else read_value(parse_size, memory),
-        "disk": None if disk is None else read_value(parse_size, disk),
-        "pids": pids,
-    }
-    if network or allow or bandwidth or connections:
-        wanted["network"] = parse_policy(network, allow, bandwidth, connections).to_json()
-    return {name: value for name, value in wanted.items() if value is not None}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.box.spec import read_value
+from holdfast.cli.box.spec import read_size
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.sizes import parse_size
 from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def resume(
     from holdfast.cli.server.start import ensure_server
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
-    memory_bytes = None if memory is None else read_value(parse_size, memory)
-    disk_bytes = None if disk is None else read_value(parse_size, disk)
+    memory_bytes = read_size(memory)
+    disk_bytes = read_size(disk)
     seconds = read_timeout(timeout)
     ensure_server(where)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import JsonOption, ThreadArgument, Where
+from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, ThreadArgument, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.session import ask_blocking
@@ -41,9 +41,6 @@ _PAGE: Final = 200
 TypesOption = Annotated[
     list[str] | None,
     Option("--type", metavar="TYPE", help="Only this type (chat) or family (pi.*). Can be given several times."),
-]
-LabelsOption = Annotated[
-    list[str] | None, Option("--label", metavar="NAME:VALUE", help="Add a label. Can be given several times.")
 ]
 
 
@@ -79,7 +76,7 @@ def list_(
         Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and value)."),
     ] = None,
     archived: Annotated[Literal["no", "only", "too"], Option(help="Whether to list archived threads.")] = "no",
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="Print at most this many.")] = 50,
+    limit: LimitOption = 50,
     cursor: Annotated[str | None, Option(metavar="CURSOR", help="Continue where an earlier list ended.")] = None,
     *,
     where: Where,
