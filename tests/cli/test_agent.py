@@ -22,8 +22,8 @@ def test_agents_are_listed_with_what_is_ready_for_them(cli: Cli) -> None:
     assert listed.exit == 0, listed.err
     lines = {line.split()[0]: line for line in listed.out.splitlines()}
     assert list(lines) == ["name", "pi", "claude", "codex", "opencode", "acp:COMMAND"]
-    assert lines["pi"].endswith("mine, 11 that want a key")
-    assert lines["codex"].split()[3:] == ["openai-responses", "3", "that", "want", "a", "key"]
+    assert lines["pi"].endswith("mine, 11 that need a key")
+    assert lines["codex"].split()[3:] == ["openai-responses", "3", "that", "need", "a", "key"]
     assert [each["name"] for each in cli("agent", "list", "--json").json()["agents"]] == list(lines)[1:]
 
 

@@ -82,7 +82,7 @@ def test_a_box_answers_to_parts_of_its_id_and_to_its_key(box_cli: Cli, box: str)
     assert box_cli("box", "show", f"named-{box}", "--json").json()["id"] == other
     ambiguous = box_cli("box", "show", box[:5])
     assert ambiguous.exit == Exit.USAGE
-    assert "may be any of" in ambiguous.err
+    assert "matches" in ambiguous.err
     for name in ("nowhere!", "", "b-", "b", box[-2:]):
         missing = box_cli("box", "delete", name, "--yes")
         assert missing.exit == Exit.NOT_FOUND
@@ -172,14 +172,14 @@ def test_prune_ends_what_is_idle_and_leaves_the_rest(box_cli: Cli, box: str) -> 
     [
         (("create", "--memory", "lots"), "'lots' is not a size"),
         (("create", "--memory", "1K"), "at least 16 MB"),
-        (("create", "--env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE is not set here"),
-        (("create", "--volume", "cache"), "does not say what goes where"),
+        (("create", "--env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE is not set in your environment"),
+        (("create", "--volume", "cache"), "is not a mount"),
         (("create", "--idle", "soon"), "'soon' is not a duration"),
         (("create", "--ephemeral", "--one-shot"), "one lifetime"),
         (("create", "--provider", "nowhere"), "nowhere"),
         (("list", "--state", "asleep"), "asleep"),
-        (("port", "b-1", "80", "90"), "what is 90 for?"),
-        (("cp", "here", "there"), "has to be in a box"),
+        (("port", "b-1", "80", "90"), "LOCALPORT 90 needs --forward"),
+        (("cp", "here", "there"), "must be in a box"),
     ],
 )
 def test_mistakes_are_explained(box_cli: Cli, arguments: tuple[str, ...], what: str) -> None:

@@ -123,7 +123,7 @@ def test_json_has_it_all_in_one_document(boxes: BoxCli, box: str) -> None:
     assert done.returncode == 3
     assert json.loads(done.stdout) == {"exitCode": 3, "stdout": "in", "stderr": "err\n"}
     failed = boxes.run("exec", "--json", box, "--", "no-such-command")
-    assert json.loads(failed.stderr)["error"]["code"] == "cannot_execute"
+    assert json.loads(failed.stderr)["error"]["code"] == "command_not_found"
 
 
 def test_a_detached_command_goes_on_and_its_output_is_kept(boxes: BoxCli, box_cli: Cli, box: str) -> None:

@@ -134,8 +134,8 @@ def test_what_cannot_be_copied_is_told(box_cli: Cli, box: str, here: Path) -> No
         ((f"{box}:nothing", "x"), Exit.NOT_FOUND, "nothing"),
         (("folder", f"{box}:file"), Exit.CONFLICT, "is a file in the box"),
         (("file", f"{box}:missing/"), Exit.FAILURE, "is not a folder in the box"),
-        ((f"{box}:file", "missing/x"), Exit.NOT_FOUND, "is not a folder here"),
-        ((f"{box}:file", "missing/"), Exit.FAILURE, "is not a folder here"),
+        ((f"{box}:file", "missing/x"), Exit.NOT_FOUND, "is not a local folder"),
+        ((f"{box}:file", "missing/"), Exit.FAILURE, "is not a local folder"),
         (("file", "b-nowhere:x"), Exit.NOT_FOUND, "b-nowhere"),
     ]
     for arguments, exit, what in cases:

@@ -54,7 +54,7 @@ def test_any_tcp_is_forwarded_and_both_ends_can_close(box_cli: Cli, boxes: BoxCl
         forwarding.send_signal(signal.SIGINT)
         _, err = forwarding.communicate(timeout=30)
     assert forwarding.returncode == Exit.INTERRUPTED
-    assert b"the box goes on" in err
+    assert b"the box keeps running" in err
     assert b"Traceback" not in err
 
 

@@ -14,8 +14,8 @@ from holdfast.cli.box.commands import choose_lifetime
 from holdfast.cli.box.files import Here, InBox, Piped, Place, merge, parse_place
 from holdfast.cli.box.health import step_lines
 from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
-from holdfast.cli.command_line import arrange
 from holdfast.cli.errors import CommandError, command_error
+from holdfast.cli.parsing.command_line import arrange
 from holdfast.cli.terminal.pipes import Inlet, Outlet
 from holdfast.cli.terminal.raw_mode import EscapeKeys, Modes, without_questions
 from holdfast.cli.terminal.sizes import describe_size, parse_size
@@ -75,7 +75,7 @@ def test_the_command_of_the_box_keeps_its_own_options(given: str, arranged: str)
 
 def test_variables_are_given_or_taken_from_the_caller() -> None:
     assert parse_env(["A=1", "B=", "C=x=y", "D"], {"D": "mine"}) == {"A": "1", "B": "", "C": "x=y", "D": "mine"}
-    with pytest.raises(CommandError, match="SECRET is not set here"):
+    with pytest.raises(CommandError, match="SECRET is not set in your environment"):
         parse_env(["SECRET"], {})
     with pytest.raises(CommandError, match="is not a variable"):
         parse_env(["=1"], {})
@@ -103,7 +103,7 @@ def test_volumes_and_mounts_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert parse_mount("/src:/s") == HostMount("/src", "/s")
     assert parse_mount("src:/s:rw") == HostMount(str(tmp_path / "src"), "/s", read_only=False)
     for text in ("cache", "cache:relative", ":/c", "cache:/c:rx"):
-        with pytest.raises(CommandError, match="does not say what goes where"):
+        with pytest.raises(CommandError, match="is not a mount"):
             parse_volume(text)
 
 
@@ -114,13 +114,13 @@ def test_a_box_has_one_lifetime() -> None:
     assert choose_lifetime(None, ephemeral=False, one_shot=True, idle=None) == "one-shot"
     with pytest.raises(CommandError, match="one lifetime"):
         choose_lifetime("shared", ephemeral=True, one_shot=False, idle=None)
-    with pytest.raises(CommandError, match="--idle is for ephemeral"):
+    with pytest.raises(CommandError, match="--idle is only for ephemeral"):
         choose_lifetime("shared", ephemeral=False, one_shot=False, idle="5m")
     assert choose_lifetime(None, ephemeral=False, one_shot=False, idle="5m", on_idle="hibernate") == "shared"
     assert choose_lifetime(None, ephemeral=False, one_shot=False, idle=None, on_idle="pause") == "shared"
-    with pytest.raises(CommandError, match="to be kept"):
+    with pytest.raises(CommandError, match="--on-idle keep"):
         choose_lifetime(None, ephemeral=False, one_shot=False, idle="5m", on_idle="keep")
-    with pytest.raises(CommandError, match="ends with its work"):
+    with pytest.raises(CommandError, match="deleted after its work"):
         choose_lifetime(None, ephemeral=False, one_shot=True, idle=None, on_idle="delete")
 
 
@@ -158,7 +158,7 @@ def test_what_comes_from_a_box_is_not_written_through_links_here(tmp_path: Path)
     (target / "link").symlink_to(secret)
     (arrived / "link").mkdir()
     (arrived / "link" / "kept").write_text("theirs")
-    with pytest.raises(CommandError, match="is not a folder here"):
+    with pytest.raises(CommandError, match="is not a local folder"):
         merge(arrived, target)
     assert (secret / "kept").read_text() == "mine"
 
@@ -184,14 +184,14 @@ def test_only_tilde_and_dot_at_the_beginning_of_a_line_leave(typed: list[bytes],
 
 def test_what_a_program_did_to_the_terminal_is_undone() -> None:
     modes = Modes()
-    modes.see(b"plain")
+    modes.track(b"plain")
     assert modes.undo() == b""
-    modes.see(b"\x1b[?1049h\x1b[?25l text \x1b[?1000;1006h\x1b[?2004h")
-    modes.see(b"\x1b[?2004l")
+    modes.track(b"\x1b[?1049h\x1b[?25l text \x1b[?1000;1006h\x1b[?2004h")
+    modes.track(b"\x1b[?2004l")
     assert modes.undo() == b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1006l\x1b[0m"
     assert modes.full_screen
     assert modes.redo() == b"\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
-    modes.see(b"\x1b[?1049l\x1b[?25h\x1b[?1000;1006l")
+    modes.track(b"\x1b[?1049l\x1b[?25h\x1b[?1000;1006l")
     assert not modes.full_screen
     assert modes.undo() == b""
 
@@ -263,7 +263,5 @@ async def test_input_is_read_as_it_comes_until_its_end() -> None:
 
 def test_what_to_do_next_about_a_box_names_it() -> None:
     assert command_error(BoxStopped("box b-1abc is stopped")).next_step == "holdfast box start b-1abc"
-    assert (
-        command_error(BoxUnreachable("a box is away")).next_step == "holdfast box diagnose BOX says where the path ends"
-    )
+    assert command_error(BoxUnreachable("a box is away")).next_step == "find out why with holdfast box diagnose BOX"
     assert command_error(BoxStopped("box b-1 is stopped", hint="wait")).next_step == "wait"

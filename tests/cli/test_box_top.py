@@ -56,8 +56,8 @@ def test_one_that_sleeps_says_for_how_long() -> None:
 
 def test_the_heaviest_come_first_and_those_that_sleep_last() -> None:
     watch = Watch()
-    watch.see([usage("a"), usage("b"), usage("c"), usage("d", state="hibernated")])
-    lines = watch.see(
+    watch.add([usage("a"), usage("b"), usage("c"), usage("d", state="hibernated")])
+    lines = watch.add(
         [
             usage("a", 1000, cpuSeconds=10.1, memory=1),
             usage("b", 1000, cpuSeconds=10.9, memory=2),
@@ -70,7 +70,7 @@ def test_the_heaviest_come_first_and_those_that_sleep_last() -> None:
     assert [line.usage.id for line in sorted_by(lines, "name")] == ["a", "b", "c", "d"]
     assert summary(lines) == "3 running · 1 hibernated · 1.00 cores · 6 B memory"
     assert [round(each, 1) for each in watch.history["b"]] == [0.0, 0.9]
-    watch.see([usage("a", 2000)])
+    watch.add([usage("a", 2000)])
     assert set(watch.history) == {"a"}
 
 

@@ -16,7 +16,7 @@ import typer
 
 from holdfast.cli import command_name
 from holdfast.cli.app import run
-from holdfast.cli.typer_app import build
+from holdfast.cli.parsing.typer_app import build
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_a_hint_names_the_command_as_it_was_typed(folder: Path, typed: str, tmp_
     done = subprocess.run(
         [typed, "thread", "list"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert f"next         {typed} up starts one" in done.stderr
+    assert f"next         start one with {typed} up" in done.stderr
     help = subprocess.run(
         [typed, "run", "--help"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
@@ -53,7 +53,7 @@ def test_a_command_on_the_path_is_called_by_its_name(tmp_path: Path) -> None:
     done = subprocess.run(
         ["holdfast", "thread", "list"], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "next         holdfast up starts one" in done.stderr
+    assert "next         start one with holdfast up" in done.stderr
 
 
 def test_a_path_with_blanks_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -142,13 +142,13 @@ def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_hints_of_a_named_home_are_pasted_whole(tmp_path: Path) -> None:
     folder = tmp_path / "a home"
     assert (
-        f"next         bin/holdfast up --home '{folder}' starts one"
+        f"next         start one with bin/holdfast up --home '{folder}'"
         in run_here("thread", "list", "--home", str(folder)).stderr
     )
     told = json.loads(run_here("thread", "list", "--json", "--home", str(folder)).stderr)
-    assert told["error"]["hint"].startswith(f"holdfast up --home '{folder}' starts one")
+    assert told["error"]["hint"].startswith(f"start one with holdfast up --home '{folder}'")
 
 
 def test_an_option_of_a_command_in_a_box_is_not_ours(tmp_path: Path) -> None:
     told = run_here("box", "exec", "--home", str(tmp_path / "ours"), "b-1", "tool", "--home", "/theirs").stderr
-    assert f"bin/holdfast up --home {tmp_path}/ours starts one" in told
+    assert f"start one with bin/holdfast up --home {tmp_path}/ours" in told

@@ -52,7 +52,9 @@ def command(tmp_path: Path, installed_agents: InstalledAgents) -> Iterator[Comma
 def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Command, tmp_path: Path) -> None:
     done = command("demo", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^  server +http://127\.0\.0\.1:\d+  started in the background; holdfast down", done.stderr, re.M)
+    assert re.search(
+        r"^  server +http://127\.0\.0\.1:\d+  started in the background; stop it with holdfast down", done.stderr, re.M
+    )
     out = done.stdout
     assert "#key=" not in out + done.stderr, "this is a pipe: the key of the page would stay in it"
     story = [
@@ -88,12 +90,12 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
     running = read_running(command.home)
     assert running is not None
     # The next command of the README: it finds the server that the demo left.
-    assert f"server       {running.url}  runs already" in command("up").stdout
+    assert f"server       {running.url}  already running" in command("up").stdout
     assert "stopped" in command("down").stdout
     assert not is_alive(running.pid)
     again = command("down", check=False)
     assert again.returncode == 5
-    assert "no server runs on" in again.stderr
+    assert "no server is running on" in again.stderr
     command("box", "list", check=False)
     assert "started in the background" in command("resume", matched[1], "--detach", check=False).stderr
 

@@ -71,7 +71,7 @@ def test_no_server_says_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}', "not json"])
 def test_a_broken_note_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "server.json").write_text(text)
-    with pytest.raises(CommandError, match=r"server\.json cannot be read"):
+    with pytest.raises(CommandError, match=r"cannot read .*server\.json"):
         find(tmp_path)
 
 

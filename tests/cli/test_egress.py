@@ -68,7 +68,7 @@ def test_the_network_of_a_box_is_shown_and_changed(box_cli: Cli, networked: str)
 
 
 def test_what_a_box_was_refused_is_listed(box_cli: Cli, networked: str) -> None:
-    assert "asked for nothing" in box_cli("box", "egress", networked).out
+    assert "has made no requests" in box_cli("box", "egress", networked).out
     box_cli("box", "exec", networked, "--", "curl", "--silent", "http://elsewhere.example/")
     listed = box_cli("box", "egress", networked, "--denied")
     assert "denied" in listed.out

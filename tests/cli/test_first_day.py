@@ -75,7 +75,7 @@ def test_what_deletes_asks_and_takes_yes(cli: Cli, arguments: tuple[str, ...]) -
     words = [word.format(thread=thread, key=key) for word in arguments]
     refused = cli(*words)
     assert refused.exit == Exit.USAGE
-    assert "there is nobody to ask" in refused.err
+    assert "there is no terminal to ask" in refused.err
     assert f"next         holdfast {' '.join(words)} --yes" in refused.err
     cli("thread", "delete", thread, "--yes")
     cli("volume", "delete", "asked-for", "--yes")
@@ -106,7 +106,7 @@ def test_a_thread_without_a_run_has_nothing_to_cancel_steer_or_resume(cli: Cli) 
     id = cli("thread", "new").out.strip()
     assert {cli(*words).exit for words in (("cancel", id), ("steer", id, "go"), ("resume", id))} == {Exit.CONFLICT}
     cancelled = cli("cancel", id)
-    assert "there is nothing to cancel" in cancelled.err
+    assert "has no run to cancel" in cancelled.err
     assert "resume" not in cancelled.err
     assert cli("cancel", "r-nope").exit == Exit.NOT_FOUND
     cli("thread", "delete", id, "--yes")
@@ -136,7 +136,7 @@ def test_no_key_is_asked_for_where_agent_and_model_cannot_speak(cli: Cli) -> Non
         ),
         (("key", "create", ""), "name: must not be empty", "holdfast key create --help"),
         (("box", "create", "--network", "foo"), "'foo' is not one of 'none', 'allow', 'open'", "holdfast box create"),
-        (("interpreter", "run", "nofile.py"), "nofile.py cannot be read: No such file or directory", "give a Python"),
+        (("interpreter", "run", "nofile.py"), "cannot read nofile.py: No such file or directory", "give a Python"),
     ],
 )
 def test_a_value_that_is_refused_is_told_in_plain_words_with_what_to_do(

@@ -54,7 +54,7 @@ def test_what_cannot_be_says_what_to_do(box_cli: Cli, tmp_path: Path) -> None:
     assert evil.exit != 0
     assert "leads out of the image" in evil.err
     missing = box_cli("image", "import", str(tmp_path / "nothing.tar"))
-    assert (missing.exit, "there is no" in missing.err) == (Exit.USAGE, True)
+    assert (missing.exit, "does not exist" in missing.err) == (Exit.USAGE, True)
     assert "needs a name" in box_cli("image", "import", "-").err
     unknown = box_cli("image", "show", "nothing")
     assert "there is no local image nothing" in unknown.err

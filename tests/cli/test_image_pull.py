@@ -77,7 +77,7 @@ def test_a_password_comes_by_standard_input(box_cli: Cli, registry: RegistryProc
     assert (refused.exit, "wants a user and a password" in refused.err) == (Exit.NOT_AUTHORISED, True)
     assert "--password-stdin" in refused.err
     alone = box_cli("image", "pull", name, "--password-stdin")
-    assert (alone.exit, "needs the user" in alone.err) == (Exit.USAGE, True)
+    assert (alone.exit, "needs --username" in alone.err) == (Exit.USAGE, True)
     options = ("--name", "cli/tools", "--username", USER, "--password-stdin")
     assert "no password" in box_cli("image", "pull", name, *options).err
     made = box_cli("image", "pull", name, *options, stdin=f"{PASSWORD}\n")

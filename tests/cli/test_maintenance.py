@@ -84,8 +84,8 @@ def test_a_backup_onto_a_full_disk_says_which_disk_and_what_to_do(home: Path, si
     except CannotMount as error:
         pytest.skip(str(error))
     assert done.returncode == Exit.DISK_FULL, done.stderr
-    assert f"{target} cannot be written: its disk is full" in done.stderr
-    assert "next         free some space there, or give a folder on another disk" in done.stderr
+    assert f"cannot write {target}: the disk is full" in done.stderr
+    assert "next         free some space, or choose a folder on another disk" in done.stderr
     assert left == []
 
 

@@ -88,7 +88,7 @@ def test_a_server_that_is_not_there_is_said_to_be_unreachable(cli: Cli, added: s
         (("add", "unheard"), 2, "give --api and --base-url, or use a built-in provider: anthropic"),
         (("add", "mine", "--base-url", "http://127.0.0.1:1"), 2, "is not known"),
         (("add", "Mine", "--base-url", "http://127.0.0.1:1", "--api", "anthropic"), 2, "name"),
-        (("add", "openai", "--key-stdin"), 2, "no key in it"),
+        (("add", "openai", "--key-stdin"), 2, "contains no key"),
         (("add", "mine", "--api", "telepathy"), 2, "telepathy"),
         (("test", "unheard"), 3, "there is no model 'unheard'"),
         (("test", "openai"), 6, "holdfast model add openai --key-stdin"),

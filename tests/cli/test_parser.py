@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cli.commands import COMMANDS, Group, load
-from holdfast.cli.parameters import Option, Parameter, Signature, signature_of
-from holdfast.cli.parser import parse
-from holdfast.cli.typer_app import as_typer_takes_it, class_of
+from holdfast.cli.parsing.parameters import Option, Parameter, Signature, signature_of
+from holdfast.cli.parsing.parser import parse
+from holdfast.cli.parsing.typer_app import class_of, for_typer
 
 
 def places(commands: Any = COMMANDS) -> Iterator[str]:
@@ -36,7 +36,7 @@ def told_by_typer(place: str, words: list[str]) -> dict[str, Any] | None:
         called.append(values)
 
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(cls=class_of(command))(as_typer_takes_it(command, record))
+    app.command(cls=class_of(command))(for_typer(command, record))
     try:
         typer.main.get_command(app).main(args=words, prog_name="x", standalone_mode=False)
     except typer.TyperException:

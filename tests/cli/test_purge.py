@@ -196,7 +196,7 @@ def test_down_signals_nobody_who_only_has_the_number_of_a_killed_server(tmp_path
         (tmp_path / "lock").touch()
         done = Command(tmp_path)("down", check=False)
         assert (done.returncode, other.poll()) == (5, None), done.stderr
-        assert "holdfast up starts one" in done.stderr
+        assert "start one with holdfast up" in done.stderr
         other.kill()
 
 
@@ -245,7 +245,7 @@ def test_what_is_no_home_is_not_touched(tmp_path: Path) -> None:
     folder = tmp_path / "documents"
     folder.mkdir()
     (folder / "secret").write_text("mine")
-    with pytest.raises(CommandError, match="is no home of a server"):
+    with pytest.raises(CommandError, match="is not the home of a server"):
         check_home(folder)
     with pytest.raises(CommandError, match="nothing to remove"):
         check_home(tmp_path / "missing")
@@ -254,7 +254,7 @@ def test_what_is_no_home_is_not_touched(tmp_path: Path) -> None:
         (tmp_path / "home" / name).write_text("")
     check_home(tmp_path / "home")
     (tmp_path / "link").symlink_to(tmp_path / "home")
-    with pytest.raises(CommandError, match="is no home of a server"):
+    with pytest.raises(CommandError, match="is not the home of a server"):
         check_home(tmp_path / "link")
 
 

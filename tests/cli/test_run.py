@@ -100,7 +100,7 @@ def test_a_folder_without_git_goes_as_it_is_and_an_agent_can_commit(world: World
     with world.start(*RUN, "Commit it.", cwd=tmp_path) as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
-    assert f"  workspace    folder {tmp_path}  1 file: all that is here, as there is no git repository" in err
+    assert f"  workspace    folder {tmp_path}  1 file: the whole folder, because it is not in a git repository" in err
     assert "Holdfast agent:first" in out
 
 
@@ -135,7 +135,7 @@ def test_a_model_that_is_not_said_is_refused_before_files_are_packed(world: Worl
         listed = world.run("model", "list")[1]
         assert re.search(r"^undecided +no default ", listed, re.M), listed
         code, out, err = world.run("model", "add", "undecided", "--context", "32000")
-        assert "undecided has no default model: a run has to say which" in err
+        assert "undecided has no default model, so each run needs" in err
         assert "holdfast model test" not in out
     finally:
         world.run("model", "remove", "undecided", "--yes")
@@ -364,7 +364,7 @@ def test_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(world: World) -> 
             process.kill()
             os.close(leader)
     thread = thread_in(shown.decode())
-    assert f"the run goes on without you, on thread {thread}".encode() in shown
+    assert f"the run continues on thread {thread}".encode() in shown
     said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).splitlines()
     assert f"  next         holdfast attach {thread}" in said, "a line of its own, to be copied"
     assert f"               holdfast cancel {thread}" in said

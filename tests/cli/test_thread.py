@@ -188,7 +188,7 @@ def test_tail_follows_and_ctrl_c_says_how_to_come_back(cli: Cli, thread: str, se
     assert tail.returncode == Exit.INTERRUPTED
     assert out == ""
     assert err == (
-        f"  stopped      thread {thread} goes on without you\n"
+        f"  stopped      no longer following thread {thread}\n"
         f"  next         holdfast thread tail --home {server.home} {thread} --since {offset}\n"
     )
 

@@ -26,8 +26,8 @@ def up(home: Path, *options: str) -> Outcome:
 def test_a_server_that_runs_already_is_named_and_left_alone(cli: Cli, server: ServerProcess) -> None:
     again = up(server.home)
     assert (again.exit, again.err) == (0, "")
-    assert f"  server       {server.url}  runs already, as process " in again.out
-    assert f"holdfast key create --home {server.home} NAME makes one" in again.out
+    assert f"  server       {server.url}  already running, as process " in again.out
+    assert f"holdfast key create --home {server.home} NAME" in again.out
     told = up(server.home, "--json").json()
     assert (told["url"], told["alreadyRunning"]) == (server.url, True)
     assert cli("thread", "list").exit == 0
@@ -36,7 +36,7 @@ def test_a_server_that_runs_already_is_named_and_left_alone(cli: Cli, server: Se
 def test_a_server_that_runs_otherwise_is_a_conflict(server: ServerProcess) -> None:
     refused = up(server.home, "--port", "0", "--no-auth")
     assert refused.exit == Exit.CONFLICT
-    assert f"already runs on {server.home} at {server.url}" in refused.err
+    assert f"already running on {server.home} at {server.url}" in refused.err
     assert "--port, --no-auth" in refused.err
     assert f"holdfast down --home {server.home}" in refused.err
 

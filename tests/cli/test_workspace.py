@@ -162,7 +162,7 @@ def test_a_working_tree_leaves_its_history_where_it_is(repository: Path, tmp_pat
     told, members, _ = packed(Folder(tmp_path / "tree", repository=True))
     assert "price.py" in members
     assert ".git" not in members
-    assert told.left_out == ("the history, which this working tree has elsewhere",)
+    assert told.left_out == ("the history, which is outside this working tree",)
 
 
 def test_a_folder_within_a_repository_goes_without_history(repository: Path) -> None:
@@ -200,9 +200,9 @@ def test_a_folder_that_nobody_named_is_bounded(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(workspace, "_MOST_FILES_UNNAMED", 3)
     for number in range(4):
         (tmp_path / str(number)).write_text("x")
-    with pytest.raises(CommandError, match="is no git repository, and large") as raised:
+    with pytest.raises(CommandError, match="is not a git repository, and large") as raised:
         pack(Folder(tmp_path, repository=False, named=False), io.BytesIO())
-    assert "--dir . takes all of it" in str(raised.value.next_step)
+    assert "with --dir ." in str(raised.value.next_step)
     assert pack(Folder(tmp_path, repository=False), io.BytesIO()).files == 4
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from holdfast.cli.typer_app import build
+from holdfast.cli.parsing.typer_app import build
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])

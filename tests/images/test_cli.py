@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_said_before_anything_is_made(command: Command) -
     missing = command("image", "build", "nowhere.toml", "--name", "a")
     assert (missing.returncode, "cannot be read" in missing.stderr) == (2, True)
     mixed = command("image", "build", "image.toml", "--insecure")
-    assert (mixed.returncode, "are for base" in mixed.stderr) == (2, True)
+    assert (mixed.returncode, "are only for base" in mixed.stderr) == (2, True)
     (command.folder / "image.toml").write_text('base = "holdfast/base"')
     baseless = command("image", "build", "image.toml", "--name", "a")
     assert (baseless.returncode, f"holdfast image build --home {command.home} base" in baseless.stderr) == (3, True)

@@ -182,7 +182,7 @@ def test_stdin_that_takes_its_time_is_passed_on_as_it_comes(local_server: Server
 def test_a_command_that_cannot_run_says_why(place: Place) -> None:
     server, box = place
     for wanted, code in (
-        (command("no-such-program", stdin=""), "cannot_execute"),
+        (command("no-such-program", stdin=""), "command_not_found"),
         (command("sleep", "60", timeout=0.1, stdin=""), "exec_timeout"),
         (command(), "invalid_spec"),
         ("nonsense", "invalid_spec"),

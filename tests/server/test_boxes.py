@@ -173,7 +173,7 @@ def test_a_command_answers_with_its_streams_and_its_exit_code(api: httpx.Client,
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ({"argv": ["no-such-program"]}, (422, "cannot_execute")),
+        ({"argv": ["no-such-program"]}, (422, "command_not_found")),
         ({"argv": []}, (422, "invalid_request")),
         ({"argv": ["true"], "stdin": "!"}, (422, "invalid_spec")),
         ({"argv": ["sleep", "60"], "timeout": 0.1}, (504, "exec_timeout")),

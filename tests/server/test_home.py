@@ -143,7 +143,7 @@ def test_who_comes_second_waits_until_the_server_of_the_first_answers(tmp_path: 
         running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", os.getpid(), "0", 0, "hf_x")
         second.start()
         deadline = time.monotonic() + 60
-        while "already runs" not in _text_of(home / "server.log"):
+        while "already running" not in _text_of(home / "server.log"):
             assert second.is_alive(), "it gave up"
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -171,7 +171,7 @@ def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
             _, said = server.communicate(timeout=60)
         finally:
             server.kill()
-    assert f"the home {home} is no longer there" in said
+    assert f"the home {home} was deleted, moved or replaced" in said
 
 
 def test_a_server_whose_home_was_replaced_leaves_the_note_of_the_next_one(tmp_path: Path) -> None:

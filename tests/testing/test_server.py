@@ -81,7 +81,7 @@ def test_it_logs_to_a_file(server: ServerProcess) -> None:
 
 def test_a_second_server_on_the_same_home_fails_and_says_why(server: ServerProcess, tmp_path: Path) -> None:
     second = ServerProcess(server.home, log=tmp_path / "second.log")
-    with pytest.raises(ServerFailed, match="a server already runs on"), second:
+    with pytest.raises(ServerFailed, match="a server is already running on"), second:
         pass
 
 

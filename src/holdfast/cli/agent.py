@@ -1,4 +1,4 @@
-"""`holdfast agent`: the agents that runs can be launched with, and which models each of them can use."""
+"""`holdfast agent`: the agents that can be run, and the models that each of them can use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.model import model_state
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, write_field, write_json, write_line, write_table
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def list_(*, where: Where, as_json: JsonOption = False) -> None:
-    """List the agents, each with the models that it can use now."""
+    """List the agents, each with the models it can use now."""
 
     async def work(client: Client) -> list[AgentRecord]:
         return await client.agents.list()
@@ -43,9 +43,9 @@ def show(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an agent, and every model that it can be used with.
+    """Show an agent, and every model it can be used with.
 
-    They are those that speak an API of the agent's. Of a provider, every model can be asked for by NAME/MODEL.
+    These are the models that speak one of the agent's APIs. Select another model of the same provider with NAME/MODEL.
     """
 
     async def work(client: Client) -> AgentRecord:
@@ -56,7 +56,7 @@ def show(
         write_json(agent.to_json())
         return
     write_field("agent", Cell(agent.name, "bold"), Cell(f"  {agent.title}", "dim"))
-    write_field("version", agent.version or Cell("the one that is in the box", "dim"))
+    write_field("version", agent.version or Cell("whichever the box has", "dim"))
     write_field("speaks", ", ".join(agent.apis))
     write_line("")
     rows = [
@@ -72,8 +72,8 @@ def show(
 
 
 def _models(agent: AgentRecord) -> Cell | str:
-    """Those that are ready, by name, and how many want a key."""
+    """The names of the models that are ready, and how many need a key."""
     ready = [each.name for each in agent.models if each.is_ready]
     others = len(agent.models) - len(ready)
-    told = [*ready, f"{others} that want{'s' if others == 1 else ''} a key"] if others else ready
-    return ", ".join(told) if ready else Cell(", ".join(told) or "—", "dim")
+    parts = [*ready, f"{others} that need{'s' if others == 1 else ''} a key"] if others else ready
+    return ", ".join(parts) if ready else Cell(", ".join(parts) or "—", "dim")

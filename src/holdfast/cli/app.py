@@ -1,4 +1,4 @@
-"""The root of the command line: finds the command, runs it, and turns whatever goes wrong into a message."""
+"""The root of the command line: finds the command, runs it, and turns every failure into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from holdfast.cli.command_name import as_called, command_name, forget_target
 from holdfast.cli.commands import find, load
 from holdfast.cli.errors import CommandError, print_error
 from holdfast.cli.exits import Exit
-from holdfast.cli.parameters import Signature, signature_of
-from holdfast.cli.parser import parse
+from holdfast.cli.parsing.parameters import Signature, signature_of
+from holdfast.cli.parsing.parser import parse
 
 if TYPE_CHECKING:
     import typer
 
 _COMPLETION: Final = "_HOLDFAST_COMPLETE"
-"""By this a shell asks for completions."""
-_THEIRS: Final = re.compile(r": (?:Value error|Assertion failed), ")
-"""What is put before the reason why a value is refused, and says nothing to people."""
+"""The variable by which a shell asks for completions."""
+_PYDANTIC_PREFIX: Final = re.compile(r": (?:Value error|Assertion failed), ")
+"""What pydantic puts before the reason why a value is invalid. It means nothing to users."""
 
 
 def run(arguments: list[str]) -> int:
@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        _stop_writing()
+        _discard_output()
         return Exit.FAILURE
     finally:
         forget_target()
@@ -57,33 +57,33 @@ def _run(arguments: list[str], *, as_json: bool) -> Any:
         signature = signature_of(command)
         values = parse(signature, arguments[len(words) :], os.environ)
         if values is not None:
-            _call_back(signature, values)
+            _run_callbacks(signature, values)
             return command(**signature.arguments(values))
     return _run_typer(arguments, as_json=as_json)
 
 
-def _call_back(signature: Signature, values: dict[str, Any]) -> None:
-    """Tell the options that want to know what became of them."""
+def _run_callbacks(signature: Signature, values: dict[str, Any]) -> None:
+    """Pass each option that has a callback its parsed value, as Typer does."""
     for each in signature.parameters:
         if each.declaration is not None and (callback := each.declaration.settings.get("callback")):
             callback(values.get(each.name))
 
 
-def _stop_writing() -> None:
-    """Whoever reads our output has gone: Python must not complain of that while it ends."""
+def _discard_output() -> None:
+    """The reader of our output is gone. Python must not report that while it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _run_typer(arguments: list[str], *, as_json: bool) -> Any:
-    """Help, completion and mistakes; and correct lines that are written in an unusual way."""
+    """Let Typer handle help, completion, mistakes, and valid command lines that our own parser does not know."""
     import typer
 
-    from holdfast.cli.typer_app import build
+    from holdfast.cli.parsing.typer_app import build
 
     command: Any = typer.main.get_command(build(arguments))
-    _name_as_called(command)
+    _rewrite_examples(command)
     try:
         return command.main(
             args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
@@ -95,20 +95,20 @@ def _run_typer(arguments: list[str], *, as_json: bool) -> Any:
 
 
 def _program_name(arguments: list[str]) -> str:
-    """As it was called; for a shell's completion its plain name, by which shells know it wherever it is."""
+    """The name as the user typed it; for completion the plain name, which shells look up."""
     completing = _COMPLETION in os.environ or {"--install-completion", "--show-completion"} & set(arguments[:1])
     return "holdfast" if completing else command_name()
 
 
-def _name_as_called(command: Any) -> None:
-    """The examples of the help can be pasted too."""
+def _rewrite_examples(command: Any) -> None:
+    """Call the program in the examples of the help as the user did, so that they can be pasted."""
     command.help = command.help and as_called(command.help)
     for each in getattr(command, "commands", {}).values():
-        _name_as_called(each)
+        _rewrite_examples(each)
 
 
 def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
-    message = _THEIRS.sub(": ", error.format_message())
+    message = _PYDANTIC_PREFIX.sub(": ", error.format_message())
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(message + "\n")

@@ -1,7 +1,7 @@
-"""The command as the user called it, so that hints can be pasted: `bin/holdfast` in a checkout, else `holdfast`.
+"""The command as the user called it, so that hints can be pasted: `bin/holdfast` in a checkout, otherwise `holdfast`.
 
-Messages, the server's too, always say `holdfast`, and name no home and no server. This is the one place that puts in
-the user's own word, and the `--home` or `--server` that the user gave.
+Messages, including those of the server, always say `holdfast`, without `--home` and `--server`. Only this module puts
+in the name that the user typed, and the `--home` or `--server` that the user gave.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
 _OF_A_HOME: Final = ("up", "down", "demo", "backup", "check", "compact", "doctor", "purge")
-"""These work on a home of this machine: they take no `--server`."""
+"""Commands that work on a home of this machine, and take no `--server`."""
 T = TypeVar("T")
 
 
@@ -27,7 +27,7 @@ class Target:
 
 
 _named: Final = Target()
-"""Of the command that runs. A process runs one."""
+"""The target of the running command. A process runs only one."""
 
 
 def remember_home(value: T) -> T:
@@ -43,18 +43,17 @@ def remember_server(value: T) -> T:
 
 
 def forget_target() -> None:
-    """When a command has ended."""
+    """Called when a command has ended."""
     _named.home = _named.server = None
 
 
 def with_target(hint: str, target: Target) -> str:
-    """A hint whose commands go to the same home or server. The option follows their names directly, before any `--`."""
-
+    """Add the home or server to the commands in a hint. The option directly follows their names, before any `--`."""
     import shlex
 
     def option(found: re.Match[str]) -> str:
         if target.server is not None:
-            # `up` cannot start a server that is elsewhere.
+            # `up` cannot start a server on another machine.
             return "" if found["single"] in _OF_A_HOME else f" --server {shlex.quote(target.server)}"
         return "" if target.home is None else f" --home {shlex.quote(target.home)}"
 
@@ -75,24 +74,24 @@ def _command_in_a_hint() -> re.Pattern[str]:
 
 
 def for_target(hint: str) -> str:
-    """A hint whose commands go where this one went; they are still called `holdfast`, as programs know it."""
+    """Add this command's home or server to the commands in a hint. They are still called `holdfast`."""
     return with_target(hint, _named)
 
 
 def as_called(hint: str) -> str:
-    """A hint with its commands as the user has to type them."""
+    """Write the commands in a hint as the user has to type them."""
     hint, name = for_target(hint), command_name()
     return hint if name == _NAME else _IN_A_HINT.sub(lambda _: f"{name} ", hint)
 
 
 @cache
 def command_name() -> str:
-    """What the user typed, or plain `holdfast` where that runs the same program."""
+    """The name that the user typed, or plain `holdfast` if that runs the same program."""
     from pathlib import Path
 
     typed = Path(sys.argv[0])
     if typed.name != _NAME:
-        return _NAME  # python -m holdfast, or a program that uses us
+        return _NAME  # python -m holdfast, or another program that imports us
     import shlex
     import shutil
 

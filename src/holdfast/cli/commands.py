@@ -1,4 +1,4 @@
-"""All commands: their names, in the order of the help, and where the function behind each is. No module is imported."""
+"""All commands, in the order of the help, and the function of each. Imports no module of a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Group(NamedTuple):
-    """A command that has commands of its own."""
+    """A command that has subcommands."""
 
     help: str
     commands: Mapping[str, Group | str]
@@ -26,7 +26,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "up": "server.up:up",
     "down": "server.down:down",
     "thread": Group(
-        "Threads: make them, write to them, read and follow them.",
+        "Threads: create, write, read and follow them.",
         {
             "new": "thread.commands:new",
             "list": "thread.commands:list_",
@@ -42,7 +42,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         },
     ),
     "box": Group(
-        "Boxes: make isolated machines, work in them, keep and copy them.",
+        "Boxes: isolated machines to work in, save and copy.",
         {
             "create": "box.commands:create",
             "list": "box.commands:list_",
@@ -76,7 +76,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "interpreter.commands:delete",
             "smoke": "interpreter.commands:smoke",
             "template": Group(
-                "Templates: the Python packages that interpreters begin with.",
+                "Templates: the Python packages that interpreters start with.",
                 {
                     "build": "interpreter.template:build",
                     "refresh": "interpreter.template:refresh",
@@ -96,7 +96,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         {"create": "volume:create", "list": "volume:list_", "delete": "volume:delete"},
     ),
     "image": Group(
-        "Images: root filesystems that boxes begin with.",
+        "Images: root filesystems that boxes start with.",
         {
             "pull": "image.pull:pull",
             "import": "image.commands:import_",
@@ -107,7 +107,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         },
     ),
     "egress": Group(
-        "Egress: what boxes may reach, by the environment that they serve.",
+        "Egress: what the boxes of an environment may reach.",
         {
             "set": "egress:set_",
             "list": "egress:list_",
@@ -116,9 +116,11 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "default": "egress:default",
         },
     ),
-    "agent": Group("Agents: which there are, and with which models.", {"list": "agent:list_", "show": "agent:show"}),
+    "agent": Group(
+        "Agents: the coding agents, and the models each can use.", {"list": "agent:list_", "show": "agent:show"}
+    ),
     "model": Group(
-        "Models: those that agents use, and their keys, which stay on the server.",
+        "Models: what agents use, and their keys, which stay on the server.",
         {"add": "model:add", "list": "model:list_", "test": "model:try_", "remove": "model:remove"},
     ),
     "key": Group(
@@ -131,11 +133,11 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "doctor": "server.doctor:doctor",
     "purge": "server.purge:purge",
 }
-"""`module:function`, below this package."""
+"""The values are `module:function`, relative to this package."""
 
 
 def find(words: Sequence[str]) -> tuple[Group | str | None, list[str]]:
-    """The command or group that the first words name, and those words."""
+    """Return the command or group that the first words name, and those words."""
     found: Group | str | None = None
     among, named = COMMANDS, []
     for word in words:

@@ -1,6 +1,6 @@
-"""What a shell is offered for the word under the cursor: ids that the server knows, and agents.
+"""Shell completion of ids that the server knows, and of agents.
 
-A shell waits for this: it is quick, or says nothing. Whatever goes wrong is no completion, never a message.
+The shell waits for this, so it is quick or offers nothing. A failure means no completions, never a message.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.discovery import find_server, leave_out_what_httpx_brings, the_home
+from holdfast.cli.discovery import find_server, home_or_default, skip_httpx_cli
 from holdfast.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _SECONDS: Final = 2.0
 _MOST: Final = 100
 
-Offers = list[tuple[str, str]]
-"""A word, and what helps to choose it."""
+Completions = list[tuple[str, str]]
+"""Words, each with a description."""
 
 
-def complete_thread(incomplete: str) -> Offers:
-    """Threads, the newest activity first."""
-    return _offer(
+def complete_thread(incomplete: str) -> Completions:
+    """Threads, newest activity first."""
+    return _complete(
         incomplete, lambda client: ((each.id, each.title or each.status) for each in client.threads.list(limit=_MOST))
     )
 
 
-def complete_box(incomplete: str) -> Offers:
+def complete_box(incomplete: str) -> Completions:
     """Boxes by key and by id."""
 
     def ask(client: SyncClient) -> Iterable[tuple[str, str]]:
@@ -39,29 +39,29 @@ def complete_box(incomplete: str) -> Offers:
             if each.key:
                 yield each.key, each.id
 
-    return _offer(incomplete, ask)
+    return _complete(incomplete, ask)
 
 
-def complete_agent(incomplete: str) -> Offers:
-    """Agents that runs can be launched with; known without a server."""
+def complete_agent(incomplete: str) -> Completions:
+    """Agents; these are known without a server."""
     from holdfast.harnesses import registry
 
     return [(name, "") for name in registry.names() if name.startswith(incomplete)]
 
 
-def complete_model(incomplete: str) -> Offers:
+def complete_model(incomplete: str) -> Completions:
     """Models that are ready."""
-    return _offer(
+    return _complete(
         incomplete, lambda client: ((each.name, each.model or "") for each in client.models.list() if each.is_ready)
     )
 
 
-def _offer(incomplete: str, ask: Callable[[SyncClient], Iterable[tuple[str, str]]]) -> Offers:
+def _complete(incomplete: str, ask: Callable[[SyncClient], Iterable[tuple[str, str]]]) -> Completions:
     try:
-        found = find_server(None, None, None, os.environ, the_home(None))
+        found = find_server(None, None, None, os.environ, home_or_default(None))
     except CommandError:
         return []
-    leave_out_what_httpx_brings()
+    skip_httpx_cli()
     from holdfast.client import HoldfastError, SyncClient
 
     try:

@@ -1,6 +1,6 @@
-"""`holdfast demo`: a real agent repairs a small program, its box is killed before your eyes, and the work goes on.
+"""`holdfast demo`: a real agent repairs a small program, its box is killed half-way, and the work continues.
 
-No key is needed: the model is a program that follows a script. Everything else is the real thing.
+It needs no key: the model is a program that follows a script. Everything else is real.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
-from holdfast.cli.discovery import ensure_server, the_home
+from holdfast.cli.discovery import ensure_server, home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
@@ -38,7 +38,7 @@ from holdfast.cli.terminal.console import (
 from holdfast.cli.terminal.tool_lines import describe_call
 
 if TYPE_CHECKING:
-    from holdfast.cli.run.follow import Shown
+    from holdfast.cli.run.follow import Display
     from holdfast.cli.terminal.run_lines import RunLines, RunSeen
     from holdfast.client import Client, Entry
 
@@ -47,24 +47,24 @@ _MODEL: Final = "holdfast-demo"
 _LOCK: Final = "demo.lock"
 _MODEL_ID: Final = "scripted"
 _MODEL_SECONDS: Final = 15.0
-_LOOK_SECONDS: Final = 0.7
-"""How long the agent is seen to go on before its box dies."""
+_KILL_DELAY: Final = 0.7
+"""Seconds in which the agent is seen to work on before its box is killed."""
 _PAUSE: Final = 0.05
 
 
 def demo(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
-    """See a real agent at work, its box killed half-way, and the work go on elsewhere. Needs no key and no model.
+    """Watch a real agent work, lose its box half-way, and continue in another. Needs no key and no model.
 
-    The agent is pi, in a box on this machine; its model follows a script. The first time it fetches the agent.
+    The agent is pi, in a box on this machine; its model follows a script. The first time, the agent is downloaded.
     """
-    folder = the_home(home)
+    folder = home_or_default(home)
     with one_at_a_time(folder):
         return _run_demo(folder, as_json=as_json)
 
 
 def _run_demo(folder: Path, *, as_json: bool) -> Exit:
     where = Where(None, None, folder)
-    # Before the server: what is fetched then shows here, and not as a run that takes its time.
+    # Before the server starts, so that downloads are shown as such, and not as a slow run.
     asyncio.run(_set_up(folder))
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as scratch, _scripted_model(Path(scratch)) as model:
         ensure_server(where)
@@ -83,7 +83,7 @@ def _run_demo(folder: Path, *, as_json: bool) -> Exit:
 
 @contextlib.contextmanager
 def one_at_a_time(home: Path) -> Iterator[None]:
-    """All demos of a home use one model: the first to end would take it from the others."""
+    """Allow one demo in a home: all demos use the same model, and the first to end would remove it."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (home / _LOCK).open("w") as lock:
         try:
@@ -91,14 +91,14 @@ def one_at_a_time(home: Path) -> Iterator[None]:
         except BlockingIOError:
             raise CommandError(
                 f"a demo is already running in {home}",
-                next_step="wait for it to end; or play one in another home: holdfast demo --home DIR",
+                next_step="wait for it to end, or use another home: holdfast demo --home DIR",
                 exit=Exit.CONFLICT,
             ) from None
-        yield  # a demo that is killed lets go of the lock
+        yield  # the kernel releases the lock of a demo that is killed
 
 
 async def _set_up(home: Path) -> None:
-    """Have the agent on this machine, and say what that took where it was not there."""
+    """Install the agent on this machine if it is missing, and print how long that took."""
     from holdfast.api.errors.agents import CannotInstall
     from holdfast.harnesses import registry
     from holdfast.harnesses.installation import Progress, Tools
@@ -110,12 +110,12 @@ async def _set_up(home: Path) -> None:
     done: dict[str, str] = {}
     with _moving_line() as draw:
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             done[progress.what] = f"{progress.what} {progress.seconds:.1f} s"
             draw(" · ".join(done.values()) + ("" if progress.done else " …"))
 
         try:
-            await tools.install(harness, on_progress=tell)
+            await tools.install(harness, on_progress=show)
         except CannotInstall as error:
             raise CommandError(error.message, next_step=error.hint) from None
     note("setting up", " · ".join(done.values()))
@@ -123,7 +123,7 @@ async def _set_up(home: Path) -> None:
 
 @contextlib.contextmanager
 def _moving_line() -> Iterator[Callable[[str], None]]:
-    """A line that is drawn over itself, on a terminal."""
+    """A line that is redrawn in place, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -167,25 +167,25 @@ async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) ->
             raise failure
         if not finished:
             await client.runs.cancel(thread)
-            note("stopped", f"the demo, and its run with it; thread {thread} keeps what happened")
+            note("stopped", f"the demo and its run; thread {thread} keeps what happened")
             return Exit.INTERRUPTED
         lines = shown.lines
         completed = lines.latest is not None and lines.latest.status == "completed"
         if as_json:
             write_json(outcome(thread, await page_link(client, thread), lines.latest))
-        elif completed:  # a run that failed has said why, and what to do
+        elif completed:  # a failed run has already been explained
             await _sum_up(client, thread, lines, watched)
         return Exit.OK if completed else Exit.FAILURE
 
 
 class _Watched:
-    """What is shown, with an eye on the moment to strike: the agent has changed a file, and goes on."""
+    """Shows the run, and notices the moment to kill its box: the agent has edited a file, and works on."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: Display) -> None:
         self._shown = shown
         self.lines: RunLines = shown.lines
         self.edited = asyncio.Event()
-        self.going_on = asyncio.Event()
+        self.works_on = asyncio.Event()
         self.killed: RunSeen | None = None
 
     def take(self, entry: Entry, offset: str) -> None:
@@ -194,7 +194,7 @@ class _Watched:
         if kind == "tool" and describe_call(str(entry.payload.get("name")), entry.payload.get("arguments")).mark == "✎":
             self.edited.set()
         elif kind == "delta" and self.edited.is_set():
-            self.going_on.set()
+            self.works_on.set()
 
     def tick(self) -> None:
         self._shown.tick()
@@ -204,8 +204,8 @@ class _Watched:
 
 
 async def _kill_and_resume(client: Client, thread: str, watched: _Watched) -> None:
-    await watched.going_on.wait()
-    await asyncio.sleep(_LOOK_SECONDS)
+    await watched.works_on.wait()
+    await asyncio.sleep(_KILL_DELAY)
     run = watched.lines.latest
     if run is None or run.status or not run.box:
         return
@@ -217,11 +217,11 @@ async def _kill_and_resume(client: Client, thread: str, watched: _Watched) -> No
 
 
 def _kill_box(box: str) -> None:
-    """SIGKILL to the first process of a box, and the kernel ends all others with it: what a power cut does."""
+    """Kill the first process of a box; the kernel then kills all others in it, as in a power cut."""
     monitors = {pid for pid in _pids() if _name_of(pid) == f"holdfast-box {box}"}
     victims = [pid for pid in _pids() if _parent_of(pid) in monitors]
     if not victims:
-        raise CommandError(f"no process of box {box} is found on this machine", next_step="holdfast doctor")
+        raise CommandError(f"no process of box {box} was found on this machine", next_step="holdfast doctor")
     for pid in victims:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -250,7 +250,7 @@ async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watche
 
     try:
         changes = await client.runs.changes(thread)
-    except Refused as error:  # there is no git on this machine, say
+    except Refused as error:  # for example, this machine has no git
         changes = None
         note("changes", str(error))
     write_line("")
@@ -271,10 +271,10 @@ async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watche
 
 @contextlib.contextmanager
 def _scripted_model(folder: Path) -> Iterator[Callable[[], Awaitable[str]]]:
-    """A model that follows the script, on loopback, for as long as the demo lasts. Says its URL once it is there."""
+    """Run a model that follows the script, on loopback. Yields a function that waits for its URL."""
     script, port_file = folder / "script.json", folder / "port"
     script.write_text(json.dumps(SCRIPT))
-    # A program of its own: what the product ships for tests is not part of its commands.
+    # A process of its own: commands do not import what is shipped for tests.
     command = ["-m", "holdfast.testing.model", "--script", str(script), "--port-file", str(port_file)]
     with (folder / "model.log").open("wb") as log:
         process = subprocess.Popen(
@@ -285,8 +285,8 @@ def _scripted_model(folder: Path) -> Iterator[Callable[[], Awaitable[str]]]:
         deadline = time.monotonic() + _MODEL_SECONDS
         while not await asyncio.to_thread(port_file.exists):
             if process.poll() is not None or time.monotonic() > deadline:
-                said = (await asyncio.to_thread((folder / "model.log").read_text)).strip()[-300:]
-                raise CommandError(f"the scripted model does not start: {said or 'it says nothing'}")
+                output = (await asyncio.to_thread((folder / "model.log").read_text)).strip()[-300:]
+                raise CommandError(f"the scripted model does not start: {output or 'it printed nothing'}")
             await asyncio.sleep(_PAUSE)
         return f"http://127.0.0.1:{(await asyncio.to_thread(port_file.read_text)).strip()}/v1"
 

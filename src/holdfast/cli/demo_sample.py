@@ -1,4 +1,4 @@
-"""What the demo works with: a small program with a failing test, and what its model, which follows a script, says."""
+"""The demo's sample program, which has a failing test, and the script that its model follows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SCRIPT: Final[list[dict[str, Any]]] = [
         "edit": {"path": "price.py", "old": _WRONG, "new": _RIGHT},
         **_PACE,
     },
-    # Here the box is killed, in the middle of a word.
+    # The box is killed here, in the middle of a word.
     {
         "text": "That should do. Now the tests once more, to be sure.",
         "gate": {"name": "never", "at": 4},
@@ -73,4 +73,4 @@ SCRIPT: Final[list[dict[str, Any]]] = [
     {"bash": _TESTS, **_PACE},
     {"text": "Fixed: the discount is now applied once, and all four tests pass.", **_PACE},
 ]
-"""An answer for each request of the agent, in their order."""
+"""An answer for each request of the agent, in order."""

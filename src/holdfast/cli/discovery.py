@@ -35,24 +35,24 @@ class FoundServer:
     url: str
     api_key: str | None = field(repr=False)
     when_away: str
-    """What to do where it does not answer."""
+    """What to do if it does not answer."""
 
 
-def the_home(home: Path | None) -> Path:
+def home_or_default(home: Path | None) -> Path:
     return home or default_home(os.environ, sys.platform, Path.home())
 
 
 def find_server(
     server: str | None, api_key: str | None, home: Path | None, environment: Mapping[str, str], default: Path
 ) -> FoundServer:
-    """The server that was asked for, with what to do where it does not answer."""
+    """Return the server that the options or the environment name. Raises `CommandError` if there is none."""
     folder = home or default
     try:
         found = choose_server(server, api_key, home, environment, default)
     except NoServer as error:
         raise CommandError(
             str(error),
-            next_step="holdfast up starts one; or name another with --server URL",
+            next_step="start one with holdfast up, or name another with --server URL",
             exit=Exit.UNREACHABLE,
         ) from None
     except PermissionError:
@@ -63,24 +63,24 @@ def find_server(
         ) from None
     except (OSError, ValueError) as error:
         raise CommandError(
-            f"{folder / 'server.json'} cannot be read: {error}",
-            next_step="give --server URL, or start the server again: holdfast up",
+            f"cannot read {folder / 'server.json'}: {error}",
+            next_step="give --server URL, or restart the server: holdfast up",
         ) from None
     if found.home is None:
-        return FoundServer(found.url, found.api_key, "check the URL, and that the server runs")
-    start = f"the server of {folder} is gone or busy: holdfast up starts it again"
-    return FoundServer(found.url, found.api_key, start)
+        return FoundServer(found.url, found.api_key, "check the URL, and that the server is running")
+    restart = f"the server of {folder} is down or busy: restart it with holdfast up"
+    return FoundServer(found.url, found.api_key, restart)
 
 
 def again(where: Where) -> FindAgain:
-    """The same search once more, for a client whose server was restarted: what was found in a home may have changed.
+    """Return a function that searches again, for a client whose server was restarted.
 
-    What was given stays as it was given.
+    The URL and key in a home may have changed since; options that the user gave have not.
     """
 
     async def search() -> tuple[str, str | None] | None:
         try:
-            found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
+            found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
         except CommandError:
             return None
         return found.url, found.api_key
@@ -90,10 +90,10 @@ def again(where: Where) -> FindAgain:
 
 @contextmanager
 def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]:
-    """A client of the server that was asked for. Its errors become the command's."""
-    found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
-    leave_out_what_httpx_brings()
-    # Late: this import takes longer than all others together.
+    """A client of the chosen server. Its errors become errors of the command."""
+    found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+    skip_httpx_cli()
+    # Imported late: this takes longer than all other imports together.
     from holdfast.client import HoldfastError, SyncClient
 
     try:
@@ -101,7 +101,7 @@ def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]
             found.url,
             api_key=found.api_key,
             retry_seconds=retry_seconds,
-            on_retry=RetryNotes().tell,
+            on_retry=RetryNotes().report,
             find_again=again(where),
         )
     except ValueError as error:
@@ -113,20 +113,20 @@ def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]
             raise command_error(error, when_away=found.when_away) from error
 
 
-def leave_out_what_httpx_brings() -> None:
-    """Importing httpx imports its own command line too, a third of the time that a command of ours takes to start."""
+def skip_httpx_cli() -> None:
+    """Keep httpx from importing its own command line, which takes a third of the time in which our commands start."""
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
 class RetryNotes:
-    """Says once that the server is away, not at every attempt."""
+    """Prints once that the server does not answer, not at every attempt."""
 
     def __init__(self) -> None:
-        self._told = ""
+        self._last_reason = ""
 
-    def tell(self, notice: RetryNotice) -> None:
-        if notice.attempt == 1 or notice.reason != self._told:
-            self._told = notice.reason
+    def report(self, notice: RetryNotice) -> None:
+        if notice.attempt == 1 or notice.reason != self._last_reason:
+            self._last_reason = notice.reason
             note("waiting", f"{notice.reason}; trying again")
 
 
@@ -134,25 +134,25 @@ _PATIENCE: Final = 5.0
 
 
 def ensure_server(where: Where) -> None:
-    """Start a server on the home where the command means that home and none answers there."""
+    """Start a server on the home, if the command uses that home and no server answers there."""
     if where.server is not None or (where.home is None and os.environ.get("HOLDFAST_URL")):
         return
     began = time.monotonic()
-    running, started = find_or_start_server(the_home(where.home))
+    running, started = find_or_start_server(home_or_default(where.home))
     if started:
         took = f"  {time.monotonic() - began:.1f} s"
-        note("server", running.url, hint(f"  started in the background; holdfast down stops it{took}"))
+        note("server", running.url, hint(f"  started in the background; stop it with holdfast down{took}"))
     elif not _answers(running.url):
         note(
             "waiting",
-            f"for the server at {running.url}, which takes connections and has not answered for {_PATIENCE:g} s; "
+            f"for the server at {running.url}, which accepts connections but has not answered for {_PATIENCE:g} s; "
             f"its process is {running.pid}",
-            hint(f"  where it hangs: kill -9 {running.pid}, and run the command again; boxes go on"),
+            hint(f"  if it hangs: kill -9 {running.pid}, and run the command again; boxes keep running"),
         )
 
 
 def _answers(url: str) -> bool:
-    """Whether it answers soon. The kernel takes connections also for a server that is stopped or stuck."""
+    """Whether it answers soon. The kernel accepts connections even for a server that hangs."""
     from http.client import HTTPConnection, HTTPException
 
     parts = urlsplit(url)
@@ -163,14 +163,14 @@ def _answers(url: str) -> bool:
     except TimeoutError:
         return False
     except (OSError, HTTPException):
-        return True  # another trouble, which the command tells itself
+        return True  # another problem, which the command itself will report
     finally:
         connection.close()
     return True
 
 
 def find_or_start_server(home: Path) -> tuple[RunningServer, bool]:
-    """The server of a home, and whether it was started just now."""
+    """Return the server of a home, and whether it was started just now."""
     try:
         return find_or_start(home)
     except ServerNotStarted as error:

@@ -1,19 +1,12 @@
-"""`holdfast egress`: what the boxes of an environment may reach, where they list nothing themselves."""
+"""`holdfast egress`: what the boxes of an environment may reach, unless they have rules of their own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.network_options import (
-    AllowOption,
-    BandwidthOption,
-    ConnectionsOption,
-    NetworkName,
-    describe_policy,
-    parse_policy,
-)
+from holdfast.cli.network_options import NetworkOptions, describe_policy
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 
@@ -28,23 +21,20 @@ EnvironmentArgument = Annotated[
 
 def set_(
     environment: EnvironmentArgument,
-    mode: Annotated[NetworkName | None, Option("--mode", help="What its boxes may reach.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     *,
+    network: NetworkOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the boxes of an environment may reach, from now on: also those that run.
+    """Set what the boxes of an environment may reach. This applies to running boxes at once.
 
-    It goes for boxes of network mode allow that list nothing themselves.
+    It applies to boxes with network mode allow that have no rules of their own.
 
     \b
     holdfast egress set web --allow default --allow api.example.com
     holdfast box create --environment web --network allow
     """
-    policy = parse_policy(mode, allow, bandwidth, connections)
+    policy = network.policy()
 
     async def work(client: Client) -> EnvironmentPolicy:
         return await client.egress.set(environment, policy)
@@ -63,7 +53,7 @@ def list_(*, where: Where, as_json: JsonOption = False) -> None:
     if as_json:
         write_json({"policies": [each.to_json() for each in found]})
     elif not found:
-        write_field("no policies", hint("holdfast egress set ENVIRONMENT --allow RULE makes one"))
+        write_field("no policies", hint("create one with holdfast egress set ENVIRONMENT --allow RULE"))
     else:
         write_table(
             ("environment", "network"),
@@ -91,7 +81,7 @@ def remove(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget the policy of an environment: its boxes fall back to the default list, at once."""
+    """Remove the policy of an environment. Its boxes use the default list at once."""
 
     async def work(client: Client) -> None:
         await client.egress.remove(environment)
@@ -104,9 +94,9 @@ def remove(
 
 
 def default(*, where: Where, as_json: JsonOption = False) -> None:
-    """Show what default stands for in a list of rules.
+    """Show the rules that the word default stands for.
 
-    These are the package registries that pip, npm, apt and cargo use on the server's machine, and git hosts.
+    They are the package registries that pip, npm, apt and cargo use on the server's machine, and git hosts.
     """
 
     async def work(client: Client) -> DefaultList:

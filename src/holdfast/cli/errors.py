@@ -1,4 +1,4 @@
-"""Failures as a person sees them: what was wrong, with what value, what to do next, and the exit code for scripts."""
+"""Failures as users see them: what was wrong, with what value, what to do next, and the exit code for scripts."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ _EXITS_BY_CODE: Final[Mapping[str, Exit]] = {
     "box_unreachable": Exit.UNREACHABLE,
     "exec_timeout": Exit.TIMED_OUT,
 }
-"""Where the cause tells more than the status."""
+"""Codes that decide the exit code, whatever the status."""
 
 _NEXT_STEPS: Final[Mapping[Exit, str]] = {
-    Exit.NOT_FOUND: "holdfast thread list shows the threads there are",
-    Exit.NOT_AUTHORISED: "give an API key with --api-key or HOLDFAST_API_KEY; holdfast key create makes one",
-    Exit.DISK_FULL: "free some space on the server's disk, then run the command again; reading goes on meanwhile",
+    Exit.NOT_FOUND: "list threads with holdfast thread list",
+    Exit.NOT_AUTHORISED: "give an API key with --api-key or HOLDFAST_API_KEY; create one with holdfast key create",
+    Exit.DISK_FULL: "free some space on the server's disk, then run the command again; reading still works",
 }
 _BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
-    "box_not_found": "holdfast box list shows the boxes there are",
-    "box_gone": "holdfast box create makes another; holdfast box snapshots shows what can be restored",
+    "box_not_found": "list boxes with holdfast box list",
+    "box_gone": "create another with holdfast box create; list what can be restored with holdfast box snapshots",
     "box_stopped": "holdfast box start BOX",
-    "box_unreachable": "holdfast box diagnose BOX says where the path ends",
-    "cannot_isolate": "holdfast doctor says what this machine lets us do",
-    "process_not_found": "holdfast box logs BOX lists the processes",
-    "snapshot_not_found": "holdfast box snapshots lists them",
-    "volume_not_found": "holdfast volume list shows the volumes there are",
-    "volume_in_use": "holdfast box list shows the boxes; delete those that mount it first",
+    "box_unreachable": "find out why with holdfast box diagnose BOX",
+    "cannot_isolate": "check what this machine allows with holdfast doctor",
+    "process_not_found": "list processes with holdfast box logs BOX",
+    "snapshot_not_found": "list snapshots with holdfast box snapshots",
+    "volume_not_found": "list volumes with holdfast volume list",
+    "volume_in_use": "delete the boxes that mount it first; list boxes with holdfast box list",
     "no_space": "free some space in the box, or give it more with --disk",
 }
 _BOX_ID: Final = re.compile(r"\bbox (b-[0-9a-z-]{1,64})")
 
 
 def command_error(error: HoldfastError, *, when_away: str | None = None) -> CommandError:
-    """The error that ends a command. `when_away` is what to do if the server cannot be reached."""
+    """Return the error that ends a command. `when_away` is what to do if the server cannot be reached."""
     exit = _EXITS_BY_CODE.get(error.code) or _EXITS.get(error.status or 0, Exit.FAILURE)
     if error.code == "unreachable":
         next_step = when_away
@@ -98,8 +98,8 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
 
     if as_json:
         hint = error.next_step and for_target(error.next_step)
-        told = {"code": error.code, "message": error.message, "hint": hint, "exit": int(error.exit)}
-        sys.stderr.write(json.dumps({"error": {k: v for k, v in told.items() if v is not None}}) + "\n")
+        document = {"code": error.code, "message": error.message, "hint": hint, "exit": int(error.exit)}
+        sys.stderr.write(json.dumps({"error": {k: v for k, v in document.items() if v is not None}}) + "\n")
         return
     from holdfast.cli.terminal.console import note
 

@@ -1,4 +1,4 @@
-"""`holdfast key`: the API keys of a server. Works through the running server, like everybody else."""
+"""`holdfast key`: the API keys of a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -21,28 +21,28 @@ def create(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an API key. It is shown this once; in a pipe it is all that is printed."""
+    """Create an API key. It is shown only this once. In a pipe, print only the key."""
     with connect(where) as client:
         key = client.keys.create(name)
     if as_json:
         write_json(key.to_json())
     elif is_terminal():
         write_field("api key", Cell(key.secret or "", "bold"))
-        write_field("", Cell("shown this once: keep it", "dim"))
-        write_field("next", hint(f"holdfast key revoke {key.id}"), Cell("   when it is not needed any more", "dim"))
+        write_field("", Cell("shown only this once: save it", "dim"))
+        write_field("next", hint(f"holdfast key revoke {key.id}"), Cell("   when it is no longer needed", "dim"))
     else:
         write_line(key.secret or "")
 
 
 def list_(*, where: Where, as_json: JsonOption = False) -> None:
-    """List the API keys, revoked ones too."""
+    """List API keys, including revoked ones."""
     with connect(where) as client:
         keys = client.keys.list()
     if as_json:
         write_json({"keys": [key.to_json() for key in keys]})
         return
     if not keys:
-        write_field("no keys", hint("holdfast key create NAME makes one"))
+        write_field("no keys", hint("create one with holdfast key create NAME"))
         return
     now = time.time()
     rows = [
@@ -64,12 +64,12 @@ def revoke(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key stop working, at once and for good."""
+    """Revoke a key. It stops working at once, permanently."""
     with connect(where) as client:
         if not yes and id not in [key.id for key in client.keys.list() if key.revoked_at is None]:
             raise CommandError(
-                f"there is no API key {id} that could be revoked",
-                next_step="holdfast key list shows the keys there are",
+                f"there is no active API key {id}",
+                next_step="list keys with holdfast key list",
                 exit=Exit.NOT_FOUND,
             )
         confirm_end("revoke", f"key {id}", f"holdfast key revoke {id}", yes=yes)

@@ -1,4 +1,4 @@
-"""`holdfast model`: the models that agents use. Keys are read from standard input or typed unseen, and never shown."""
+"""`holdfast model`: the models that agents use. Keys come from standard input or a hidden prompt; none is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.api.model_apis import Api
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
@@ -24,36 +24,36 @@ _BY_STATUS: Final = {401: Exit.NOT_AUTHORISED, 403: Exit.NOT_AUTHORISED, 404: Ex
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the model.", show_default=False)]
 ApiOption = Annotated[
     list[Api] | None,
-    Option("--api", help="How it is spoken to; give it again where it speaks several.", show_default=False),
+    Option("--api", help="API that the model speaks. Can be given several times.", show_default=False),
 ]
-KeyOption = Annotated[bool, Option("--key-stdin", help="Read its key from standard input.")]
+KeyOption = Annotated[bool, Option("--key-stdin", help="Read the key from standard input.")]
 
 
 def add(
     name: NameArgument,
     api: ApiOption = None,
     base_url: Annotated[
-        str | None, Option("--base-url", metavar="URL", help="As clients take it.", show_default=False)
+        str | None, Option("--base-url", metavar="URL", help="Base URL of the API.", show_default=False)
     ] = None,
     key_stdin: KeyOption = False,
     model: Annotated[
         str | None,
-        Option("--model", metavar="ID", help="Which of its models, unless a run says.", show_default=False),
+        Option("--model", metavar="ID", help="Default model, unless a run names one.", show_default=False),
     ] = None,
     context: Annotated[
-        int | None, Option("--context", metavar="N", help="Tokens that it takes in all.", show_default=False)
+        int | None, Option("--context", metavar="N", help="Tokens in its context window.", show_default=False)
     ] = None,
     max_tokens: Annotated[
-        int | None, Option("--max-tokens", metavar="N", help="Tokens of one answer.", show_default=False)
+        int | None, Option("--max-tokens", metavar="N", help="Most tokens in one answer.", show_default=False)
     ] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a model, or change one: what is left out stays.
+    """Add a model, or change one: options that are left out keep their values.
 
-    Providers that are built in only want a key; model list shows them. A key is kept sealed on the server and goes to
-    the model's base URL alone: no box gets to see it.
+    Built-in providers only need a key; model list shows them. The key is stored encrypted on the server and sent only
+    to the model's base URL. Boxes never see it.
 
     \b
     holdfast model add anthropic --key-stdin < key.txt
@@ -78,7 +78,7 @@ def add(
         return
     _print(made)
     if made.is_ready and made.model is None:
-        note("careful", f"{made.name} has no default model: a run has to say which, as --model {made.name}/MODEL")
+        note("careful", f"{made.name} has no default model, so each run needs --model {made.name}/MODEL")
         write_field("next", hint(f"holdfast model add {made.name} --model MODEL"))
     elif made.is_ready:
         write_field("next", hint(f"holdfast model test {made.name}"))
@@ -87,7 +87,7 @@ def add(
 
 
 def list_(*, where: Where, as_json: JsonOption = False) -> None:
-    """List the models, those that can be used first; the others are built in and want a key."""
+    """List models, those that are ready first. The others are built in and need a key."""
 
     async def work(client: Client) -> list[ModelRecord]:
         return await client.models.list()
@@ -111,13 +111,13 @@ def list_(*, where: Where, as_json: JsonOption = False) -> None:
 
 
 def try_(
-    name: Annotated[str, Argument(metavar="NAME[/MODEL]", help="The model to try.", show_default=False)],
-    api: Annotated[Api | None, Option("--api", help="The best that it speaks, unless said.")] = None,
+    name: Annotated[str, Argument(metavar="NAME[/MODEL]", help="Model to test.", show_default=False)],
+    api: Annotated[Api | None, Option("--api", help="API to use. Default: the best that the model speaks.")] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a model one small question, from the server, by the way that agents go."""
+    """Ask a model a short question, from the server, over the same path that agents use."""
     short, _, id = name.partition("/")
 
     async def work(client: Client) -> ModelTrial:
@@ -146,20 +146,20 @@ def remove(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a model and its key. Runs that use it are refused from now on."""
+    """Remove a model and its key. Runs can no longer use it."""
 
-    async def look(client: Client) -> None:
+    async def check_exists(client: Client) -> None:
         if name not in [each.name for each in await client.models.list()]:
             raise CommandError(
                 f"there is no model {name!r}",
-                next_step="holdfast model list shows the models there are",
+                next_step="list models with holdfast model list",
                 exit=Exit.NOT_FOUND,
             )
 
     async def work(client: Client) -> None:
         await client.models.remove(name)
 
-    ask(where, look)
+    ask(where, check_exists)
     confirm_end("remove", f"model {name} and its key", f"holdfast model remove {name}", yes=yes)
     ask(where, work)
     if as_json:
@@ -169,18 +169,18 @@ def remove(
 
 
 def _read_key(*, key_stdin: bool, wanted: bool) -> str | None:
-    """None: none is given. On a terminal it is asked for where nothing else says what the command is about."""
+    """Read the key from standard input, or prompt for it if it is `wanted`. Returns None if there is none."""
     if key_stdin:
         key = sys.stdin.read(_MAX_KEY).strip()
         if not key:
             raise CommandError(
-                "standard input has no key in it",
+                "standard input contains no key",
                 next_step="holdfast model add NAME --key-stdin < FILE",
                 exit=Exit.USAGE,
             )
         return key
     if wanted and sys.stdin.isatty() and is_terminal():
-        import typer  # here: it takes long to import
+        import typer  # here, because it takes long
 
         try:
             answer: str = typer.prompt("  key          ", hide_input=True, default="", show_default=False)
@@ -194,13 +194,13 @@ def _print(model: ModelRecord) -> None:
     write_field("model", Cell(model.name, "bold"), Cell("  built in" if model.built_in else "", "dim"))
     for api, url in model.endpoints.items():
         write_field(api.value, url)
-    write_field("default", model.model or Cell("none: say which with --model", "dim"))
-    write_field("context", f"{model.context_window:,} tokens, {model.max_tokens:,} of them in an answer")
+    write_field("default", model.model or Cell("none: choose one with --model", "dim"))
+    write_field("context", f"{model.context_window:,} tokens, at most {model.max_tokens:,} in an answer")
     write_field("key", "set" if model.has_key else Cell("none", "dim" if model.is_ready else "yellow"))
 
 
 def model_state(is_ready: bool, default: str | None) -> Cell:
-    """What keeps a run from using it by its name alone."""
+    """Whether a run can use the model by its name alone, or what is missing."""
     if not is_ready:
         return Cell("no key", "dim")
     return Cell("ready", "green") if default else Cell("no default", "yellow")

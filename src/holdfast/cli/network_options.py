@@ -1,11 +1,12 @@
-"""What a box may reach, as command lines say it; the same for one box and for all of an environment."""
+"""Options for what a box may reach, the same for one box and for all boxes of an environment."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from holdfast.cli.box.spec import read_value, wrong
-from holdfast.cli.parameters import Option
+from holdfast.cli.box.spec import read_value, usage_error
+from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
@@ -18,21 +19,38 @@ AllowOption = Annotated[
     Option(
         "--allow",
         metavar="RULE",
-        help="What it may reach: example.com, *.example.com:443, 'GET example.com', or default. Means mode allow.",
+        help="Allow example.com, *.example.com:443, 'GET example.com', or default. Implies mode allow.",
     ),
 ]
 BandwidthOption = Annotated[
-    str | None, Option("--bandwidth", metavar="SIZE", help="Bytes per second to and from the network: 1M.")
+    str | None, Option("--bandwidth", metavar="SIZE", help="Most bytes per second to and from the network, such as 1M.")
 ]
 ConnectionsOption = Annotated[
-    int | None, Option("--connections", metavar="COUNT", help="Connections to the network at once.")
+    int | None, Option("--connections", metavar="COUNT", help="Most network connections at once.")
 ]
+
+
+@dataclass(frozen=True)
+class NetworkOptions(OptionGroup):
+    """A whole network policy, for commands that set one."""
+
+    mode: Annotated[NetworkName | None, Option("--mode", help="What boxes may reach.")] = None
+    allow: AllowOption = None
+    bandwidth: BandwidthOption = None
+    connections: ConnectionsOption = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == NetworkOptions()
+
+    def policy(self) -> NetworkPolicy:
+        return parse_policy(self.mode, self.allow, self.bandwidth, self.connections)
 
 
 def parse_policy(
     mode: NetworkName | None, allow: list[str] | None, bandwidth: str | None, connections: int | None
 ) -> NetworkPolicy:
-    """A list of rules means mode allow; nothing at all means no network."""
+    """Without a mode, rules imply mode allow; no options at all mean no network."""
     from holdfast.api.box.network import Network, NetworkPolicy
     from holdfast.api.errors.boxes import InvalidSpec
 
@@ -45,15 +63,15 @@ def parse_policy(
     try:
         policy.check()
     except InvalidSpec as error:
-        raise wrong(error.message, error.hint) from None
+        raise usage_error(error.message, error.hint) from None
     return policy
 
 
 def describe_policy(policy: NetworkPolicy) -> str:
-    """In one line."""
+    """Describe a policy in one line."""
     text = str(policy.mode)
     if policy.mode == "allow":
-        text += f": {', '.join(policy.allow) or 'what its environment allows, else the default list'}"
+        text += f": {', '.join(policy.allow) or 'what its environment allows, or the default list'}"
     if policy.bandwidth is not None:
         text += f"; {describe_size(policy.bandwidth)} per second"
     if policy.connections is not None:

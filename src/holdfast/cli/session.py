@@ -1,4 +1,4 @@
-"""How commands reach a server, and find boxes by the names people use."""
+"""Connects commands to a server, and finds boxes, processes and snapshots by id, part of an id, or key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from holdfast.cli.completion import complete_box
-from holdfast.cli.discovery import RetryNotes, again, find_server, leave_out_what_httpx_brings, the_home
+from holdfast.cli.discovery import RetryNotes, again, find_server, home_or_default, skip_httpx_cli
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 
 if TYPE_CHECKING:
     from holdfast.api.box.records import BoxRecord
@@ -28,7 +28,7 @@ BoxArgument = Annotated[
     str,
     Argument(
         metavar="BOX",
-        help="Id of the box, its beginning or end, or its key.",
+        help="Id of the box, the beginning or end of it, or its key.",
         show_default=False,
         autocompletion=complete_box,
     ),
@@ -40,11 +40,10 @@ _SHOWN: Final = 5
 
 
 def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
-    """Run `work` with a client of the server that was asked for. Its errors become the command's.
+    """Run `work` with a client of the chosen server. Its errors become errors of the command.
 
-    `retry_seconds` is how long a server that is being restarted is waited for.
+    `retry_seconds` is how long to wait for a server that is being restarted.
     """
-
     import asyncio
 
     async def main() -> T:
@@ -55,7 +54,7 @@ def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: 
 
 
 def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
-    """As `ask`, for work that asks one thing after the other: it needs no event loop, which takes long to load."""
+    """Like `ask`, for work that sends one request after the other. It needs no event loop, which takes long to load."""
     if is_secure(where):
         return ask(where, work, retry_seconds=retry_seconds)
     from holdfast.client.transport.blocking import BlockingTransport, run
@@ -68,17 +67,19 @@ def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_
 
 
 def is_secure(where: Where) -> bool:
-    """Whether the server is reached by https, which only the transport with an event loop speaks."""
-    return find_server(where.server, where.api_key, where.home, os.environ, the_home(None)).url.startswith("https:")
+    """Whether the server's URL is https, which only the transport with an event loop supports."""
+    return find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None)).url.startswith(
+        "https:"
+    )
 
 
 @contextlib.asynccontextmanager
 async def reach(
     where: Where, *, retry_seconds: float = 0.0, transport: Transport | None = None
 ) -> AsyncIterator[Client]:
-    """A client, found anew: a server that was started again has another key, perhaps another port."""
-    found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
-    leave_out_what_httpx_brings()
+    """Find the server and open a client: a restarted server may have another key and port."""
+    found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+    skip_httpx_cli()
     from holdfast.api.errors import HoldfastError
     from holdfast.client.client import Client
 
@@ -87,7 +88,7 @@ async def reach(
             found.url,
             api_key=found.api_key,
             retry_seconds=retry_seconds,
-            on_retry=RetryNotes().tell,
+            on_retry=RetryNotes().report,
             find_again=again(where),
             transport=transport,
         )
@@ -101,7 +102,7 @@ async def reach(
 
 
 async def open_box(client: Client, name: str) -> RemoteBox:
-    """A handle on the box that people call by this name. Who asks closes it."""
+    """Open a box by id, part of its id, or key. The caller closes it."""
     from holdfast.api.errors.boxes import BoxNotFound
 
     if LIKE_AN_ID.fullmatch(name):
@@ -111,7 +112,7 @@ async def open_box(client: Client, name: str) -> RemoteBox:
 
 
 async def find_box(client: Client, name: str) -> BoxRecord:
-    """The row of a box, dead or alive."""
+    """Return the row of a box, even of one that has ended."""
     from holdfast.api.errors.boxes import BoxNotFound
 
     if LIKE_AN_ID.fullmatch(name):
@@ -121,7 +122,7 @@ async def find_box(client: Client, name: str) -> BoxRecord:
 
 
 async def find_process(box: RemoteBox, name: str) -> RemoteProcess:
-    """A process of a box, by its id or a part of it."""
+    """Return a process of a box, by its id or part of it."""
     from holdfast.api.errors.boxes import ProcessNotFound
 
     if LIKE_AN_ID.fullmatch(name):
@@ -130,13 +131,13 @@ async def find_process(box: RemoteBox, name: str) -> RemoteProcess:
     ids = matching([each.id for each in await box.processes()], name)
     if not ids:
         raise ProcessNotFound(
-            f"box {box.id} has no process {name!r}", hint=f"holdfast box logs {box.id} lists its processes"
+            f"box {box.id} has no process {name!r}", hint=f"list its processes with holdfast box logs {box.id}"
         )
     return await box.process(only(name, ids, "processes"))
 
 
 async def find_snapshot(client: Client, name: str) -> str:
-    """The id of a snapshot, by a part of it."""
+    """Return the id of a snapshot, by the id or part of it."""
     from holdfast.api.errors.boxes import SnapshotNotFound
 
     ids = [each.id for each in await client.boxes.snapshots()]
@@ -144,12 +145,12 @@ async def find_snapshot(client: Client, name: str) -> str:
         return name
     found = matching(ids, name)
     if not found:
-        raise SnapshotNotFound(f"there is no snapshot {name!r}", hint="holdfast box snapshots lists them")
+        raise SnapshotNotFound(f"there is no snapshot {name!r}", hint="list snapshots with holdfast box snapshots")
     return only(name, found, "snapshots")
 
 
 async def find_by_other_name(client: Client, name: str) -> BoxRecord:
-    """The row of the box whose key this is, or whose id begins or ends so."""
+    """Return the row of the box with this key, or whose id starts or ends with it."""
     from holdfast.api.errors.boxes import BoxNotFound
 
     rows = [row async for row in client.boxes.list(all=True)]
@@ -159,13 +160,13 @@ async def find_by_other_name(client: Client, name: str) -> BoxRecord:
         if ids:
             id = only(name, ids, "boxes")
             return next(row for row in among if row.id == id)
-    raise BoxNotFound(f"there is no box {name!r}, nor one whose id begins or ends so, or with that key")
+    raise BoxNotFound(f"there is no box {name!r}: no id equals, starts or ends with it, and no key equals it")
 
 
 def matching(ids: Iterable[str], name: str) -> list[str]:
-    """Those that begin or end so; what says of which kind an id is may be left out.
+    """Return the ids that start or end with `name`; the prefix of the kind, such as `b-`, may be left out.
 
-    A name that says next to nothing means none: nobody wants to delete a box because it is the only one.
+    A very short name matches none, so that nobody deletes a box just because it is the only one.
     """
     if len(name[2:] if _KIND.match(name) else name) < _LEAST:
         return []
@@ -173,13 +174,13 @@ def matching(ids: Iterable[str], name: str) -> list[str]:
 
 
 def only(name: str, ids: Sequence[str], what: str) -> str:
-    """The one that is meant; raises where that is not plain."""
+    """Return the only id. Raises `CommandError` if there are several."""
     if len(ids) == 1:
         return ids[0]
     more = "" if len(ids) <= _SHOWN else f" and {len(ids) - _SHOWN} more"
     raise CommandError(
-        f"{name!r} may be any of {len(ids)} {what}: {', '.join(ids[:_SHOWN])}{more}",
-        next_step="give more of the id",
+        f"{name!r} matches {len(ids)} {what}: {', '.join(ids[:_SHOWN])}{more}",
+        next_step="type more of the id",
         exit=Exit.USAGE,
         code="ambiguous",
     )

@@ -1,4 +1,4 @@
-"""`holdfast volume`: files that outlive boxes, and that several of them share."""
+"""`holdfast volume`: files that outlive boxes and are shared by them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the volume.", show_default=False)]
-ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Whose volume.")]
+ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Provider that has the volume.")]
 
 
 def create(
@@ -28,7 +28,7 @@ def create(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a volume. Boxes mount it by its name.
+    """Create a volume. Boxes mount it by its name.
 
     \b
     holdfast volume create cache
@@ -67,7 +67,7 @@ def list_(
         for volume in volumes:
             write_line(volume.name)
     elif not volumes:
-        write_field("no volumes", hint("holdfast volume create NAME makes one"))
+        write_field("no volumes", hint("create one with holdfast volume create NAME"))
     else:
         now = time.time()
         write_table(
@@ -91,19 +91,19 @@ def delete(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a volume and all that is in it, for good. One that a box mounts is not deleted."""
+    """Delete a volume and its files, permanently. A volume that a box mounts is not deleted."""
 
-    async def look(client: Client) -> None:
+    async def check_exists(client: Client) -> None:
         if name not in [each.name for each in await client.boxes.volumes.list(provider=provider)]:
             raise VolumeNotFound(f"there is no volume {name}")
 
     if not yes:
         from holdfast.api.errors.boxes import VolumeNotFound
 
-        ask(where, look)
+        ask(where, check_exists)
         confirm(
-            f"Delete volume {name} with everything in it, for good?",
-            refusal=f"deleting volume {name} is for good, and there is nobody to ask",
+            f"Delete volume {name} with everything in it, permanently?",
+            refusal=f"deleting volume {name} is permanent, and there is no terminal to ask for confirmation",
             command=f"holdfast volume delete {name} --yes",
             unchanged=f"volume {name} was not deleted",
         )

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast.api.box.box import Box
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.snapshots import Snapshot
-from holdfast.api.errors.boxes import BoxError, ExecTimeout, SnapshotInUse, SnapshotNotFound
+from holdfast.api.errors.boxes import CannotExecute, ExecTimeout, SnapshotInUse, SnapshotNotFound
 from holdfast.api.images import Image
 from holdfast.api.progress import Progress
 from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
@@ -128,9 +128,7 @@ async def _run(
         raise StepFailed(
             f"this did not end within {_STEP_SECONDS / 3600:.0f} hours: {step.what}", output=output.data, hint=hint
         ) from None
-    except BoxError as error:
-        if error.code != "cannot_execute":
-            raise
+    except CannotExecute as error:
         raise StepFailed(
             f"this cannot be run: {shlex.join(command)[:200]}: {error.message}", output=output.data, hint=hint
         ) from None

@@ -7,7 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, CannotExecute, InvalidSpec, Unsupported
+from holdfast.api.errors.boxes import (
+    BoxConflict,
+    BoxUnreachable,
+    CannotExecute,
+    CommandNotFound,
+    InvalidSpec,
+    Unsupported,
+)
 from holdfast.providers.guest_answers import GuestRefused
 
 _MAX_SIZE: Final = 10_000
@@ -40,7 +47,8 @@ def cannot_execute(refused: GuestRefused, argv: Sequence[str], cwd: str) -> Exce
         return CannotExecute(f"the command cannot start in {cwd}: {reason}", hint="choose another folder")
     if refused.number in (errno.EAGAIN, errno.ENOMEM):
         return CannotExecute(f"cannot start {argv[0]}: the box has reached its limit of processes or memory")
-    return CannotExecute(f"cannot start {argv[0]}: {reason}")
+    kind = CommandNotFound if refused.number == errno.ENOENT else CannotExecute
+    return kind(f"cannot start {argv[0]}: {reason}")
 
 
 def cannot_tell(refused: GuestRefused, process: str) -> Exception:

@@ -1,6 +1,6 @@
-"""What boxes use, sampled beside whoever asks: a scrape of /metrics waits for no box, and of many who watch, one asks.
+"""Samples what boxes use, in the background: a scrape of /metrics waits for no box, and many watchers share one sample.
 
-Sampling begins with the first scrape and ends when nobody scrapes any more.
+Sampling starts with the first scrape and stops when there are no more scrapes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes
 
 MOST: Final = 500
-"""Boxes that are sampled: beyond that, those that were active last."""
+"""Most boxes to sample. If there are more, the most recently active ones."""
 FRESH_MS: Final = 900
-"""How old a sample may be for who watches."""
+"""How old a sample for watchers may be."""
 EVERY_SECONDS: Final = 15.0
-"""Between samples for who scrapes."""
+"""Between samples for scrapes."""
 UNWATCHED_MS: Final = 5 * 60 * 1000
-"""Without a scrape, after which nothing is sampled any more."""
+"""How long after the last scrape sampling stops."""
 DISK_MS: Final = 60_000
-"""How old the size on disk may be: it takes long to measure."""
+"""How old the size on disk may be, because it takes long to measure."""
 _AT_ONCE: Final = 8
 _ONE_BOX_SECONDS: Final = 5.0
 
@@ -42,19 +42,19 @@ class BoxUsage:
     at: int
     """UTC milliseconds."""
     metrics: Metrics | None
-    """None where nothing runs, or the box did not answer."""
+    """None if the box is not running or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usages:
     usages: tuple[BoxUsage, ...] = ()
     left_out: int = 0
-    """Boxes that there are beside these."""
+    """Number of boxes that were not sampled."""
     at: int = 0
 
 
 class BoxSamples:
-    """The latest samples of one service's boxes. Owns the task that takes them, until `close`."""
+    """The latest samples of all boxes. Owns the tasks that take them, until `close`."""
 
     def __init__(self) -> None:
         self._latest = Usages()
@@ -73,7 +73,7 @@ class BoxSamples:
         await asyncio.gather(*ending, return_exceptions=True)
 
     def latest(self, boxes: Boxes, live: Collection[str]) -> Usages:
-        """As of a while ago, of boxes that still live; nobody is waited for. Goes on sampling from now on."""
+        """Return the latest samples of the boxes in `live`, without waiting, and keep sampling from now on."""
         self._asked_at = boxes.clock()
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.create_task(self._keep(boxes), name="samples of boxes")
@@ -81,7 +81,7 @@ class BoxSamples:
         return replace(latest, usages=tuple(each for each in latest.usages if each.row.id in live))
 
     async def fresh(self, boxes: Boxes) -> Usages:
-        """As of a second ago at most. All who ask at once get the same."""
+        """Return samples that are at most a second old. Concurrent callers share one sample."""
         if boxes.clock() - self._latest.at <= FRESH_MS:
             return self._latest
         if self._taking is None or self._taking.done():
@@ -92,10 +92,10 @@ class BoxSamples:
         while boxes.clock() - self._asked_at < UNWATCHED_MS:
             try:
                 await self.fresh(boxes)
-            except Exception as error:  # the store is full or locked: the next time may do better
-                log.warning("boxes could not be sampled: %s", error)
+            except Exception as error:  # the store is full or locked: try again next time
+                log.warning("cannot sample boxes: %s", error)
             await asyncio.sleep(EVERY_SECONDS)
-        self._latest = Usages()  # what is old says nothing
+        self._latest = Usages()  # too old to be useful
 
     async def _take(self, boxes: Boxes) -> Usages:
         rows = await boxes.rows.live(boxes.tenant, boxes.node)
@@ -122,18 +122,18 @@ class BoxSamples:
             async with time_limit(_ONE_BOX_SECONDS), await boxes.provider(row.provider).attach(row.id) as box:
                 measured_at, disk = self._disk.get(row.id, (0, None))
                 if boxes.clock() - measured_at > DISK_MS:
-                    self._disk[row.id] = (boxes.clock(), None)  # one that takes too long is not tried each time
+                    self._disk[row.id] = (boxes.clock(), None)  # so that a slow box is not measured each time
                     metrics = await box.metrics()
                     self._disk[row.id] = (boxes.clock(), metrics.disk)
                     return metrics
                 return replace(await box.activity(), disk=disk)
         except (BoxError, TimeoutError) as error:
-            log.debug("box %s could not be sampled: %s", row.id, error)
+            log.debug("cannot sample box %s: %s", row.id, error)
             return None
 
 
 def most_active(rows: Sequence[BoxRow], most: int) -> list[BoxRow]:
-    """Those that worked last, in the order given."""
+    """The most recently active rows, in their given order."""
     if len(rows) <= most:
         return list(rows)
     chosen = {row.id for row in sorted(rows, key=lambda row: row.last_active_at, reverse=True)[:most]}

@@ -1,4 +1,4 @@
-"""The two clocks of a server, passed in: what time it is, and how much time has gone by."""
+"""The two clocks of a server, passed in: the time of day, and a monotonic clock."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class Clocks:
     """Both in milliseconds."""
 
     now: Callable[[], int] = now_ms
-    """UTC. May jump, whenever somebody sets it."""
+    """UTC. May jump when the clock is set."""
     ticks: Callable[[], int] = elapsed_ms
-    """Of a clock that only goes forward."""
+    """Monotonic."""

@@ -1,4 +1,4 @@
-"""Composition: opens the home, puts the pieces together, serves until told to stop, and takes everything down again."""
+"""Opens the home, composes the parts of a server, serves until a signal comes, and closes everything again."""
 
 from __future__ import annotations
 
@@ -66,29 +66,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Started = Callable[[RunningServer, str | None], None]
-"""Called once the server answers, with the first API key where one was just made."""
+"""Called once the server answers, with the first API key if one was just created."""
 
 OpenProviders = Callable[[Settings, "Egress"], "Awaitable[Mapping[str, Provider]]"]
 """Opens the providers of boxes, in the background. The server closes them."""
 
 MakeOutside = Callable[[Settings], "Outside"]
-"""What the boxes of a server find beyond it. Made in the background."""
+"""Makes the network outside the boxes, in the background."""
 
 _SHUTDOWN_SECONDS = 10
 _SWEEP_SECONDS = 5.0
 _HOME_SECONDS = 1.0
 _MAX_MESSAGE = 1024 * 1024
-"""Bytes of one WebSocket message."""
+"""Most bytes of a WebSocket message."""
 _PING_SECONDS = 20.0
 
 
 class CannotServe(Exception):
-    """The server cannot start as asked. The message says why, and what to do."""
+    """The server cannot start. The message says why, and what to do."""
 
 
 async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
-    """All that this installation has."""
-    await asyncio.to_thread(_load_opening)  # which takes long enough that nobody else should wait for it
+    """Open all providers of this installation."""
+    await asyncio.to_thread(_load_opening)  # in a thread, because it takes long
     from holdfast.providers import opening
 
     return await opening.open_providers(settings.home, egress=egress, settings=settings.provider_settings)
@@ -116,7 +116,7 @@ def serve(
     """Serve until a signal comes. Blocks."""
     if not settings.auth and not is_loopback(settings.host):
         raise CannotServe(
-            f"--no-auth is for this machine alone and {settings.host} is reachable from others:"
+            f"--no-auth is allowed only on loopback, and {settings.host} is reachable from other machines:"
             " leave out --no-auth, or use --host 127.0.0.1"
         )
     logs.configure(settings.log_level)
@@ -147,7 +147,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener.close()
         raise CannotServe(
             f"cannot listen on {settings.host}:{settings.port} ({error.strerror}):"
-            " give another --port (0 picks a free one)"
+            " choose another --port (0 picks a free one)"
         ) from None
     listener.listen(2048)
     listener.setblocking(False)
@@ -196,8 +196,10 @@ async def _serve(
         )
         metrics = Metrics(streams.answered, storage.statistics, lambda: streams.open_tails)
         threads = Threads(store, projection, clock=clocks.now)
-        # These parts are opened in the background, once the server answers, and their openers are called only then. So
-        # the egress, which hands the connections of boxes to the guest API, can name what is made below.
+        # These parts depend on each other in a circle: connections of boxes go through the egress to the guest API,
+        # which asks the runs, which use the boxes, whose network is the egress. `Lazy` breaks it: a part gets other
+        # parts unopened, and an opener is called only once the server answers. So one of them, that of the egress, may
+        # name an object that is created below: the guest API.
         egress = Lazy("egress", lambda: open_egress(storage, home.path, make_outside, guest_api))
         boxes = Lazy("boxes", lambda: open_boxes(storage, egress, open_providers, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
@@ -244,6 +246,7 @@ async def _serve(
                 origins,
                 streams.next_request_id,
                 settings.max_body,
+                is_loopback(settings.host),
                 previews,
                 shutdown,
                 egress,
@@ -279,7 +282,7 @@ async def _serve(
         running = RunningServer(url, os.getpid(), holdfast.__version__, now_ms(), session_key)
 
         def on_starting() -> None:
-            # Before the first answer: who is refused with the last server's key finds this one's in the home.
+            # Before the first answer: a client with the previous server's key then finds the new key in the home.
             home.announce(running, storage.make_room)
 
         def on_started() -> None:
@@ -299,7 +302,7 @@ async def _serve(
             ws_max_size=_MAX_MESSAGE,
             ws_per_message_deflate=False,
             ws_ping_interval=_PING_SECONDS,
-            # A client that is slow to read is slow to answer pings, and must not be taken for dead: TCP finds out.
+            # A slow reader answers pings late, and must not be disconnected. TCP detects dead clients.
             ws_ping_timeout=None,
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             backlog=2048,
@@ -316,26 +319,26 @@ async def _serve(
 
 
 async def _load_sockets(app: Lazy[FastAPI]) -> None:
-    """Load what WebSockets need, once the app is loaded: the first of them would hold everybody up."""
+    """Load what WebSockets need, once the app is loaded, so that the first one does not delay all requests."""
     await app.get()
     await load_in_thread(lambda: importlib.import_module("holdfast.server.wire.websocket_protocol"))
 
 
 async def _sweep(server: Server, request_timeout: float, keep_alive: float) -> None:
-    """No client holds a connection for ever, by sending its request byte by byte or by sending none."""
+    """Close connections whose requests do not arrive in time, and idle ones."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(min(_SWEEP_SECONDS, request_timeout, keep_alive))
         if slow := sweep_connections(server.connections, loop.time(), request_timeout, keep_alive):
-            log.info("ended %d connections whose requests did not arrive in time", slow)
+            log.info("closed %d connections whose requests did not arrive in time", slow)
 
 
 async def _watch_home(server: Server, home: Home) -> None:
-    """Without its home nobody finds the server, and what it acknowledges is lost with the files that it has open."""
+    """Stop if the home is gone: clients could not find the server, and acknowledged entries would be lost."""
     while True:
         await asyncio.sleep(_HOME_SECONDS)
         if not home.is_there:
-            log.error("the home %s is no longer there: deleted, moved or replaced. This server ends", home.path)
+            log.error("the home %s was deleted, moved or replaced. The server stops", home.path)
             server.stop()
             return
 

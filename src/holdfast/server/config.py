@@ -1,4 +1,4 @@
-"""What a server can be told. Read once, at the start, and passed down."""
+"""The settings of a server. Read once, at the start, and passed down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.api.limits import MOST_BYTES
 from holdfast.client.local_server import DEFAULT_PORT
 
 DEFAULT_POOL: Final = 8
-"""An idle local box takes about 3 MB, and none is made before somebody asks for its like a second time."""
+"""An idle local box takes about 3 MB, and none is created before the second request for the same spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,27 @@ class Settings:
     port: int = DEFAULT_PORT
     """0 picks a free one."""
     long_poll_timeout: float = 30.0
-    """Seconds that a long-poll waits for something new."""
+    """Seconds that a long-poll waits for new entries."""
     auth: bool = True
-    """False: nobody is asked for a key. Refused on any address but loopback."""
+    """Whether a key is required. False is allowed only on loopback."""
     first_key: bool = True
-    """Make an API key where there is none yet, to be shown to whoever starts the server."""
+    """Create an API key if there is none yet, and print it once."""
     log_level: str = "info"
     max_body: int = MOST_BYTES
-    """Bytes that one request may carry."""
+    """Most bytes of a request body."""
     request_timeout: float = 60.0
     """Seconds that a request may take to arrive."""
     keep_alive: float = 75.0
     """Seconds that a connection may stay open between requests."""
     tail_cycle: float = 60.0
-    """Seconds after which an event stream is ended, for the client to come back."""
+    """Seconds after which an event stream ends, and the client reconnects."""
     pool: int = DEFAULT_POOL
-    """Boxes that are kept ready at most, of specs that are asked for again and again. 0: none."""
+    """Most boxes to keep ready, for specs that are requested repeatedly."""
     allow_private: tuple[str, ...] = ()
-    """Hosts and networks at private addresses that boxes may reach, where their policy allows it."""
+    """Private hosts and networks that boxes may reach, if their policy allows it."""
     egress_proxy: str | None = None
-    """The proxy of this network, for what leaves boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
+    """The proxy of this network for the traffic of boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
     registry_mirrors: tuple[str, ...] = ()
-    """URLs of registries that are asked before Docker Hub for the images there."""
+    """URLs of registries to try before Docker Hub."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict)
-    """By name: those that providers declare (`holdfast.providers.descriptor`)."""
+    """Settings that providers declare, by name (`holdfast.providers.descriptor`)."""

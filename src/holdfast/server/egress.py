@@ -1,7 +1,7 @@
 """The egress of a server: the proxy, what it records, and the policies of environments, put together.
 
-Opened in the background, with the boxes: a start waits for none of it. Which registries this machine uses is asked when
-the first box has a network, and written down for the next start.
+Opened in the background, so that the start does not wait. Which registries this machine uses is found out when the
+first box has a network, and saved for the next start.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ _SAVED: Final = "egress-default.json"
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What is beyond the boxes of a server, as its proxy gets there."""
+    """The network outside the boxes, as the proxy reaches it."""
 
     resolver: Resolver
     connector: Connector
     find_defaults: Callable[[], Awaitable[DefaultList]]
-    """Asks this machine's own clients which registries they use, which takes a moment."""
+    """Finds out which registries the clients on this machine use, which takes a moment."""
     make_upstream: Callable[[], Upstream] = LoopbackUpstream
-    """How the model gateway gets to providers: nowhere but on this machine, unless told."""
+    """How the model gateway reaches providers; by default only on this machine."""
     private: Private | None = None
     """Private addresses that boxes may reach."""
     proxy: UpstreamProxy | None = None
-    """The proxy of this network, for what leaves boxes."""
+    """The proxy of this network, for the traffic of boxes."""
 
 
 class _Proxy(EgressProxy):
-    """Says when the first box has a network."""
+    """Sets an event when the first box has a network."""
 
     def __init__(self, *arguments: Any, wanted: asyncio.Event, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -77,7 +77,7 @@ class _Proxy(EgressProxy):
 
 
 class ServerEgress:
-    """Owns all of it, from `open` to `close`."""
+    """Owns the proxy, its records and the search for registries, from `open` to `close`."""
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class ServerEgress:
     # --- the default list ---
 
     async def ready(self) -> None:
-        """For a box with a network: returns when there is a default list, be it that of the last time.
+        """Wait until there is a default list for a box with a network, perhaps the saved one.
 
-        Nobody waits for long: the list reaches boxes that run, too.
+        The wait is short, because a later list reaches running boxes too.
         """
         self._wanted.set()
         with suppress(TimeoutError):
@@ -143,7 +143,7 @@ class ServerEgress:
                 await self._known.wait()
 
     async def defaults(self) -> DefaultList:
-        """As this machine's clients tell it now."""
+        """Return the default list, after the search for registries has ended."""
         self._wanted.set()
         if self._finding is not None:
             await asyncio.shield(self._finding)
@@ -156,8 +156,8 @@ class ServerEgress:
                 found = await self._outside.find_defaults()
             self.proxy.use(found)
             await asyncio.to_thread(_save, self._saved, found)
-        except Exception as error:  # without it, boxes reach git hosts and what their policies list
-            log.warning("the package registries of this machine could not be found out: %s", error)
+        except Exception as error:  # without it, boxes reach git hosts and what their policies allow
+            log.warning("cannot find out the package registries of this machine: %s", error)
         finally:
             self._known.set()
 
@@ -174,7 +174,7 @@ class ServerEgress:
         return found
 
     async def set_policy(self, environment: str, policy: NetworkPolicy) -> None:
-        """It reaches running boxes at once."""
+        """Set the policy. Running boxes get it at once."""
         await self.policies.put(environment, policy)
         self.proxy.refresh(environment)
 
@@ -188,9 +188,9 @@ class ServerEgress:
 def this_machine(
     environment: Mapping[str, str], *, allow_private: Sequence[str] = (), proxy: str | None = None
 ) -> Outside:
-    """The network as this machine has it; its clients go by these variables. Raises ValueError.
+    """The network of this machine, whose clients use the variables in `environment`. Raises ValueError.
 
-    `allow_private` are hosts and networks, `proxy` the one of this network: for boxes.
+    `allow_private` are hosts and networks that boxes may reach, `proxy` is the proxy for their traffic.
     """
 
     async def find_defaults() -> DefaultList:
@@ -221,7 +221,7 @@ def _save(path: Path, found: DefaultList) -> None:
 
 
 def _load(path: Path) -> DefaultList | None:
-    """None where there is none that could be read: then it is found anew."""
+    """Load the saved list, or return None if it cannot be read."""
     try:
         document = json.loads(path.read_text())
         sources = tuple(Source(Rule.parse(rule), str(why)) for rule, why in document["sources"])

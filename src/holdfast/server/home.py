@@ -1,4 +1,4 @@
-"""The home folder: one server at a time, the name of its node, and the note by which the CLI finds the server."""
+"""The home folder: its lock, the name of its node, and the file by which the CLI finds the server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from holdfast.private_file import write_private
 
 _DYING_SECONDS: Final = 3.0
 _LOOKING_SECONDS: Final = 0.1
-"""For those who only look whether the home is taken, and have its lock for that moment."""
+"""How long to wait for a process that holds the lock only to check whether the home is in use."""
 _PAUSE: Final = 0.02
 
 
 class HomeInUse(Exception):
-    """Another server has this home."""
+    """Another server uses this home."""
 
 
 class Home:
-    """A folder that only its user can read. Use as a context manager: it is this process's until the end."""
+    """A folder that only its user can read. The context manager holds its lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class Home:
             running = None
             with contextlib.suppress(OSError, ValueError):
                 running = read_running(self.path)
-            # A child that a killed server had just forked holds the lock for as long as it takes to die, or to exec.
+            # A child that a killed server has just forked holds the lock until it dies or calls exec.
             is_dead = running is None or not is_alive(running.pid)
             if time.monotonic() - began < (_DYING_SECONDS if is_dead else _LOOKING_SECONDS):
                 time.sleep(_PAUSE)
@@ -51,7 +51,7 @@ class Home:
             os.close(self._lock)
             self._lock = None
             where = f" at {running.url} (pid {running.pid})" if running else ""
-            raise HomeInUse(f"a server already runs on {self.path}{where}")
+            raise HomeInUse(f"a server is already running on {self.path}{where}")
         self._umask = os.umask(0o077)
         self._note.unlink(missing_ok=True)
         return self
@@ -66,7 +66,7 @@ class Home:
 
     @property
     def is_there(self) -> bool:
-        """Whether the folder is still the one that is ours: it may have been deleted, moved or replaced."""
+        """Whether the folder is still ours. It may have been deleted, moved or replaced."""
         if self._lock is None:
             return False
         try:
@@ -75,7 +75,7 @@ class Home:
             return False
 
     def __exit__(self, *_: object) -> None:
-        if self.is_there:  # else the note is that of another server
+        if self.is_there:  # otherwise the note belongs to another server
             self._note.unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -83,7 +83,7 @@ class Home:
             os.umask(self._umask)
 
     def node(self) -> str:
-        """The name of this home among all that share a store, made on first use. Boxes belong to it."""
+        """The name of this home among all that share a store, chosen on first use. Boxes belong to it."""
         path = self.path / "node"
         try:
             return path.read_text()

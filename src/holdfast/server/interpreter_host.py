@@ -1,4 +1,4 @@
-"""The host of an interpreter that lives in the server: its boxes, threads and models, in process."""
+"""The host of an interpreter in the server: gives it boxes, a thread and models, in process."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ class ServerHost:
     # --- boxes ---
 
     async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
+        """Acquire the box of a key: resume, restore or create it. `fresh` deletes the old one first."""
         if spec.network.mode is not Network.NONE:
             await self._network_ready()
         acquired = await self._boxes.acquire(key, spec, fresh=fresh, replaces=False)
         return Given(await self._boxes.open(acquired.row.id), acquired.how, acquired.why)
 
     async def find(self, key: str) -> Box | None:
-        """The box of a key as it is, if there is one. Closed by who asked."""
+        """The existing box of a key, or None. The caller closes it."""
         for row in (await self._boxes.list(BoxFilter(key=key))).rows:
             return await self._boxes.open(row.id)
         return None
 
     async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
-        """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
-        long."""
+        """Create another box with the same files and this key. With `idle_seconds` it is deleted after
+        that idle time."""
         return await self._boxes.open((await self._boxes.fork(box.id, key=key, idle_seconds=idle_seconds)).id)
 
     async def delete(self, box: Box) -> None:
@@ -83,13 +83,13 @@ class ServerHost:
             return
 
     async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
-        """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
+        """The image of a template for a provider. Built first if it is missing or out of date."""
         return await self._templates.resolve(template, provider, progress)
 
-    # --- its thread, and models ---
+    # --- thread and models ---
 
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
-        """A thread that is there, or a new one."""
+        """Open the record on an existing or a new thread."""
         id = await self._thread(thread, title, labels)
         written = _Written(self._store, self._threads, id)
         opened = QueuedRecord(id, written.write, written.read, is_final=is_final)
@@ -97,7 +97,7 @@ class ServerHost:
         return opened
 
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
-        """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
+        """Ask a model by name (`NAME` or `NAME/MODEL`), or the only model."""
         try:
             choice = self._models.resolve(model)
             said = await ask(self._gateway, choice, messages, run="interpreter", timeout=timeout)
@@ -106,14 +106,14 @@ class ServerHost:
         return Completion(said.text, str(choice), said.input_tokens, said.output_tokens, said.cost)
 
     async def check_model(self, model: str) -> None:
-        """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
+        """Raise `InvalidInterpreter` if there is no such model or it is not ready. Sends no request."""
         try:
             self._models.resolve(model)
         except ModelError as error:
             raise InvalidInterpreter(error.message, hint=error.hint) from None
 
     async def close(self) -> None:
-        """Write what is left of the records. Closing twice does nothing."""
+        """Write the rest of the records. Closing twice does nothing."""
         records, self._records = self._records, []
         await asyncio.gather(*(each.close() for each in records))
 
@@ -128,11 +128,11 @@ class ServerHost:
         except Conflict:
             if id is None:
                 raise
-            return id  # somebody else was quicker
+            return id  # another request created it first
 
 
 class _Written:
-    """A thread of the store, as a record needs it."""
+    """Reads and writes a thread for a record."""
 
     def __init__(self, store: StreamStore, threads: Threads, thread: str) -> None:
         self._store = store
@@ -153,5 +153,5 @@ class _Written:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the store says no, and will say so again."""
+    """Whether another attempt to write would be refused too."""
     return isinstance(error, Refused) and not isinstance(error, Unavailable | DiskFull)

@@ -1,7 +1,7 @@
-"""Interpreters that live in the server: made over HTTP, and found again by their threads and boxes on first use.
+"""Interpreters that live in the server: created over HTTP, and opened again from their threads and boxes on first use.
 
-Nothing of one is only here. What it was made with is an entry on its thread; what it has in memory is in its box, which
-outlives the server. An execution goes on when who asked for it leaves: who asks with its id again gets the same one.
+None of their state is only here. The settings are an entry on the thread, and the memory is in the box, which outlives
+the server. An execution continues when its client leaves; a request with the same id follows it again.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ log = logging.getLogger(__name__)
 
 _MOST_LIVE: Final = 256
 _HELD_BYTES: Final = 4 << 20
-"""Output of an execution that is held for who follows it."""
+"""Most output of an execution to hold for its followers."""
 _HELD_CHUNKS: Final = 4096
 _KEPT_EXECUTIONS: Final = 16
 _KEY: Final = "interpreter/"
-"""Of their boxes: the id follows."""
+"""The prefix of the keys of their boxes; the id follows."""
 _MOST_KNOWN: Final = 10_000
 _MOST_RESUMED: Final = _KEPT_EXECUTIONS
 _LONGEST_SECONDS: Final = 86_400
@@ -70,10 +70,10 @@ _LONGEST_SECONDS: Final = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What an interpreter was made with. As on its thread, but for the box, which is read with care."""
+    """The settings of an interpreter, as on its thread, except for the box, which is parsed with care."""
 
     document: Mapping[str, Any]
-    """As it is written down."""
+    """The form that is written to the thread."""
     spec: BoxSpec
     template: str | None = None
     model: str | None = None
@@ -89,18 +89,18 @@ class Made:
 
 
 ReadMade = Callable[[Mapping[str, Any]], Made]
-"""Settings of a thread. Raises ValueError."""
+"""Parse the settings on a thread. Raises ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Output that was not held for one who was too slow, or came late."""
+    """Stands for output that was dropped because a follower was slow or came late."""
 
     chunks: int
 
 
 class Underway:
-    """One execution, and its output for whoever follows it."""
+    """One execution, and its output for followers."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -124,7 +124,7 @@ class Underway:
 
     def _ended(self, task: asyncio.Task[Execution]) -> None:
         if not task.cancelled():
-            task.exception()  # which is told to who follows it, if anybody does
+            task.exception()  # the followers get it
         self._move()
 
     def _move(self) -> None:
@@ -132,7 +132,7 @@ class Underway:
         moved.set()
 
     async def follow(self) -> AsyncIterator[tuple[Stream, bytes] | Missed | Execution]:
-        """Its output from the beginning, as far as it is held, then what came of it. Raises what that raised."""
+        """Yield the output so far, as far as it is held, then the result. Raises what the execution raised."""
         assert self.task is not None
         at = 0
         while True:
@@ -158,9 +158,9 @@ class _Live:
     made: Made
     executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
     resuming: tuple[asyncio.Task[Execution], ...] = ()
-    """Of executions that an earlier server began: what it has in memory is as they leave it."""
+    """Executions that an earlier server started, which determine the state in memory."""
     known: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Ids of executions that were begun: each runs once, whoever asks again."""
+    """Ids of executions that were started. Each runs only once."""
 
     def remember(self, execution: str) -> None:
         self.known[execution] = None
@@ -181,7 +181,7 @@ class Description:
 
 
 class ServerInterpreters:
-    """Owns the interpreters that are live here, until `close`. Their boxes, and what runs in them, go on."""
+    """Owns the live interpreters until `close`. Their boxes, and what runs in them, continue."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class ServerInterpreters:
         *,
         most: int = _MOST_LIVE,
     ) -> None:
-        """`new_host` makes the host of one interpreter. The caller of it closes that."""
+        """`new_host` makes the host of one interpreter, which its caller closes."""
         self._boxes = boxes
         self._store = store
         self._threads = threads
@@ -201,17 +201,17 @@ class ServerInterpreters:
         self.new_host = new_host
         self._most = most
         self._live: OrderedDict[str, _Live] = OrderedDict()
-        """Those that were used last come last."""
+        """In order of use, the most recently used last."""
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def close(self) -> None:
         live, self._live = list(self._live.values()), OrderedDict()
         await asyncio.gather(*(self._let_go(each) for each in live))
 
-    # --- which there are ---
+    # --- creating and listing ---
 
     async def create(self, made: Made, *, title: str | None, labels: Mapping[str, str]) -> str:
-        """Make one, with a box and a Python in it."""
+        """Create an interpreter, with a box and a Python in it."""
         id = new_id("i")
         await self._write_down(id, made, title or f"Interpreter {id}", labels)
         async with self._turn(id):
@@ -227,7 +227,7 @@ class ServerInterpreters:
         return await self._threads.list(wanted)
 
     async def boxes(self) -> dict[str, str]:
-        """The boxes that interpreters have now: id by id."""
+        """The boxes of interpreters, by the interpreter's id."""
         rows = await self._boxes.rows.live(self._boxes.tenant, self._boxes.node)
         return {row.key.removeprefix(_KEY): row.id for row in rows if row.key is not None and row.key.startswith(_KEY)}
 
@@ -243,20 +243,20 @@ class ServerInterpreters:
         told = replay(await self._entries(row.id, (ALL,)))
         return Description(row, told, (await self.boxes()).get(id), is_live=live is not None)
 
-    # --- what is done with one ---
+    # --- using one ---
 
     async def execute(
         self, id: str, code: str, variables: Mapping[str, Any], timeout: float | None, execution: str, read: ReadMade
     ) -> Underway:
-        """Begin an execution; one with an id that is known is followed again instead."""
+        """Start an execution, or follow the one that already has this id."""
         live = await self._get(id, read)
         underway = live.executions.get(execution)
         if underway is not None:
             return underway
         if execution in live.known:
             raise ExecutionKnown(
-                f"execution {execution} was begun before, and its result is not held any more",
-                hint=f"thread t-{id} has what is known of it",
+                f"execution {execution} was started before, and its result is no longer held",
+                hint=f"see thread t-{id} for what it did",
             )
         underway = live.executions[execution] = Underway(execution)
         live.remember(execution)
@@ -278,22 +278,22 @@ class ServerInterpreters:
     async def _written(self, interpreter: Interpreter, running: Awaitable[Execution]) -> Execution:
         done = await running
         try:
-            await interpreter.flush()  # who is told of it finds it on the thread, whatever dies then
+            await interpreter.flush()  # first on disk: whoever gets the result also finds it on the thread
         except RecordUnwritten as error:
-            log.warning("%s", error)  # what came of it matters more
+            log.warning("%s", error)  # the result matters more
         return done
 
     async def interrupt(self, id: str, read: ReadMade) -> None:
         await (await self.interpreter(id, read)).interrupt()
 
     async def reset(self, id: str, read: ReadMade) -> None:
-        """Empty its memory. Files and thread stay."""
+        """Clear its memory. Files and thread stay."""
         await (await self.interpreter(id, read)).reset()
 
     async def configure(
         self, id: str, made: Made, force_new: bool, changed: Mapping[str, Any], read: ReadMade
     ) -> Transition:
-        """Change its workspace. `made` is what it is made with from then on."""
+        """Change its workspace. `made` are its settings from then on."""
         live = await self._get(id, read)
         transition = await live.interpreter.configure_workspace(**changed, force_new=force_new)
         live.made = made
@@ -304,12 +304,12 @@ class ServerInterpreters:
         return (await self._get(id, read)).made
 
     async def interpreter(self, id: str, read: ReadMade) -> Interpreter:
-        """Started. It stays ours."""
+        """Return the started interpreter, which this object still owns."""
         found = (await self._get(id, read)).interpreter
         return await found.start()
 
     async def delete(self, id: str) -> None:
-        """Its box goes with all that is in it. Its thread stays, archived; so does its volume."""
+        """Delete its box with everything in it. Its volume stays, and so does its thread, archived."""
         row = await self._row(id)
         async with self._turn(id):
             live = self._live.get(id)
@@ -321,7 +321,7 @@ class ServerInterpreters:
         if not row.archived:
             await self._threads.archive(row.id, True)
 
-    # --- finding one again ---
+    # --- opening one again ---
 
     async def _get(self, id: str, read: ReadMade) -> _Live:
         async with self._turn(id):
@@ -338,7 +338,7 @@ class ServerInterpreters:
             return live
 
     def _resume(self, live: _Live, begun: ReplayedExecution) -> asyncio.Task[Execution]:
-        """An earlier server began it. What comes of it is written down as if nothing had happened in between."""
+        """Follow an execution that an earlier server started, and record its result as usual."""
         underway = live.executions[begun.id] = Underway(begun.id)
         given = begun.payload.get("timeout")
         timeout = float(given) if isinstance(given, int | float) and 0 < given < _LONGEST_SECONDS else None
@@ -378,30 +378,30 @@ class ServerInterpreters:
             idle = next((id for id, each in self._live.items() if not each.is_busy), None)
             if idle is None:
                 raise TooManyInterpreters(
-                    f"{self._most} interpreters are at work here", hint="wait until one of them is done"
+                    f"{self._most} interpreters are already running code", hint="wait until one of them is done"
                 )
             await self._let_go(self._live.pop(idle))
 
     async def _read_made(self, id: str, read: ReadMade) -> Made:
         row = await self._row(id)
         if row.archived:
-            raise InterpreterDeleted(f"interpreter {id} is deleted", hint="its thread tells what it did")
+            raise InterpreterDeleted(f"interpreter {id} was deleted", hint="its thread shows what it did")
         told = await self._entries(row.id, (SETTINGS,))
-        # What somebody else wrote there would decide which network and which volume a box gets.
+        # Settings that another client wrote there could choose the network and the volume of a box.
         entries = [each for each in told if self._seals.origin(row.id, each) is Origin.HERE]
         if told and not entries:
             raise InterpreterNotFound(
-                f"it cannot be shown that this server made interpreter {id}: its settings have no seal of the server",
-                hint="make another: its thread still tells what this one did",
+                f"the settings of interpreter {id} do not have this server's seal, so they cannot be trusted",
+                hint="create another; the thread of this one still shows what it did",
             )
         if not entries:
             raise InterpreterElsewhere(
-                f"interpreter {id} lives in the process that made it", hint="holdfast interpreter show tells of it"
+                f"interpreter {id} belongs to the process that created it", hint="see it with holdfast interpreter show"
             )
         try:
             return read(entries[-1]["payload"]["settings"])
         except (KeyError, TypeError, ValueError) as error:
-            raise InterpreterNotFound(f"nobody can read what interpreter {id} was made with: {error}") from None
+            raise InterpreterNotFound(f"cannot read the settings of interpreter {id}: {error}") from None
 
     async def _row(self, id: str) -> ThreadRow:
         try:
@@ -410,7 +410,7 @@ class ServerInterpreters:
             row = None
         if row is None or row.labels.get(THREAD_LABEL) != id:
             raise InterpreterNotFound(
-                f"there is no interpreter {id}", hint="holdfast interpreter list shows those there are"
+                f"there is no interpreter {id}", hint="list interpreters with holdfast interpreter list"
             )
         return row
 
@@ -433,13 +433,13 @@ class ServerInterpreters:
         sealed = keyed(self._seals.seal(thread, entry))
         await self._store.append(THREADS + thread, AppendRequest(keyed=(sealed,)))
 
-    # --- letting go ---
+    # --- closing ---
 
     async def _let_go(self, live: _Live) -> None:
         try:
             await live.interpreter.shutdown(delete=False)
-        except Exception:  # one that cannot be let go of must not keep others
-            log.exception("interpreter %s was not let go of as it should be", live.interpreter.id)
+        except Exception:  # a failure must not keep the others open
+            log.exception("interpreter %s did not close properly", live.interpreter.id)
         await self._forget(live)
 
     async def _remove(self, id: str, live: _Live) -> None:

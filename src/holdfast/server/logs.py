@@ -1,4 +1,4 @@
-"""Structured logs: a line of JSON each for machines, a short line for people at a terminal. Secrets never get in."""
+"""Structured logs: lines of JSON for programs, short lines on a terminal. Secrets are redacted."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class PlainFormatter(logging.Formatter):
 
 
 def _visible(line: str) -> str:
-    """One line for a terminal. Requests choose the paths that are logged: they must neither drive the terminal of who
-    reads the log nor begin a line of their own."""
+    """One line for a terminal. Clients choose the paths that are logged, which must neither control the terminal nor
+    start a new line."""
     if line.isprintable():
         return line
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:
-    """Send everything to standard error, in the form that fits who reads it."""
+    """Log to standard error, in the form for a terminal or a program."""
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)
     handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter())

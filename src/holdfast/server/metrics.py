@@ -1,4 +1,4 @@
-"""Counters and gauges for Prometheus. Counted as plain numbers where things happen, rendered when asked for."""
+"""Counters and gauges for Prometheus, kept as plain numbers and rendered on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GAUGES: Final = {
     "memory": ("memory_bytes", "Memory that a box uses."),
     "disk": ("disk_bytes", "What a box has on disk."),
     "processes": ("processes", "Processes in a box."),
-    "connections": ("connections", "Execs, channels and streams that somebody holds open."),
+    "connections": ("connections", "Open execs, channels and streams."),
     "listening": ("listening_ports", "Ports that something in a box listens on."),
     "outgoing": ("outgoing_connections", "Connections to the network that a box has open."),
 }
@@ -29,7 +29,7 @@ _COUNTERS: Final = {
 
 
 class Metrics:
-    """Collects when scraped. The Prometheus library is loaded then, too: a start need not wait for it."""
+    """Collects metrics when scraped. Loads the Prometheus library only then, so that the start does not wait."""
 
     def __init__(
         self, streams: Mapping[tuple[str, int], int], store: Callable[[], dict[str, int]], open_tails: Callable[[], int]
@@ -55,7 +55,7 @@ class Metrics:
             for (method, status), number in list(counted.items()):
                 requests.add_metric((surface, method, str(status)), number)
         yield requests
-        boxes = GaugeMetricFamily("holdfast_boxes", "Boxes that are there, by state.", labels=("state",))
+        boxes = GaugeMetricFamily("holdfast_boxes", "Boxes by state.", labels=("state",))
         for state, number in self._boxes.items():
             boxes.add_metric((state,), number)
         yield boxes
@@ -70,7 +70,7 @@ class Metrics:
     def render(
         self, boxes: Mapping[str, int], usages: Usages | None = None, pool: PoolStatistics | None = None
     ) -> tuple[bytes, str]:
-        """The exposition and its content type. `boxes` is how many there are in each state, `usages` what they use."""
+        """Return the exposition and its content type. `boxes` has the number of boxes in each state."""
         self._boxes = boxes
         self._usages = usages
         self._pool = pool
@@ -99,7 +99,7 @@ def _of_the_pool(pool: PoolStatistics) -> Iterable[Metric]:
 
 
 def _of_each_box(usages: Usages) -> Iterable[Metric]:
-    """A series for each box and thing that it uses. What nobody counted has none."""
+    """A series for each box and resource. A resource without a measurement has none."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for kind, families in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
@@ -112,6 +112,6 @@ def _of_each_box(usages: Usages) -> Iterable[Metric]:
             yield family
     yield GaugeMetricFamily(
         "holdfast_boxes_left_out",
-        "Boxes that have no series of their own, for there are too many.",
+        "Boxes without series of their own, because there are too many.",
         value=usages.left_out,
     )

@@ -1,4 +1,4 @@
-"""Tells long-lived responses that the server stops, so that they do not hold it up."""
+"""Ends long-lived responses when the server stops, so that they do not delay it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ T = TypeVar("T")
 
 
 class Stopping(Unavailable):
-    """The server stops. What it was doing in a box goes on there, or was ended."""
+    """The server is stopping. Its work in a box continues there, or was ended."""
 
 
 class Shutdown:
-    """Begins once, and never ends."""
+    """The event that the server is stopping."""
 
     def __init__(self) -> None:
         self._begun = asyncio.Event()
 
     def begin(self) -> None:
-        """End every iteration of `until_stopping`."""
+        """End all iterations of `until_stopping`."""
         self._begun.set()
 
     async def until_stopping(self, pieces: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Yields what may go on for ever, such as the output of a process. Raises `Stopping` when the server stops."""
+        """Yield from an endless source, such as the output of a process. Raises `Stopping` when the server stops."""
         stopping = asyncio.ensure_future(self._begun.wait())
         following: asyncio.Future[T] | None = None
         try:
@@ -34,7 +34,7 @@ class Shutdown:
                 following = asyncio.ensure_future(anext(pieces))
                 await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not following.done():
-                    raise Stopping("the server stops", hint="ask again when it is back")
+                    raise Stopping("the server is stopping", hint="ask again when it is back")
                 try:
                     piece = following.result()
                 except StopAsyncIteration:
@@ -49,6 +49,6 @@ class Shutdown:
 
 
 async def close_pieces(pieces: AsyncIterator[T]) -> None:
-    """Let an async generator clean up after itself now."""
+    """Let an async generator clean up now."""
     if isinstance(pieces, AsyncGenerator):
         await pieces.aclose()

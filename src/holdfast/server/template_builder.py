@@ -1,4 +1,4 @@
-"""Templates of the interpreters of a server: declared in its home, built in its boxes."""
+"""Templates of a server's interpreters: declared in its home, built in its boxes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes
 
 NetworkReady = Callable[[], Awaitable[None]]
-"""Returns when boxes with a network find what the policies of this machine allow."""
+"""Returns when boxes with a network can reach what the policies allow."""
 
 
 class BoxesWorkshop(ProviderWorkshop):
-    """A provider of the server's. Boxes are made by the service, which knows of them then."""
+    """A provider of the server. Boxes are created by the service, so that it knows about them."""
 
     def __init__(self, boxes: Boxes, network_ready: NetworkReady, provider: str) -> None:
         super().__init__(boxes.provider(provider))
@@ -52,7 +52,7 @@ class BoxesWorkshop(ProviderWorkshop):
 
 
 class ServerTemplates:
-    """Of each provider one, so that who wants the same template at once waits for one build of it."""
+    """One for each provider, so that requests for the same template wait for a single build."""
 
     def __init__(self, boxes: Boxes, network_ready: NetworkReady, home: Path, environment: Mapping[str, str]) -> None:
         self._boxes = boxes
@@ -62,7 +62,7 @@ class ServerTemplates:
         self._of_provider: dict[str, Templates] = {}
 
     async def resolve(self, name: str, provider: str, progress: Progress | None = None) -> str:
-        """The image of a template, which is built first where there is none."""
+        """The image of a template. Built first if there is none."""
         if provider not in self._of_provider:
             workshop = BoxesWorkshop(self._boxes, self._network_ready, provider)
             self._of_provider[provider] = Templates.of_home(workshop, self._home, self._environment)

@@ -29,6 +29,7 @@ from holdfast.api.box.process import (
 from holdfast.api.errors.boxes import (
     BoxConflict,
     CannotExecute,
+    CommandNotFound,
     ConnectRefused,
     ExecTimeout,
     InvalidSpec,
@@ -115,6 +116,11 @@ def began(pid: int) -> str:
         return "never"
 
 
+def _cannot_start(program: str, number: int | None, *, folder_missing: bool) -> CannotExecute:
+    kind = CommandNotFound if number == errno.ENOENT and not folder_missing else CannotExecute
+    return kind(f"cannot start {program}: {os.strerror(number or errno.EIO).lower()}")
+
+
 async def start(box: Path, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Command:
     words = check_argv(argv)
     pipe = asyncio.subprocess.PIPE
@@ -123,7 +129,7 @@ async def start(box: Path, argv: Sequence[str], env: Mapping[str, str], cwd: Pat
             _Watched, *words, env=check_env(env), cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
     except OSError as error:
-        raise CannotExecute(f"cannot start {words[0]}: {os.strerror(error.errno or errno.EIO).lower()}") from None
+        raise _cannot_start(words[0], error.errno, folder_missing=error.filename == str(cwd)) from None
     return Command(transport, protocol, box)
 
 
@@ -225,9 +231,10 @@ async def spawn(
         sys.executable, "-I", "-S", str(_SUPERVISOR), str(folder), stdout=asyncio.subprocess.PIPE, env={}
     )
     report, _ = await supervisor.communicate()
-    if problem := json.loads(report or b'{"error": "the supervisor died"}').get("error"):
+    outcome = json.loads(report) if report else {"errno": errno.EIO}
+    if "errno" in outcome:
         forget(folder)
-        raise CannotExecute(f"cannot start {words[0]}: {str(problem).lower()}")
+        raise _cannot_start(words[0], outcome["errno"], folder_missing=not await asyncio.to_thread(cwd.is_dir))
     return DummyProcess.of(folder, clock)
 
 

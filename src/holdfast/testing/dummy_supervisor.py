@@ -91,7 +91,7 @@ def _become(request: dict[str, object], stdin: int, output: list[int], fail: int
         assert isinstance(env, dict)
         os.execvpe(argv[0], argv, env)
     except OSError as error:
-        os.write(fail, json.dumps({"error": os.strerror(error.errno or 0)}).encode())
+        os.write(fail, json.dumps({"errno": error.errno}).encode())
     os._exit(127)
 
 

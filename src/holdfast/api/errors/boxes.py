@@ -170,6 +170,12 @@ class CannotExecute(BoxError):
     code = "cannot_execute"
 
 
+class CommandNotFound(CannotExecute):
+    """The box has no such program."""
+
+    code = "command_not_found"
+
+
 class ExecTimeout(BoxError):
     """The command did not end in time and was killed. What it had printed is kept here."""
 

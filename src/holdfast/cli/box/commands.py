@@ -1,4 +1,4 @@
-"""`holdfast box`: make boxes, look at them, and end them. What happens inside of them is in the modules beside."""
+"""`holdfast box create`, `list` and `show`. The other commands of boxes are in the modules beside this one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.api.box.records import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
+from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.box.spec import (
     parse_box_labels,
     parse_env,
     parse_mount,
     parse_volume,
     read_env_file,
+    read_size,
     read_value,
-    wrong,
+    usage_error,
 )
 from holdfast.cli.network_options import (
-    AllowOption,
-    BandwidthOption,
-    ConnectionsOption,
-    NetworkName,
     describe_policy,
     parse_policy,
 )
-from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, QuietOption, Where
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import BoxArgument, ask, ask_blocking, find_box
 from holdfast.cli.terminal.console import (
     Cell,
@@ -39,7 +37,7 @@ from holdfast.cli.terminal.console import (
     write_table,
 )
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
-from holdfast.cli.terminal.sizes import describe_size, parse_size
+from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
     from holdfast.api.box.records import BoxRecord, MadeBox
@@ -51,7 +49,7 @@ LifetimeName = Literal["shared", "ephemeral", "one-shot"]
 
 OnIdleName = Literal["keep", "pause", "hibernate", "delete"]
 
-STYLES: Final = {
+_STATE_STYLES: Final = {
     "running": "green",
     "paused": "cyan",
     "hibernated": "blue",
@@ -59,69 +57,60 @@ STYLES: Final = {
     "deleted": "dim",
     "gone": "red",
 }
-_BETWEEN: Final = "yellow"
-
-QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only ids.")]
+_TRANSITION_STYLE: Final = "yellow"
 
 
 def create(
     key: Annotated[
         str | None,
-        Option(metavar="KEY", help="Take the box of this key if there is one: resume, restore, or create."),
+        Option(metavar="KEY", help="Use the box with this key: resume it, restore it from a snapshot, or create it."),
     ] = None,
-    image: Annotated[str | None, Option(metavar="IMAGE", help="Image to start from; else the provider's.")] = None,
-    cpu: Annotated[float | None, Option(metavar="CORES", help="Cores, say 0.5 or 2.")] = None,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory: 512M, 2G.")] = None,
-    disk: Annotated[str | None, Option(metavar="SIZE", help="What it may have on disk: 10G.")] = None,
-    pids: Annotated[int | None, Option(metavar="COUNT", help="Processes and threads at once.")] = None,
     env: Annotated[
         list[str] | None,
-        Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; NAME alone takes your own value."),
+        Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable. NAME alone passes on your own value."),
     ] = None,
     env_file: Annotated[
-        list[Path] | None, Option(metavar="FILE", help="Variables from a file, one NAME=VALUE per line.")
+        list[Path] | None, Option(metavar="FILE", help="Read variables from a file, one NAME=VALUE per line.")
     ] = None,
-    workdir: Annotated[str | None, Option(metavar="PATH", help="Where commands begin; else /workspace.")] = None,
+    workdir: Annotated[
+        str | None, Option(metavar="PATH", help="Folder in which commands start. Default: /workspace.")
+    ] = None,
     volume: Annotated[
         list[str] | None,
-        Option("--volume", "-v", metavar="NAME[/SUB]:PATH[:ro]", help="Mount a volume, or a folder of it."),
+        Option("--volume", "-v", metavar="NAME[/SUB]:PATH[:ro]", help="Mount a volume, or a folder in it."),
     ] = None,
     mount: Annotated[
         list[str] | None,
-        Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path of the server's machine, read-only unless :rw."),
+        Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path on the server's machine, read-only without :rw."),
     ] = None,
-    network: Annotated[NetworkName | None, Option(help="What it may reach; else none, only itself.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
-    lifetime: Annotated[LifetimeName | None, Option(help="When it ends by itself; shared never does.")] = None,
-    ephemeral: Annotated[bool, Option("--ephemeral", help="Ends once idle: --lifetime ephemeral.")] = False,
-    one_shot: Annotated[bool, Option("--one-shot", help="Ends after its first work: --lifetime one-shot.")] = False,
+    lifetime: Annotated[
+        LifetimeName | None, Option(help="When the box is deleted automatically: shared never.")
+    ] = None,
+    ephemeral: Annotated[bool, Option("--ephemeral", help="Delete it once it is idle: --lifetime ephemeral.")] = False,
+    one_shot: Annotated[
+        bool, Option("--one-shot", help="Delete it after its first work: --lifetime one-shot.")
+    ] = False,
     idle: Annotated[
         str | None,
-        Option(
-            metavar="DURATION", help="How long idle before --on-idle happens: 90s, 10m. Alone it means --ephemeral."
-        ),
+        Option(metavar="DURATION", help="Idle time before --on-idle applies: 90s, 10m. Alone it implies --ephemeral."),
     ] = None,
     on_idle: Annotated[
         OnIdleName | None,
-        Option(help="What happens when it is idle. Asleep, it wakes with the next request."),
+        Option(help="What happens when the box is idle. A sleeping box wakes at the next request."),
     ] = None,
-    label: Annotated[
-        list[str] | None, Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
-    ] = None,
-    provider: Annotated[str, Option(metavar="NAME", help="What kind of box.")] = "local",
-    thread: Annotated[str | None, Option(metavar="ID", help="The thread that it serves.")] = None,
-    environment: Annotated[str | None, Option(metavar="NAME", help="The environment that it serves.")] = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the id.")] = False,
+    label: LabelsOption = None,
+    thread: Annotated[str | None, Option(metavar="ID", help="Thread that the box serves.")] = None,
+    environment: Annotated[str | None, Option(metavar="NAME", help="Environment that the box serves.")] = None,
+    quiet: QuietOption = False,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a box, and start it. In a pipe, only its id is printed.
+    """Create a box and start it. In a pipe, print only its id.
 
-    With --key the same call always gives the same box: the one there is, else one from the key's latest snapshot, else
-    a new one. A box that was asked for differently (another memory, say) is replaced, and you are told.
+    With --key, the same call always returns the same box: the existing one, or one restored from the key's latest
+    snapshot, or a new one. A box with other settings, such as another memory limit, is replaced, and a note says so.
 
     \b
     holdfast box create --memory 2G --cpu 2
@@ -137,15 +126,15 @@ def create(
     for path in env_file or []:
         variables |= read_env_file(path, os.environ)
     variables |= parse_env(env or [], os.environ)
-    policy = parse_policy(network, allow, bandwidth, connections)
+    policy = parse_policy(box.network, box.allow, box.bandwidth, box.connections)
     try:
         spec = BoxSpec(
-            provider=provider,
-            image=image,
-            cpu=cpu,
-            memory=None if memory is None else read_value(parse_size, memory),
-            disk=None if disk is None else read_value(parse_size, disk),
-            pids=pids,
+            provider=box.provider or "local",
+            image=box.image,
+            cpu=box.cpu,
+            memory=read_size(box.memory),
+            disk=read_size(box.disk),
+            pids=box.pids,
             env=variables,
             workdir=WORKSPACE if workdir is None else workdir,
             volumes=tuple(parse_volume(text) for text in volume or []),
@@ -157,7 +146,7 @@ def create(
             labels=parse_box_labels(label or []),
         )
     except InvalidSpec as error:
-        raise wrong(error.message, error.hint) from None
+        raise usage_error(error.message, error.hint) from None
     owner = Owner(thread=thread, environment=environment)
 
     async def work(client: Client) -> tuple[MadeBox, float]:
@@ -171,7 +160,7 @@ def create(
     elif quiet:
         write_line(made.box.id)
     else:
-        _introduce(made, milliseconds, keyed=key is not None)
+        _print_created(made, milliseconds, keyed=key is not None)
 
 
 def choose_lifetime(
@@ -182,26 +171,26 @@ def choose_lifetime(
     idle: str | None,
     on_idle: OnIdleName | None = None,
 ) -> str:
-    """`--ephemeral`, `--one-shot` and `--idle` are short for a lifetime; two that differ make no sense."""
+    """Return the lifetime that the options mean together. Raises `CommandError` if they contradict each other."""
     asked = {lifetime, "ephemeral" if ephemeral else None, "one-shot" if one_shot else None} - {None}
     if idle is not None and on_idle is None and not asked:
         return "ephemeral"
     if len(asked) > 1:
-        raise wrong(f"a box has one lifetime, not {' and '.join(sorted(str(each) for each in asked))}")
+        raise usage_error(f"a box has only one lifetime, not both {' and '.join(sorted(str(each) for each in asked))}")
     [chosen] = asked or {"shared"}
     if idle is not None and on_idle is None and chosen != "ephemeral":
-        raise wrong(
-            f"--idle is for ephemeral boxes, and this one is to be {chosen}",
-            "say what happens then, with --on-idle, or leave out --idle",
+        raise usage_error(
+            f"--idle is only for ephemeral boxes, and this one is {chosen}",
+            "choose what happens when it is idle with --on-idle, or leave out --idle",
         )
     if idle is not None and on_idle == "keep":
-        raise wrong("--idle is for when something happens then, and this box is to be kept", "leave out --idle")
+        raise usage_error("--idle has no effect with --on-idle keep", "leave out --idle")
     if on_idle is not None and chosen == "one-shot":
-        raise wrong("a one-shot ends with its work, whatever --on-idle says", "leave out --on-idle")
+        raise usage_error("a one-shot box is deleted after its work, so --on-idle has no effect", "leave out --on-idle")
     return str(chosen)
 
 
-def _introduce(made: MadeBox, milliseconds: float, *, keyed: bool) -> None:
+def _print_created(made: MadeBox, milliseconds: float, *, keyed: bool) -> None:
     box = made.box
     how = describe_how(made) if keyed else None
     if not is_terminal():
@@ -216,14 +205,14 @@ def _introduce(made: MadeBox, milliseconds: float, *, keyed: bool) -> None:
 
 
 def describe_kind(row: BoxRecord) -> str:
-    """What kind of machine it is, in a few words."""
+    """Describe the machine in a few words: provider, image, limits, network."""
     network = "no network" if row.spec.network.mode == "none" else f"network {row.spec.network.mode}"
     limits = describe_limits(row.spec.to_spec())
     return ", ".join(part for part in (row.provider, row.spec.image, limits, network) if part)
 
 
 def describe_how(made: MadeBox) -> tuple[str, str]:
-    """How a box came by its key, as a label and what there is to say."""
+    """Return how the box of a key was acquired, as a label and a text."""
     why = f" ({made.why})" if made.why else ""
     if made.replaced is not None:
         return "replaced", f"{made.replaced}{why}"
@@ -235,7 +224,7 @@ def describe_how(made: MadeBox) -> tuple[str, str]:
 
 
 def list_(
-    all: Annotated[bool, Option("--all", "-a", help="Those that have ended, too.")] = False,
+    all: Annotated[bool, Option("--all", "-a", help="Include boxes that were deleted or are gone.")] = False,
     state: Annotated[list[BoxState] | None, Option(help="Only boxes in this state.")] = None,
     label: Annotated[
         list[str] | None, Option("--label", metavar="NAME:VALUE", help="Only boxes with this label.")
@@ -243,13 +232,13 @@ def list_(
     key: Annotated[str | None, Option(metavar="KEY", help="Only boxes of this key.")] = None,
     thread: Annotated[str | None, Option(metavar="ID", help="Only boxes that serve this thread.")] = None,
     environment: Annotated[str | None, Option(metavar="NAME", help="Only boxes that serve this environment.")] = None,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 200,
+    limit: LimitOption = 200,
     quiet: QuietOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List boxes, the newest first."""
+    """List boxes, newest first."""
     labels = parse_box_labels(label or [])
     if thread is not None:
         labels[OWNER_THREAD] = thread
@@ -267,7 +256,7 @@ def list_(
         for row in rows:
             write_line(row.id)
     elif not rows:
-        write_field("no boxes", hint("holdfast box create makes one"))
+        write_field("no boxes", hint("create one with holdfast box create"))
     else:
         write_table(*box_table(rows, time.time()))
         if len(rows) == limit:
@@ -275,7 +264,7 @@ def list_(
 
 
 def box_table(rows: list[BoxRecord], now: float) -> tuple[list[str], list[list[Cell | str]]]:
-    """Columns that say nothing about any of these boxes are left out."""
+    """Return columns and rows. A column that is empty for all these boxes is left out."""
     columns = ["id", "state", "provider", "age", "thread", "environment", "key", "labels"]
     table: list[list[Cell | str]] = [
         [
@@ -290,16 +279,16 @@ def box_table(rows: list[BoxRecord], now: float) -> tuple[list[str], list[list[C
         ]
         for row in rows
     ]
-    said = [number for number in range(len(columns)) if any(row[number] for row in table)]
-    return [columns[number] for number in said], [[row[number] for number in said] for row in table]
+    used = [number for number in range(len(columns)) if any(row[number] for row in table)]
+    return [columns[number] for number in used], [[row[number] for number in used] for row in table]
 
 
 def state_cell(state: str) -> Cell:
-    return Cell(state, STYLES.get(state, _BETWEEN))
+    return Cell(state, _STATE_STYLES.get(state, _TRANSITION_STYLE))
 
 
 def own_labels(row: BoxRecord) -> dict[str, str]:
-    """Without those that are ours: they have columns of their own."""
+    """The labels that users gave it. Ours have columns of their own."""
     return {name: value for name, value in row.labels.items() if not name.startswith(RESERVED)}
 
 
@@ -309,7 +298,7 @@ def show(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is known of a box. Of its variables only the names: their values may be secrets."""
+    """Show a box. Only the names of its variables are shown, because their values may be secrets."""
 
     async def work(client: Client) -> tuple[BoxRecord, Metrics | None]:
         row = await find_box(client, box)
@@ -331,7 +320,7 @@ def show(
 
 
 def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
-    """Label and value of each line; what was not asked for has no line."""
+    """Return the label and value of each line. Settings that were not given have no line."""
     from datetime import UTC, datetime
 
     spec = row.spec
@@ -369,10 +358,10 @@ def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
 
 
 def describe_idle(spec: BoxSpec) -> str:
-    """What becomes of a box when it is idle, where something was asked for."""
+    """Describe what happens to the box when it is idle, if that was set."""
     if spec.idle_seconds is None and spec.on_idle is None:
         return ""
-    what = {"keep": "", "pause": "pauses", "hibernate": "hibernates", "delete": "ends"}[spec.when_idle]
+    what = {"keep": "", "pause": "pauses", "hibernate": "hibernates", "delete": "is deleted"}[spec.when_idle]
     when = "when idle" if spec.idle_seconds is None else f"after {describe_duration(spec.idle_seconds)} idle"
     return f", {what} {when}" if what else ""
 
@@ -396,7 +385,7 @@ def describe_use(metrics: Metrics) -> str:
     if metrics.cpu_seconds is not None:
         parts.append(f"{metrics.cpu_seconds:.1f} s cpu")
     if metrics.out_of_memory:
-        parts.append(f"ran out of memory {metrics.out_of_memory} times")
+        parts.append(f"ran out of memory {metrics.out_of_memory} time{'' if metrics.out_of_memory == 1 else 's'}")
     if metrics.idle_seconds >= 1:
         parts.append(f"idle for {describe_duration(metrics.idle_seconds)}")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""`holdfast box exec`: a command in a box, with our standard streams."""
+"""`holdfast box exec`: a command in a box, connected to our standard streams."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.box.spec import parse_env, read_value, wrong
+from holdfast.cli.box.spec import parse_env, read_value, usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option, OtherCommand
+from holdfast.cli.parsing.parameters import Option, OtherCommand
 from holdfast.cli.session import BoxArgument, ask, is_secure, open_box
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line
 from holdfast.cli.terminal.durations import parse_duration
@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 EnvOption = Annotated[
     list[str] | None,
-    Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; NAME alone takes your own value."),
+    Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable. NAME alone passes on your own value."),
 ]
-CwdOption = Annotated[str | None, Option("--cwd", "-w", metavar="PATH", help="Folder to begin in.")]
+CwdOption = Annotated[str | None, Option("--cwd", "-w", metavar="PATH", help="Folder to start in.")]
+_EXITS: Final = {
+    "command_not_found": Exit.NO_SUCH_COMMAND,
+    "cannot_execute": Exit.CANNOT_EXECUTE,
+    "exec_timeout": Exit.TIMED_OUT,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to run in the box."""
+    """A command to run in a box."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -51,24 +56,22 @@ def exec_(
     cwd: CwdOption = None,
     env: EnvOption = None,
     timeout: Annotated[
-        str | None, Option(metavar="DURATION", help="Kill it after so long: 90s, 5m. Exits with 124.")
+        str | None, Option(metavar="DURATION", help="Kill it after this time: 90s, 5m. Exits with 124.")
     ] = None,
     stdin: Annotated[
         bool | None,
-        Option("--stdin/--no-stdin", "-i/-n", help="Pass on standard input; else where it is no terminal."),
+        Option("--stdin/--no-stdin", "-i/-n", help="Pass on standard input. Default: unless it is a terminal."),
     ] = None,
-    terminal: Annotated[bool, Option("--tty", "-t", help="Give it a terminal: yours.")] = False,
-    detach: Annotated[
-        bool, Option("--detach", "-d", help="Leave it running, and print the id of its process.")
-    ] = False,
+    terminal: Annotated[bool, Option("--tty", "-t", help="Connect the command to your terminal.")] = False,
+    detach: Annotated[bool, Option("--detach", "-d", help="Leave it running, and print its process id.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> int:
-    """Run a command in a box. Its output and exit code are yours; Ctrl-C kills it.
+    """Run a command in a box. Prints its output and exits with its exit code; Ctrl-C kills it.
 
-    Exits with 127 where the box has no such command, 126 where it cannot be run, 124 where it took too long, and 125
-    where it is us who failed. --json prints exit code and output as one document.
+    Exits with 127 if the box has no such command, 126 if the command cannot be executed, 124 if it took too long, and
+    125 if Holdfast failed. --json prints exit code and output as one document.
 
     \b
     holdfast box exec b-1 -- pytest -q
@@ -76,43 +79,42 @@ def exec_(
     holdfast box exec b-1 --detach -- python -m http.server
     """
     seconds = None if timeout is None else float(read_value(parse_duration, timeout))
-    asked = Command(tuple(command), parse_env(env or [], os.environ), cwd, seconds)
+    to_run = Command(tuple(command), parse_env(env or [], os.environ), cwd, seconds)
     if terminal and (detach or as_json or seconds is not None):
-        raise wrong("a command with a terminal (-t) is not detached, timed or told as JSON", "leave out -t")
+        raise usage_error("-t cannot be combined with --detach, --timeout or --json", "leave out -t")
     if detach and (stdin or seconds is not None):
-        raise wrong("a detached command has neither standard input nor a time limit", "leave out --stdin and --timeout")
-    with failing_as_not_run(command[0]):
+        raise usage_error("--detach cannot be combined with --stdin or --timeout", "leave out --stdin and --timeout")
+    with exec_exit_codes():
         if detach:
-            _detach(where, box, asked, as_json=as_json)
+            _detach(where, box, to_run, as_json=as_json)
             return Exit.OK
         if terminal:
-            from holdfast.cli.box.shell import Visit, lend
+            from holdfast.cli.box.shell import TerminalRequest, run_in_terminal
 
-            return lend(Visit(where, box, asked, survives=False))
+            return run_in_terminal(TerminalRequest(where, box, to_run, survives=False))
         feed = stdin if stdin is not None else not sys.stdin.isatty()
-
         if not as_json and not is_secure(where):
             from holdfast.cli.box.relay import relay
 
-            return relay(where, box, asked.to_json(), sys.stdin.fileno() if feed else None)
-        return _run_on_loop(where, box, asked, feed=feed, as_json=as_json)
+            return relay(where, box, to_run.to_json(), sys.stdin.fileno() if feed else None)
+        return _run_on_loop(where, box, to_run, feed=feed, as_json=as_json)
 
 
-def _run_on_loop(where: Where, box: str, asked: Command, *, feed: bool, as_json: bool) -> int:
+def _run_on_loop(where: Where, box: str, to_run: Command, *, feed: bool, as_json: bool) -> int:
     async def work(client: Client) -> int:
         async with await open_box(client, box) as handle:
-            return await (_collect if as_json else _stream)(handle, asked, feed=feed)
+            return await (_collect if as_json else _stream)(handle, to_run, feed=feed)
 
     import asyncio
 
     try:
         return ask(where, work)
-    except asyncio.CancelledError:  # asked to end: the command is killed by now
+    except asyncio.CancelledError:  # by a signal; the command is killed by now
         return 128 + signal.SIGTERM
 
 
 async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
-    """Run it with our standard streams. It is killed when we end before it does."""
+    """Run the command with our standard streams. It is killed if we end before it does."""
     from holdfast.cli.terminal.pipes import Inlet, Outlet
 
     out, err = Outlet(1), Outlet(2)
@@ -127,7 +129,7 @@ async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
                 on_stdout=out.write,
                 on_stderr=err.write,
             )
-    finally:  # what it printed until then comes before what we have to say
+    finally:  # print its output before any message of ours
         await out.flush()
         await err.flush()
     return completed.exit_code
@@ -135,7 +137,7 @@ async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Ends as by Ctrl-C when asked to end in another way, so that what has to be undone is."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that clean-up runs."""
     import asyncio
 
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -180,16 +182,10 @@ def _detach(where: Where, box: str, command: Command, *, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def failing_as_not_run(program: str) -> Iterator[None]:
-    """Our own failures, told apart from the exit codes of commands, as everybody's tools do it."""
+def exec_exit_codes() -> Iterator[None]:
+    """Exit with 124 to 127 for failures to run the command, as `docker exec` does, so that they differ from its own."""
     try:
         yield
     except CommandError as error:
-        exit = Exit.NOT_RUN
-        if error.code == "cannot_execute":
-            # It is the program that is missing, not the folder to start in.
-            missing = error.message.startswith(f"cannot start {program}: no such")
-            exit = Exit.NO_SUCH_COMMAND if missing else Exit.CANNOT_EXECUTE
-        elif error.code == "exec_timeout":
-            exit = Exit.TIMED_OUT
+        exit = _EXITS.get(error.code, Exit.NOT_RUN)
         raise CommandError(error.message, next_step=error.next_step, exit=exit, code=error.code) from error

@@ -1,4 +1,4 @@
-"""`holdfast box ping` and `holdfast box diagnose`: where the time goes on the way to a box, and what is in the way."""
+"""`holdfast box ping` and `holdfast box diagnose`: how long each step to a box takes, and what fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, find_box, open_box
 from holdfast.cli.terminal.console import Cell, hint, write_json, write_line
 
@@ -26,21 +26,21 @@ def ping(
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Time each step of the way to a box and back. Exits with 1 where a step failed."""
+    """Measure each step to a box and back. Exits with 1 if a step fails."""
 
     async def work(client: Client) -> list[Step]:
         from holdfast.boxes import Step
 
         handle = await open_box(client, box)
-        server = Step("server", True, await _way_to_server(client), f"there and back, {client.url}")
+        server = Step("server", True, await _round_trip(client), f"round trip, {client.url}")
         return [server, *await handle.ping()]
 
     steps = ask(where, work)
-    return _tell(steps, as_json=as_json)
+    return _print_steps(steps, as_json=as_json)
 
 
-async def _way_to_server(client: Client) -> float:
-    """Milliseconds, of the quickest of a few: the first one finds the server warming up."""
+async def _round_trip(client: Client) -> float:
+    """Milliseconds of the quickest of a few requests: the first one may find the server warming up."""
     taken = []
     for _ in range(_TRIES):
         began = time.monotonic()
@@ -52,24 +52,24 @@ async def _way_to_server(client: Client) -> float:
 def diagnose(
     box: Annotated[
         str | None,
-        Argument(metavar="BOX", help="A box; without one, its provider.", show_default=False),
+        Argument(metavar="BOX", help="Box to check. Without one, check the provider.", show_default=False),
     ] = None,
-    provider: Annotated[str, Option(metavar="NAME", help="Without a box: which provider.")] = "local",
+    provider: Annotated[str, Option(metavar="NAME", help="Provider to check, without a box.")] = "local",
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Say what works and what does not. What fails has its next step, and makes this exit with 1."""
+    """Check what works and what does not. Suggests a next step for each failure, and exits with 1 if there is one."""
 
     async def work(client: Client) -> list[Step]:
         if box is None:
             return await client.boxes.diagnose(provider=provider)
         return await client.boxes.diagnose((await find_box(client, box)).id)
 
-    return _tell(ask(where, work), as_json=as_json)
+    return _print_steps(ask(where, work), as_json=as_json)
 
 
-def _tell(steps: Sequence[Step], *, as_json: bool) -> Exit:
+def _print_steps(steps: Sequence[Step], *, as_json: bool) -> Exit:
     works = all(step.ok for step in steps)
     if as_json:
         write_json({"ok": works, "steps": [_document(step) for step in steps]})
@@ -80,7 +80,7 @@ def _tell(steps: Sequence[Step], *, as_json: bool) -> Exit:
 
 
 def step_lines(steps: Sequence[Step]) -> list[tuple[Cell | str, ...]]:
-    """A line per step, names and times aligned; under one that failed, what to do."""
+    """A line for each step, names and times aligned. Under a failed step, what to do."""
     width = max((len(step.name) for step in steps), default=0)
     lines: list[tuple[Cell | str, ...]] = []
     for step in steps:

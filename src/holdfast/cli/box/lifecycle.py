@@ -1,4 +1,4 @@
-"""`holdfast box stop`, `start`, `delete` and `prune`: what becomes of boxes, and what that frees."""
+"""`holdfast box stop`, `start`, `delete` and `prune`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.cli.completion import complete_box
 from holdfast.cli.errors import CommandError, command_error, print_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask, find_box
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json
@@ -24,7 +24,7 @@ BoxesArgument = Annotated[
     list[str],
     Argument(
         metavar="BOX",
-        help="Ids of boxes, their beginnings or ends, or keys.",
+        help="Boxes: an id, its beginning or end, or a key.",
         show_default=False,
         autocompletion=complete_box,
     ),
@@ -37,12 +37,12 @@ def stop(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """End every process in a box. Its files stay: start goes on with them."""
+    """Stop boxes: end all their processes and keep their files. box start starts them again."""
 
     async def work(client: Client, row: BoxRecord) -> dict[str, Any]:
         return (await client.boxes.stop(row.id)).to_json()
 
-    _each("stopped", boxes, where, work, as_json=as_json)
+    _for_each("stopped", boxes, where, work, as_json=as_json)
 
 
 def start(
@@ -51,12 +51,12 @@ def start(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a stopped box on its files. One that runs goes on running."""
+    """Start stopped boxes with the files they have. Running boxes are left alone."""
 
     async def work(client: Client, row: BoxRecord) -> dict[str, Any]:
         return (await client.boxes.start(row.id)).to_json()
 
-    _each("started", boxes, where, work, as_json=as_json)
+    _for_each("started", boxes, where, work, as_json=as_json)
 
 
 def delete(
@@ -64,18 +64,18 @@ def delete(
         list[str] | None,
         Argument(
             metavar="BOX...",
-            help="Ids of boxes, their beginnings or ends, or keys.",
+            help="Boxes: an id, its beginning or end, or a key.",
             show_default=False,
             autocompletion=complete_box,
         ),
     ] = None,
-    everything: Annotated[bool, Option("--all", help="Every box there is.")] = False,
+    everything: Annotated[bool, Option("--all", help="Delete all boxes.")] = False,
     yes: YesOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete boxes with their processes and files, for good. Snapshots and volumes stay.
+    """Delete boxes with their processes and files, permanently. Snapshots and volumes stay.
 
     \b
     holdfast box delete b-1 b-2
@@ -84,11 +84,11 @@ def delete(
     """
     if bool(boxes) == everything:
         raise CommandError(
-            "say which boxes, or --all", next_step="holdfast box list shows the boxes there are", exit=Exit.USAGE
+            "name the boxes to delete, or give --all", next_step="list boxes with holdfast box list", exit=Exit.USAGE
         )
     boxes = boxes or _all_boxes(where)
     if not boxes:
-        write_field("nothing", Cell("there is no box", "dim"))
+        write_field("nothing", Cell("there are no boxes", "dim"))
         return
     if not yes:
         _confirm_delete(where, boxes, command="--all" if everything else " ".join(boxes))
@@ -96,7 +96,7 @@ def delete(
     async def work(client: Client, row: BoxRecord) -> dict[str, Any]:
         return {"id": row.id, "deleted": True, "freed": (await client.boxes.delete(row.id)).freed}
 
-    _each("deleted", boxes, where, work, as_json=as_json)
+    _for_each("deleted", boxes, where, work, as_json=as_json)
 
 
 def prune(
@@ -105,15 +105,15 @@ def prune(
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Delete the boxes that nobody needs, now.
+    """Delete the boxes that nothing needs any more.
 
-    These are ephemeral ones that are idle or stopped, and whatever something that died halfway left behind. Shared
-    boxes, snapshots and volumes stay.
+    Deletes ephemeral boxes that are idle or stopped, and what interrupted operations left behind. Shared boxes,
+    snapshots and volumes stay.
     """
     if not yes:
         confirm(
-            "Delete every ephemeral box that is idle or stopped, and leftovers?",
-            refusal="pruning deletes boxes for good, and there is nobody to ask",
+            "Delete all ephemeral boxes that are idle or stopped, and leftovers?",
+            refusal="pruning deletes boxes permanently, and there is no terminal to ask for confirmation",
             command="holdfast box prune --yes",
             unchanged="nothing was deleted",
         )
@@ -128,7 +128,7 @@ def prune(
     for each in pruned.removed:
         write_field("deleted", each.id)
     for id in pruned.gone:
-        write_field("gone", id, Cell("  its provider no longer has it", "dim"))
+        write_field("gone", id, Cell("  the provider no longer has it", "dim"))
     for line in pruned.leftovers:
         write_field("removed", line)
     for line in pruned.failed:
@@ -136,7 +136,7 @@ def prune(
     if pruned.removed or pruned.gone or pruned.leftovers:
         write_field("freed", describe_size(pruned.freed))
     elif not pruned.failed:
-        write_field("nothing", Cell("no idle ephemeral box, and no leftovers", "dim"))
+        write_field("nothing", Cell("no idle ephemeral boxes, and no leftovers", "dim"))
     return Exit.FAILURE if pruned.failed else Exit.OK
 
 
@@ -148,7 +148,7 @@ def _all_boxes(where: Where) -> list[str]:
 
 
 def _confirm_delete(where: Where, boxes: list[str], *, command: str) -> None:
-    """Say what would be deleted, by its id: what was typed may be a key, or a part of an id."""
+    """Ask, naming the boxes by their full ids: the user may have typed a key, or part of an id."""
 
     async def work(client: Client) -> list[BoxRecord]:
         return [await find_box(client, name) for name in boxes]
@@ -157,8 +157,8 @@ def _confirm_delete(where: Where, boxes: list[str], *, command: str) -> None:
     what = describe_boxes(rows)
     it, was = ("it", "was") if len(rows) == 1 else ("them", "were")
     confirm(
-        f"Delete {what} with everything in {it}, for good?",
-        refusal=f"deleting {what} is for good, and there is nobody to ask",
+        f"Delete {what} with everything in {it}, permanently?",
+        refusal=f"deleting {what} is permanent, and there is no terminal to ask for confirmation",
         command=f"holdfast box delete {command} --yes",
         unchanged=f"{what} {was} not deleted",
     )
@@ -170,7 +170,7 @@ def describe_boxes(rows: list[BoxRecord]) -> str:
     return f"{len(rows)} boxes ({', '.join(row.id for row in rows)})"
 
 
-def _each(
+def _for_each(
     done: str,
     boxes: list[str],
     where: Where,
@@ -178,9 +178,9 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    """Do it to one box after the other. One that fails does not keep the others from theirs."""
+    """Do `work` to one box after the other. If one fails, the others still get their turn."""
 
-    async def all_of_them(client: Client) -> list[CommandError]:
+    async def do_all(client: Client) -> list[CommandError]:
         from holdfast.api.errors.boxes import BoxError
 
         failures: list[CommandError] = []
@@ -196,11 +196,11 @@ def _each(
                     write_json(document)
                 else:
                     freed = document.get("freed")
-                    told = f"  freed {describe_size(freed)}" if done == "deleted" and freed is not None else ""
-                    write_field(done, document["id"], Cell(told, "dim"))
+                    detail = f"  freed {describe_size(freed)}" if done == "deleted" and freed is not None else ""
+                    write_field(done, document["id"], Cell(detail, "dim"))
         return failures
 
-    failures = ask(where, all_of_them)
+    failures = ask(where, do_all)
     if not failures:
         return
     for failure in failures[:-1]:

@@ -1,4 +1,4 @@
-"""`holdfast box logs`: the processes that were spawned in a box, and what they printed."""
+"""`holdfast box logs`: the processes that were started in a box, and their output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, find_process, open_box
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -19,25 +19,27 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _RESTART_SECONDS: Final = 60.0
-"""How long a server that is being restarted is waited for while output is followed."""
+"""How long to wait for a server that is being restarted, while following output."""
 
 
 def logs(
     box: BoxArgument,
     process: Annotated[
         str | None,
-        Argument(metavar="PROCESS", help="Id of the process; without one, all are listed.", show_default=False),
+        Argument(metavar="PROCESS", help="Process id. Without one, list all processes.", show_default=False),
     ] = None,
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on as it prints, until it ends.")] = False,
-    stderr: Annotated[bool, Option("--stderr", help="What it printed there, instead of its output.")] = False,
-    offset: Annotated[int, Option(metavar="BYTES", min=0, help="Where to begin.")] = 0,
+    follow: Annotated[
+        bool, Option("--follow", "-f", help="Print new output as it comes, until the process ends.")
+    ] = False,
+    stderr: Annotated[bool, Option("--stderr", help="Print its standard error instead of its output.")] = False,
+    offset: Annotated[int, Option(metavar="BYTES", min=0, help="Start at this offset of the output.")] = 0,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Print what a process in a box printed, byte for byte. Without PROCESS, list the processes.
+    """Print the output of a process in a box, byte for byte. Without PROCESS, list the processes.
 
-    These are the processes of box exec --detach and box shell. Ctrl-C ends the reading, never the process.
+    These are the processes of box exec --detach and box shell. Ctrl-C stops printing, not the process.
 
     \b
     holdfast box logs b-1
@@ -59,7 +61,7 @@ def logs(
                     await out.write(chunk.data)
                     seen = chunk.next_offset
             else:
-                seen = await _print_there(found, stream, offset, out)
+                seen = await _print_existing(found, stream, offset, out)
             await out.flush()
             return await found.info()
 
@@ -67,7 +69,7 @@ def logs(
         info = ask(where, work, retry_seconds=_RESTART_SECONDS if follow else 0.0)
     except KeyboardInterrupt:
         if not as_json:
-            note("stopped", f"process {process} goes on without you")
+            note("stopped", f"process {process} keeps running")
             note("next", hint(f"holdfast box logs {box} {process} --follow --offset {seen}"))
         return Exit.INTERRUPTED
     if follow and not as_json and info.exit_code != 0:
@@ -75,7 +77,7 @@ def logs(
     return Exit.OK
 
 
-async def _print_there(process: Process, stream: Literal["stdout", "stderr"], offset: int, out: Outlet) -> int:
+async def _print_existing(process: Process, stream: Literal["stdout", "stderr"], offset: int, out: Outlet) -> int:
     while data := await process.read(stream, offset):
         await out.write(data)
         offset += len(data)
@@ -92,7 +94,7 @@ def _list(where: Where, box: str, *, as_json: bool) -> None:
         write_json({"processes": [process_document(each) for each in processes]})
         return
     if not processes:
-        write_field("no processes", hint(f"holdfast box exec {id} --detach -- COMMAND starts one"))
+        write_field("no processes", hint(f"start one with holdfast box exec {id} --detach -- COMMAND"))
         return
     now = time.time()
     write_table(

@@ -1,20 +1,13 @@
-"""`holdfast box network` and `box egress`: what a box may reach, and what came of what it asked for."""
+"""`holdfast box network` and `box egress`: what a box may reach, and which of its requests were allowed."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.network_options import (
-    AllowOption,
-    BandwidthOption,
-    ConnectionsOption,
-    NetworkName,
-    describe_policy,
-    parse_policy,
-)
-from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.network_options import NetworkOptions, describe_policy
+from holdfast.cli.options import JsonOption, LimitOption, Where
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import BoxArgument, ask, find_box
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.sizes import describe_size
@@ -27,25 +20,21 @@ if TYPE_CHECKING:
 
 def network(
     box: BoxArgument,
-    mode: Annotated[NetworkName | None, Option("--mode", help="What it may reach from now on.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
     *,
+    rules: NetworkOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a box may reach, or change it while it runs.
 
-    A change says all of it anew, and ends the connections that it does not allow.
+    A change replaces the whole policy, and closes connections that the new policy does not allow.
 
     \b
     holdfast box network b-1
     holdfast box network b-1 --allow default --allow '*.example.com:443'
     holdfast box network b-1 --mode none
     """
-    given = not (mode is None and allow is None and bandwidth is None and connections is None)
-    policy = parse_policy(mode, allow, bandwidth, connections) if given else None
+    policy = None if rules.is_empty else rules.policy()
 
     async def work(client: Client) -> BoxRecord:
         row = await find_box(client, box)
@@ -61,13 +50,13 @@ def network(
 
 def egress(
     box: BoxArgument,
-    denied: Annotated[bool, Option("--denied", help="Only what was refused.")] = False,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    denied: Annotated[bool, Option("--denied", help="Only requests that were denied.")] = False,
+    limit: LimitOption = 50,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List what a box asked the network for, and what was decided, the newest first.
+    """List the network requests of a box, and whether they were allowed, newest first.
 
     \b
     holdfast box egress b-1 --denied
@@ -83,7 +72,7 @@ def egress(
         write_json({"decisions": [each.to_json() for each in decisions]})
     elif not decisions:
         write_field(
-            "nothing", Cell(f"box {id} was refused nothing" if denied else f"box {id} asked for nothing", "dim")
+            "nothing", Cell(f"box {id} has no denied requests" if denied else f"box {id} has made no requests", "dim")
         )
     else:
         write_table(("when", "", "method", "host", "sent", "received", "why"), [_line(each) for each in decisions])

@@ -1,4 +1,4 @@
-"""`holdfast box port`: where a port of a box can be visited, or that port brought to this machine."""
+"""`holdfast box port`: the URL of a port in a box, or forwarding of the port to this machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.box.spec import wrong
+from holdfast.cli.box.spec import usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, open_box
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 
@@ -25,7 +25,7 @@ Accepted = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 _LOOPBACK: Final = "127.0.0.1"
 _PIECE: Final = 1 << 16
 _AT_ONCE: Final = 256
-"""Connections that are forwarded at a time; more wait to be accepted."""
+"""Most connections forwarded at the same time; more wait to be accepted."""
 
 
 def port(
@@ -37,20 +37,21 @@ def port(
             metavar="LOCALPORT",
             min=0,
             max=65535,
-            help="With --forward: port on this machine; else the same, or a free one.",
+            help="With --forward: port on this machine. Default: the same, or a free one.",
             show_default=False,
         ),
     ] = None,
     forward: Annotated[
-        bool, Option("--forward", "-f", help="Listen on this machine and pass connections on, until Ctrl-C.")
+        bool, Option("--forward", "-f", help="Listen on this machine and forward connections, until Ctrl-C.")
     ] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Print the URL of a port in a box, or forward it to here.
+    """Print the URL of a port in a box, or forward the port to this machine.
 
-    The URL is for HTTP, through the server. --forward passes on any TCP, on loopback only: databases, debuggers.
+    The URL is for HTTP, through the server. --forward is for any TCP, such as databases and debuggers, and listens on
+    loopback only.
 
     \b
     holdfast box port b-1 8000
@@ -58,13 +59,13 @@ def port(
     holdfast box port b-1 5432 --forward 15432
     """
     if local is not None and not forward:
-        raise wrong(f"what is {local} for?", f"holdfast box port {box} {port} --forward {local}")
+        raise usage_error(f"LOCALPORT {local} needs --forward", f"holdfast box port {box} {port} --forward {local}")
     if forward:
         try:
             ask(where, lambda client: _forward(client, box, port, local, as_json=as_json))
         except KeyboardInterrupt:
             if not as_json:
-                note("stopped", f"port {port} of the box is not forwarded any more; the box goes on")
+                note("stopped", f"port {port} is no longer forwarded; the box keeps running")
             return Exit.INTERRUPTED
 
     async def work(client: Client) -> Preview:
@@ -77,10 +78,10 @@ def port(
     elif is_terminal():
         write_field("url", Cell(preview.url, "bold"))
         if "_token=" in preview.url:
-            write_field("", Cell("opens for five minutes; a browser that has opened it stays in", "dim"))
+            write_field("", Cell("valid for five minutes; a browser that has opened it keeps its access", "dim"))
         for name in preview.headers:
-            write_field("header", name, Cell("  to be sent along; --json shows its value", "dim"))
-        write_field("next", hint(f"holdfast box port {box} {port} --forward"), Cell("   brings it here", "dim"))
+            write_field("header", name, Cell("  must be sent; --json shows its value", "dim"))
+        write_field("next", hint(f"holdfast box port {box} {port} --forward"), Cell("   forwards it here", "dim"))
     else:
         write_line(preview.url)
     return Exit.OK
@@ -89,21 +90,21 @@ def port(
 async def _forward(client: Client, name: str, port: int, local: int | None, *, as_json: bool) -> None:
     async with await open_box(client, name) as box:
         room = asyncio.Semaphore(_AT_ONCE)
-        talks: set[asyncio.Future[None]] = set()
-        told: set[str] = set()
+        forwards: set[asyncio.Future[None]] = set()
+        reported: set[str] = set()
 
-        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async with room:
-                problem = await _serve_one(box, port, reader, writer)
-            if problem is not None and problem not in told and not as_json:
-                told.add(problem)  # once: a browser that tries again would say it by the dozen
+                problem = await _forward_connection(box, port, reader, writer)
+            if problem is not None and problem not in reported and not as_json:
+                reported.add(problem)  # only once: a browser tries again many times
                 note("refused", problem)
 
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Tasks of our own: asyncio reports one of its own that was cancelled as a failure.
-            task = asyncio.ensure_future(pass_on(reader, writer))
-            talks.add(task)
-            task.add_done_callback(talks.discard)
+            # asyncio reports its own tasks as failed when they are cancelled, so we make ours.
+            task = asyncio.ensure_future(forward(reader, writer))
+            forwards.add(task)
+            task.add_done_callback(forwards.discard)
 
         listener = await _listen(accepted, port, local)
         try:
@@ -113,18 +114,18 @@ async def _forward(client: Client, name: str, port: int, local: int | None, *, a
             else:
                 write_field("forwarding", Cell(f"{_LOOPBACK}:{bound}", "bold"), f" to port {port} of {box.id}")
                 if local is None and bound != port:
-                    write_field("", Cell(f"port {port} of this machine is taken", "dim"))
-                write_field("", Cell("Ctrl-C ends it", "dim"))
+                    write_field("", Cell(f"port {port} on this machine is in use", "dim"))
+                write_field("", Cell("stop with Ctrl-C", "dim"))
             await asyncio.Event().wait()
         finally:
             listener.close()
-            for task in tuple(talks):
+            for task in tuple(forwards):
                 task.cancel()
-            await asyncio.gather(*talks, return_exceptions=True)
+            await asyncio.gather(*forwards, return_exceptions=True)
 
 
 async def _listen(accepted: Accepted, port: int, local: int | None) -> asyncio.Server:
-    """On the port that was asked for; where none was, on the box's own number, or else on any."""
+    """Listen on the local port if one was given; otherwise on the box's port number, or on any free port."""
     wanted = [local] if local is not None else [port, 0]
     for number in wanted:
         try:
@@ -133,22 +134,24 @@ async def _listen(accepted: Accepted, port: int, local: int | None) -> asyncio.S
             if number == wanted[-1] or error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise CommandError(
                     f"cannot listen on {_LOOPBACK}:{number}: {error.strerror or error}",
-                    next_step="give another LOCALPORT, or 0 for any that is free",
+                    next_step="choose another LOCALPORT, or 0 for any free port",
                 ) from None
     raise AssertionError("unreachable")
 
 
-async def _serve_one(box: Box, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
-    """Pass one connection on until both sides are done. What went wrong in words, where something did."""
+async def _forward_connection(
+    box: Box, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> str | None:
+    """Forward one connection until both sides are done. Returns a message if that failed."""
     from holdfast.client import HoldfastError
 
     try:
         async with await box.connect(port) as far:
-            await _both(_upstream(reader, far), _downstream(far, writer))
+            await _run_both(_upstream(reader, far), _downstream(far, writer))
     except HoldfastError as error:
         return error.message
     except OSError:
-        return None  # the near side went away in the middle: its own affair
+        return None  # the local client disconnected
     finally:
         writer.close()
         with contextlib.suppress(OSError):
@@ -156,8 +159,8 @@ async def _serve_one(box: Box, port: int, reader: asyncio.StreamReader, writer: 
     return None
 
 
-async def _both(*works: Coroutine[Any, Any, None]) -> None:
-    """Both to their end; the failure of one ends the other."""
+async def _run_both(*works: Coroutine[Any, Any, None]) -> None:
+    """Run both to their end; if one fails, the other is cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)

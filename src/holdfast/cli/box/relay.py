@@ -1,7 +1,7 @@
-"""A command in a box with our standard streams, over one WebSocket and without an event loop.
+"""Runs a command in a box with our standard streams, over one WebSocket and without an event loop.
 
-We are between four streams: our standard input, output and error, and the socket. One `poll` waits for whichever has
-something. Who reads our output slowly slows the command down, as it would on this machine.
+One `poll` waits for standard input and the socket. A slow reader of our output slows the command down, as it would on
+this machine.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ if TYPE_CHECKING:
 _PIECE: Final = 1 << 16
 
 
-class _AskedToEnd(BaseException):
-    """A signal came."""
+class _Terminated(BaseException):
+    """We received SIGTERM or SIGHUP."""
 
 
 def relay(where: Where, box: str, request: dict[str, Any], stdin: int | None) -> int:
-    """Run a command and return its exit code. It is killed when we end before it does.
+    """Run a command and return its exit code. It is killed if we end before it does.
 
-    `stdin` is the descriptor that it reads from; None stands for nothing to read.
+    `stdin` is the descriptor that the command reads from, or None for no input.
     """
 
     async def work(client: Client) -> int:
         socket = await _open(client, box)
         try:
-            return _converse(socket, request, stdin)
+            return _exchange(socket, request, stdin)
         finally:
             socket.close()
 
     try:
         with _ended_by_signals():
             return ask_blocking(where, work)
-    except _AskedToEnd:
+    except _Terminated:
         return 128 + signal.SIGTERM
 
 
 async def _open(client: Client, box: str) -> BlockingSocket:
-    """Ask for the box by the name that we have: the server knows ids and keys, and only we know parts of ids."""
+    """Open the socket of a box. The server knows ids and keys; we resolve parts of ids."""
     if LIKE_AN_ID.fullmatch(box):
         with contextlib.suppress(BoxNotFound):
             return await client.box_resource(box).open_blocking_socket("/exec")
     return await client.box_resource((await find_by_other_name(client, box)).id).open_blocking_socket("/exec")
 
 
-def _converse(socket: BlockingSocket, request: dict[str, Any], stdin: int | None) -> int:
+def _exchange(socket: BlockingSocket, request: dict[str, Any], stdin: int | None) -> int:
     socket.send(json.dumps(request if stdin is not None else {**request, "stdin": ""}))
     while True:
         while (message := socket.receive()) is not None:
-            told = read_frame(message, socket.asked)
-            if isinstance(told, dict):
-                return exit_of(told)
-            _print(told)
-        # No more of our input while some is unsent: the command is slower than whoever writes it.
+            received = read_frame(message, socket.asked)
+            if isinstance(received, dict):
+                return exit_of(received)
+            _print(received)
+        # Read no more input while some is unsent: the command reads more slowly than our input is written.
         if stdin is None or not socket.is_sent:
             socket.wait()
         elif socket.wait(stdin):
@@ -84,16 +84,16 @@ def _print(frame: bytes) -> None:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _PIECE)
-    except OSError:  # a terminal that went away, or a folder: there is nothing to read
+    except OSError:  # a closed terminal, or a folder: there is nothing to read
         return b""
 
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Ends as by Ctrl-C when asked to end in another way, so that the command is killed."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that the command is killed."""
 
     def end(_number: int, _frame: object) -> NoReturn:
-        raise _AskedToEnd
+        raise _Terminated
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

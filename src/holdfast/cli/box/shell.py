@@ -1,4 +1,4 @@
-"""`holdfast box shell`: a terminal in a box, which is ours for as long as we stay."""
+"""`holdfast box shell`: connects our terminal to a process in a box."""
 
 from __future__ import annotations
 
@@ -12,91 +12,91 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.box.exec import Command, CwdOption, EnvOption, failing_as_not_run
-from holdfast.cli.box.spec import parse_env, wrong
+from holdfast.cli.box.exec import Command, CwdOption, EnvOption, exec_exit_codes
+from holdfast.cli.box.spec import parse_env, usage_error
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
-from holdfast.cli.parameters import Option, OtherCommand
+from holdfast.cli.parsing.parameters import Option, OtherCommand
 from holdfast.cli.session import BoxArgument, find_process, open_box, reach
 from holdfast.cli.terminal.console import hint, note
 from holdfast.cli.terminal.pipes import Outlet
 
 if TYPE_CHECKING:
     from holdfast.boxes import Process
-    from holdfast.cli.terminal.raw_mode import Happened, Terminal
+    from holdfast.cli.terminal.raw_mode import Signals, Terminal
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.process import RemoteProcess
 
 _PASSED_ON: Final = ("TERM", "COLORTERM")
 _WAIT_FOR_SERVER: Final = 60.0
 _REPLAYED: Final = 1 << 16
-"""Bytes of what was printed before that a returning caller sees again."""
+"""Bytes of earlier output that are shown again after `--attach`."""
 
 _PAUSE: Final = 0.5
 _LINE: Final = 4096
 _PROMPT: Final = r"\u@\h:\w\$ "
-"""Who, in which box, where. What the box itself sets wins."""
+"""User, box and folder. A prompt that the box itself sets wins."""
 
 
 def shell(
     box: BoxArgument,
     command: Annotated[
         list[str] | None,
-        OtherCommand(metavar="COMMAND", help="Instead of a login shell.", show_default=False),
+        OtherCommand(metavar="COMMAND", help="Command to run instead of a login shell.", show_default=False),
     ] = None,
     attach: Annotated[
-        str | None, Option("--attach", metavar="PROCESS", help="Come back to a shell that was left.")
+        str | None, Option("--attach", metavar="PROCESS", help="Return to a shell that was left running.")
     ] = None,
     cwd: CwdOption = None,
     env: EnvOption = None,
     *,
     where: Where,
 ) -> int:
-    """Open a terminal in a box: bash, or sh where there is none. Its exit code is yours.
+    """Open a terminal in a box: bash, or sh if the box has no bash. Exits with the shell's exit code.
 
-    The shell is the box's, not yours: it outlives this command, your connection and the server. ~. at the beginning
-    of a line leaves it running; --attach comes back.
+    The shell belongs to the box: it outlives this command, your connection and the server. ~. at the start of a line
+    leaves it running; --attach returns to it.
 
     \b
     holdfast box shell b-1
     holdfast box shell b-1 -- htop
     holdfast box shell b-1 --attach p-1
     """
-    asked = Command(tuple(command or ()), parse_env(env or [], os.environ), cwd)
+    to_run = Command(tuple(command or ()), parse_env(env or [], os.environ), cwd)
     if attach is not None and (command or cwd or env):
-        raise wrong("--attach goes to a process that runs already", "leave out the command, --cwd and --env")
-    with failing_as_not_run(command[0] if command else "sh"):
-        return lend(Visit(where, box, asked, attach=attach))
+        raise usage_error("--attach is for a process that is already running", "leave out the command, --cwd and --env")
+    with exec_exit_codes():
+        return run_in_terminal(TerminalRequest(where, box, to_run, attach=attach))
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """What a terminal is lent for."""
+class TerminalRequest:
+    """A process to connect the terminal to."""
 
     where: Where
     box: str
     command: Command
-    """Without argv for a login shell."""
+    """An empty argv means a login shell."""
     attach: str | None = None
-    """A process that runs already."""
+    """The id of a process that is already running."""
     survives: bool = True
-    """Whether the process goes on when the caller leaves."""
+    """Whether the process keeps running when the user leaves."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a visit has come: enough to go on with it over another connection."""
+    """What is needed to continue over another connection."""
 
     box: str = ""
     process: str | None = None
     offset: int = 0
-    moved: bool = False
-    """Whether there was a connection since we last said that there is none."""
+    connected: bool = False
+    """Whether there was a connection since the last message that there is none."""
     line: bytes = b""
-    """What is on the line that the cursor is on: a prompt, most of the time."""
+    """The content of the cursor's line, usually a prompt."""
     on_line: bool = False
-    """Whether the cursor is on it still."""
+    """Whether the cursor is still on that line."""
 
     def shown(self, data: bytes) -> None:
         self.offset += len(data)
@@ -104,7 +104,7 @@ class _Progress:
         self.on_line = bool(self.line)
 
     def leave_line(self) -> None:
-        """So that what we have to say is not said behind a prompt."""
+        """End the line, so that our messages do not follow a prompt."""
         if self.on_line:
             sys.stderr.write("\n")
         self.on_line = False
@@ -114,109 +114,109 @@ class _Progress:
         self.on_line = bool(self.line)
 
 
-def lend(visit: Visit) -> int:
-    """Lend our terminal to a process in a box until it ends or the caller leaves."""
+def run_in_terminal(request: TerminalRequest) -> int:
+    """Connect our terminal to a process in a box until the process ends or the user leaves."""
     from holdfast.cli.terminal.raw_mode import Terminal
 
     if not Terminal.is_there():
         raise CommandError(
-            "there is no terminal here to work in",
-            next_step=f"holdfast box exec {visit.box} -- COMMAND runs a command without one",
+            "this command needs a terminal",
+            next_step=f"without a terminal, use holdfast box exec {request.box} -- COMMAND",
             code="no_terminal",
         )
     progress = _Progress()
     try:
-        return asyncio.run(_visit(visit, progress))
+        return asyncio.run(_stay_connected(request, progress))
     except KeyboardInterrupt:
-        _say_how_to_return(visit, progress)
+        _print_how_to_return(request, progress)
         return Exit.INTERRUPTED
     except CommandError as error:
         if error.exit is Exit.UNREACHABLE:
-            _say_how_to_return(visit, progress)
+            _print_how_to_return(request, progress)
         raise
 
 
-async def _visit(visit: Visit, progress: _Progress) -> int:
-    """Connect, and connect again: the process does not mind that the server, or the way to it, went away."""
+async def _stay_connected(request: TerminalRequest, progress: _Progress) -> int:
+    """Connect, and reconnect as needed: the process survives loss of the server or the connection."""
     from holdfast.cli.terminal.raw_mode import Terminal, signals
 
-    async with signals() as happened:
+    async with signals() as caught:
         with Terminal() as terminal:
-            given_up_at: float | None = None
-            while not happened.asked_to_end.is_set():
+            deadline: float | None = None
+            while not caught.asked_to_end.is_set():
                 try:
-                    code = await _converse(visit, progress, terminal, happened, back=given_up_at is not None)
+                    code = await _connect_once(request, progress, terminal, caught, back=deadline is not None)
                 except CommandError as error:
                     if progress.process is None or error.exit is not Exit.UNREACHABLE:
                         raise
-                    if given_up_at is None or progress.moved:
-                        given_up_at = time.monotonic() + _WAIT_FOR_SERVER
+                    if deadline is None or progress.connected:
+                        deadline = time.monotonic() + _WAIT_FOR_SERVER
                         progress.leave_line()
-                        note("waiting", "the server is away; your process goes on, Ctrl-C leaves it")
-                    if time.monotonic() >= given_up_at:
+                        note("waiting", "the server does not answer; your process keeps running, Ctrl-C leaves it")
+                    if time.monotonic() >= deadline:
                         raise
-                    progress.moved = False
+                    progress.connected = False
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(happened.asked_to_end.wait(), _PAUSE)
+                        await asyncio.wait_for(caught.asked_to_end.wait(), _PAUSE)
                 else:
                     if code is not None:
                         return code
                     break
-    _say_how_to_return(visit, progress)
-    return 128 + signal.SIGTERM if happened.asked_to_end.is_set() else Exit.OK
+    _print_how_to_return(request, progress)
+    return 128 + signal.SIGTERM if caught.asked_to_end.is_set() else Exit.OK
 
 
-async def _converse(
-    visit: Visit, progress: _Progress, terminal: Terminal, happened: Happened, *, back: bool
+async def _connect_once(
+    request: TerminalRequest, progress: _Progress, terminal: Terminal, caught: Signals, *, back: bool
 ) -> int | None:
-    """One connection's worth of conversation: the exit code, or None where the caller left."""
-    from holdfast.cli.terminal.raw_mode import Ending, converse
+    """Run over one connection. Returns the exit code, or None if the user left."""
+    from holdfast.cli.terminal.raw_mode import Ending, exchange
 
-    async with reach(visit.where) as client, await open_box(client, progress.box or visit.box) as box:
-        process = await _process(visit, progress, box, terminal)
+    async with reach(request.where) as client, await open_box(client, progress.box or request.box) as box:
+        process = await _process(request, progress, box, terminal)
         async with process.attach(progress.offset) as line:
-            progress.moved = True
+            progress.connected = True
             if back:
-                note("back", f"at process {process.id}")
+                note("back", f"to process {process.id}")
                 if not terminal.modes.full_screen:
                     progress.show_line(terminal.screen)
-            ending = await converse(terminal, line, happened, shown=progress.shown)
+            ending = await exchange(terminal, line, caught, shown=progress.shown)
             if ending is Ending.ENDED:
                 return line.exit_code
-        if not visit.survives:
+        if not request.survives:
             await process.kill()
         return None
 
 
-async def _process(visit: Visit, progress: _Progress, box: RemoteBox, terminal: Terminal) -> RemoteProcess:
-    """The process of this visit: the one that it began, or came back to."""
+async def _process(request: TerminalRequest, progress: _Progress, box: RemoteBox, terminal: Terminal) -> RemoteProcess:
+    """The process to connect to: started now, started before, or given with `--attach`."""
     progress.box = box.id
     if progress.process is not None:
         return await box.process(progress.process)
-    if visit.attach is not None:
-        process = await find_process(box, visit.attach)
+    if request.attach is not None:
+        process = await find_process(box, request.attach)
         if not process.pty:
-            raise wrong(
-                f"process {process.id} has no terminal", f"holdfast box logs {box.id} {process.id} --follow shows it"
+            raise usage_error(
+                f"process {process.id} has no terminal", f"holdfast box logs {box.id} {process.id} --follow"
             )
         await _show_again(process, progress, terminal)
     else:
-        process = await _begin(visit, box, *terminal.size)
+        process = await _start(request, box, *terminal.size)
     progress.process = process.id
     return process
 
 
-async def _begin(visit: Visit, box: RemoteBox, rows: int, columns: int) -> RemoteProcess:
+async def _start(request: TerminalRequest, box: RemoteBox, rows: int, columns: int) -> RemoteProcess:
     from holdfast.api.errors.boxes import CannotExecute
 
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    env = {"TERM": "xterm", **passed, **visit.command.env}
+    env = {"TERM": "xterm", **passed, **request.command.env}
 
     async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> RemoteProcess:
-        return await box.spawn(argv, env=env, cwd=visit.command.cwd, pty=True, rows=rows, columns=columns)
+        return await box.spawn(argv, env=env, cwd=request.command.cwd, pty=True, rows=rows, columns=columns)
 
-    if visit.command.argv:
-        return await spawn(visit.command.argv, env)
+    if request.command.argv:
+        return await spawn(request.command.argv, env)
     try:
         return await spawn(("bash", "-l"), {"PS1": _PROMPT, **env})
     except CannotExecute:
@@ -224,21 +224,21 @@ async def _begin(visit: Visit, box: RemoteBox, rows: int, columns: int) -> Remot
 
 
 async def _show_again(process: RemoteProcess, progress: _Progress, terminal: Terminal) -> None:
-    """What was on the screen when the caller left, or about that."""
+    """Print roughly what was on the screen when the user left."""
     from holdfast.cli.terminal.raw_mode import without_questions
 
     progress.offset = max(0, await _length(process) - _REPLAYED)
     past = await process.read(offset=progress.offset, limit=2 * _REPLAYED)
     whole_lines = past.partition(b"\n")[2] if progress.offset else past
     progress.shown(past)
-    terminal.modes.see(whole_lines)
+    terminal.modes.track(whole_lines)
     screen = Outlet(terminal.screen)
     await screen.write(without_questions(whole_lines))
     await screen.flush()
 
 
 async def _length(process: Process) -> int:
-    """How much a process has printed so far, found by asking for single bytes."""
+    """The length of a process's output so far, found by a binary search with reads of single bytes."""
     least, beyond = 0, 1
     while await process.read(offset=beyond, limit=1):
         least, beyond = beyond, beyond * 16
@@ -251,10 +251,10 @@ async def _length(process: Process) -> int:
     return beyond
 
 
-def _say_how_to_return(visit: Visit, progress: _Progress) -> None:
-    if progress.process is None or not visit.survives:
+def _print_how_to_return(request: TerminalRequest, progress: _Progress) -> None:
+    if progress.process is None or not request.survives:
         return
-    with contextlib.suppress(OSError):  # a terminal that was closed cannot be told
+    with contextlib.suppress(OSError):  # the terminal may be closed
         progress.leave_line()
-        note("left", f"process {progress.process} goes on in {progress.box}")
+        note("left", f"process {progress.process} keeps running in {progress.box}")
         note("next", hint(f"holdfast box shell {progress.box} --attach {progress.process}"))

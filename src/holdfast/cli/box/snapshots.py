@@ -1,4 +1,4 @@
-"""`holdfast box snapshot`, `snapshots`, `restore` and `fork`: a box's files kept, and other boxes begun with them."""
+"""`holdfast box snapshot`, `snapshots`, `restore` and `fork`: saved files of boxes, and boxes that start with them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import parse_box_labels
-from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.options import JsonOption, LabelsOption, QuietOption, Where
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import BoxArgument, ask, find_box, find_snapshot
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
@@ -19,20 +19,16 @@ if TYPE_CHECKING:
     from holdfast.boxes import Snapshot
     from holdfast.client import Client
 
-QuietOption = Annotated[bool, Option("--quiet", "-q", help="Print only the id.")]
-
 
 def snapshot(
     box: BoxArgument,
-    label: Annotated[
-        list[str] | None, Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
-    ] = None,
+    label: LabelsOption = None,
     quiet: QuietOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep the files of a box as they are now. What runs goes on. In a pipe, only the snapshot's id is printed."""
+    """Save the files of a box as they are now. Its processes keep running. In a pipe, print only the snapshot's id."""
     labels = parse_box_labels(label or [])
 
     async def work(client: Client) -> Snapshot:
@@ -57,15 +53,15 @@ def snapshots(
     box: Annotated[str | None, Argument(metavar="BOX", help="Only snapshots of this box.", show_default=False)] = None,
     key: Annotated[str | None, Option(metavar="KEY", help="Only snapshots of boxes of this key.")] = None,
     delete: Annotated[
-        list[str] | None, Option("--delete", metavar="SNAPSHOT", help="Forget this snapshot instead.")
+        list[str] | None, Option("--delete", metavar="SNAPSHOT", help="Delete this snapshot instead.")
     ] = None,
     yes: YesOption = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only ids.")] = False,
+    quiet: QuietOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List snapshots, the oldest first; or forget some.
+    """List snapshots, oldest first; or delete some.
 
     \b
     holdfast box snapshots --key build
@@ -75,11 +71,11 @@ def snapshots(
         what = f"snapshot{'' if len(delete) == 1 else 's'} {', '.join(delete)}"
         flags = " ".join(f"--delete {each}" for each in delete)
         confirm_end("delete", what, f"holdfast box snapshots {flags}", yes=yes)
-        _forget(where, delete, as_json=as_json)
+        _delete(where, delete, as_json=as_json)
         return
 
     async def work(client: Client) -> list[Snapshot]:
-        # Snapshots outlive their box, and so may its row.
+        # A snapshot outlives its box, whose row may still be found.
         id = None if box is None else (await find_box(client, box)).id
         return list(await client.boxes.snapshots(box=id, key=key))
 
@@ -90,7 +86,7 @@ def snapshots(
         for each in found:
             write_line(each.id)
     elif not found:
-        write_field("no snapshots", hint(f"holdfast box snapshot {box or 'BOX'} makes one"))
+        write_field("no snapshots", hint(f"create one with holdfast box snapshot {box or 'BOX'}"))
     else:
         now = time.time()
         write_table(
@@ -102,7 +98,7 @@ def snapshots(
                     describe_size(each.size),
                     describe_duration(now - each.created_at / 1000),
                     each.provider,
-                    "  ".join(f"{name}:{value}" for name, value in _own(each.labels.items())),
+                    "  ".join(f"{name}:{value}" for name, value in _own_labels(each.labels.items())),
                 )
                 for each in found
             ],
@@ -116,12 +112,12 @@ def restore(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a box that begins with a snapshot's files. In a pipe, only its id is printed."""
+    """Create a box that starts with the files of a snapshot. In a pipe, print only its id."""
 
     async def work(client: Client) -> BoxRecord:
         return await client.boxes.restore(await find_snapshot(client, snapshot))
 
-    _made(ask(where, work), quiet=quiet, as_json=as_json)
+    _print_box(ask(where, work), quiet=quiet, as_json=as_json)
 
 
 def fork(
@@ -131,13 +127,13 @@ def fork(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make another box with the same files and limits. In a pipe, only its id is printed."""
+    """Create another box with the same files and limits. In a pipe, print only its id."""
 
     async def work(client: Client) -> BoxRecord:
         row = await find_box(client, box)
         return await client.boxes.fork(row.id)
 
-    _made(ask(where, work), quiet=quiet, as_json=as_json)
+    _print_box(ask(where, work), quiet=quiet, as_json=as_json)
 
 
 def snapshot_document(made: Snapshot) -> dict[str, Any]:
@@ -154,7 +150,7 @@ def snapshot_document(made: Snapshot) -> dict[str, Any]:
     }
 
 
-def _forget(where: Where, names: list[str], *, as_json: bool) -> None:
+def _delete(where: Where, names: list[str], *, as_json: bool) -> None:
     async def work(client: Client) -> None:
         for name in names:
             id = await find_snapshot(client, name)
@@ -167,7 +163,7 @@ def _forget(where: Where, names: list[str], *, as_json: bool) -> None:
     ask(where, work)
 
 
-def _made(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
+def _print_box(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
     from holdfast.cli.box.commands import describe_kind
 
     if as_json:
@@ -179,7 +175,7 @@ def _made(row: BoxRecord, *, quiet: bool, as_json: bool) -> None:
         write_field("next", hint(f"holdfast box shell {row.id}"))
 
 
-def _own(labels: Any) -> list[tuple[str, str]]:
+def _own_labels(labels: Any) -> list[tuple[str, str]]:
     from holdfast.api.box.records import RESERVED
 
     return [(name, value) for name, value in labels if not name.startswith(RESERVED)]

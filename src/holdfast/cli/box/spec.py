@@ -1,4 +1,4 @@
-"""What `holdfast box create` was told, as a `BoxSpec`. Pure but for reading the env file."""
+"""Parses the values of `holdfast box create`: variables, labels, volumes and mounts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.terminal.sizes import parse_size
 
 if TYPE_CHECKING:
     from holdfast.api.box.spec import HostMount, VolumeMount
@@ -15,43 +16,49 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def wrong(message: str, next_step: str | None = None) -> CommandError:
+def usage_error(message: str, next_step: str | None = None) -> CommandError:
     return CommandError(message, next_step=next_step, exit=Exit.USAGE)
 
 
 def read_value(read: Callable[[str], T], text: str) -> T:
-    """A value by its own parser, whose complaint becomes the command's."""
+    """Parse a value. A `ValueError` of the parser becomes a usage error."""
     try:
         return read(text)
     except ValueError as error:
-        raise wrong(str(error)) from None
+        raise usage_error(str(error)) from None
+
+
+def read_size(text: str | None) -> int | None:
+    return None if text is None else read_value(parse_size, text)
 
 
 def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """`NAME=VALUE` as it stands; `NAME` alone is taken from the caller's environment."""
+    """Parse `NAME=VALUE`; `NAME` alone takes its value from `environment`."""
     env: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name:
-            raise wrong(
-                f"{text!r} is not a variable", "write it like --env NAME=value, or --env NAME for your own value"
+            raise usage_error(
+                f"{text!r} is not a variable", "write it as --env NAME=value, or --env NAME for your own value"
             )
         if equals:
             env[name] = value
         elif name in environment:
             env[name] = environment[name]
         else:
-            raise wrong(f"{name} is not set here", f"set it, or give its value: --env {name}=value")
+            raise usage_error(
+                f"{name} is not set in your environment", f"set it, or give its value: --env {name}=value"
+            )
     return env
 
 
 def read_env_file(path: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """A line each, as `parse_env` takes them; empty ones and those that begin with # are left out."""
+    """Read variables as `parse_env` takes them, one per line. Empty lines and lines that start with # are ignored."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not text"
-        raise wrong(f"the env file {path} cannot be read: {reason}") from None
+        raise usage_error(f"cannot read the env file {path}: {reason}") from None
     return parse_env((line for line in lines if line.strip() and not line.lstrip().startswith("#")), environment)
 
 
@@ -61,7 +68,7 @@ def parse_box_labels(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         at = min((place for place in (text.find(":"), text.find("=")) if place >= 0), default=len(text))
         if not text[:at]:
-            raise wrong(f"{text!r} is not a label", "write it like --label team:core")
+            raise usage_error(f"{text!r} is not a label", "write it as --label team:core")
         labels[text[:at]] = text[at + 1 :]
     return labels
 
@@ -76,10 +83,10 @@ def parse_volume(text: str) -> VolumeMount:
 
 
 def parse_mount(text: str) -> HostMount:
-    """`HOSTPATH:/PATH[:rw]`, read-only unless told otherwise. A relative host path begins where the caller is."""
+    """`HOSTPATH:/PATH[:rw]`, read-only without `:rw`. A relative host path starts in the current folder."""
     from holdfast.api.box.spec import HostMount
 
-    source, path, mode = _mount_parts(text, "--mount /host/path:/path, with :rw where the box may write")
+    source, path, mode = _mount_parts(text, "--mount /host/path:/path, with :rw to let the box write")
     return HostMount(str(Path(source).absolute()), path, read_only=mode != "rw")
 
 
@@ -87,5 +94,5 @@ def _mount_parts(text: str, form: str) -> tuple[str, str, str]:
     source, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not source or not path.startswith("/") or mode not in ("", "ro", "rw"):
-        raise wrong(f"{text!r} does not say what goes where", f"write it like {form}")
+        raise usage_error(f"{text!r} is not a mount", f"write it as {form}")
     return source, path.rstrip("/") or "/", mode

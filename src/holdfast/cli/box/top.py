@@ -1,4 +1,4 @@
-"""`holdfast box top`: what all boxes use, live; one table where it is piped, or JSON."""
+"""`holdfast box top`: what all boxes use, live; in a pipe one table, or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from holdfast.cli.box.commands import state_cell
 from holdfast.cli.command_name import as_called
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     ACCENT,
@@ -42,20 +42,20 @@ SortName = Literal["cpu", "memory", "disk", "network", "idle", "name"]
 _KEYS: Final[dict[str, SortName]] = {
     "c": "cpu", "m": "memory", "d": "disk", "n": "network", "i": "idle", "b": "name",
 }  # fmt: skip
-_LEAST_BETWEEN: Final = 1.0
-"""Seconds: the server samples no oftener."""
+_MINIMUM_INTERVAL: Final = 1.0
+"""Seconds. The server samples no more often."""
 _HISTORY: Final = 10
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _SIGNS: Final = {"running": "●", "paused": "◐", "hibernated": "○", "stopped": "·"}
 _COLUMNS: Final = ("box", "state", "cpu", "", "memory", "disk", "sent", "received", "procs", "idle", "key")
-_FIRST_TO_GO: Final = ("", "disk", "procs", "sent", "received", "key", "idle", "memory")
-"""Where the terminal is too narrow for all."""
+_DROP_ORDER: Final = ("", "disk", "procs", "sent", "received", "key", "idle", "memory")
+"""Columns to leave out on a narrow terminal, the first one first."""
 _RIGHT: Final = frozenset({"cpu", "memory", "disk", "sent", "received", "procs", "idle"})
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One box, with what changed since it was looked at before."""
+    """One box, with its rates since the previous sample."""
 
     usage: BoxUsage
     cpu: float | None = None
@@ -66,7 +66,7 @@ class Line:
 
     @property
     def idle(self) -> float | None:
-        """Seconds since it last did something; None while it does."""
+        """Seconds since the box was last active, or None while it is."""
         if self.usage.metrics is None or self.usage.state == "paused":
             return (self.usage.sampled_at - self.usage.last_active_at) / 1000
         return self.usage.metrics.idle_seconds or None
@@ -74,12 +74,12 @@ class Line:
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen of boxes so far."""
+    """The previous sample of each box, and the history of its CPU use."""
 
     before: dict[str, BoxUsage] = field(default_factory=dict)
     history: dict[str, deque[float]] = field(default_factory=dict)
 
-    def see(self, usages: Sequence[BoxUsage]) -> list[Line]:
+    def add(self, usages: Sequence[BoxUsage]) -> list[Line]:
         lines = [compare(self.before.get(usage.id), usage) for usage in usages]
         self.before = {usage.id: usage for usage in usages}
         self.history = {usage.id: self.history.get(usage.id, deque(maxlen=_HISTORY)) for usage in usages}
@@ -89,7 +89,7 @@ class Watch:
 
 
 def compare(before: BoxUsage | None, now: BoxUsage) -> Line:
-    """A box now, and how fast it went since then."""
+    """The current sample of a box, with its rates since the previous one."""
     if before is None or before.metrics is None or now.metrics is None or now.sampled_at <= before.sampled_at:
         return Line(now)
     seconds = (now.sampled_at - before.sampled_at) / 1000
@@ -102,7 +102,7 @@ def compare(before: BoxUsage | None, now: BoxUsage) -> Line:
 
 
 def sorted_by(lines: Sequence[Line], sort: SortName) -> list[Line]:
-    """The heaviest first; those that sleep after those that do not."""
+    """Sort the heaviest first, and sleeping boxes last."""
 
     def weight(line: Line) -> tuple[float, ...]:
         metrics = line.usage.metrics
@@ -159,14 +159,14 @@ def _speed(rate: float | None) -> str:
 
 
 def spark(history: Sequence[float], full: float) -> str:
-    """A little plot of what it used of the processor, the newest at the right."""
+    """A small plot of the CPU use, newest at the right."""
     steps = len(_BARS) - 1
     bars = [min(steps, round(min(value / full, 1.0) * steps) or (1 if value > 0.005 else 0)) for value in history]
     return "".join(_BARS[bar] for bar in bars).rjust(_HISTORY) if history else ""
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """All of them in one line."""
+    """All boxes in one line."""
     states = Counter(line.usage.state.value for line in lines)
     parts = [f"{count} {state}" for state, count in sorted(states.items(), key=lambda each: (-each[1], each[0]))]
     parts.append(f"{sum(line.cpu or 0.0 for line in lines):.2f} cores")
@@ -191,17 +191,17 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def top(
-    sort: Annotated[SortName, Option(help="What comes first.")] = "cpu",
-    every: Annotated[float, Option(metavar="SECONDS", min=1.0, max=3600.0, help="How often to look.")] = 2.0,
-    once: Annotated[bool, Option("--once", help="Print one table, and end.")] = False,
+    sort: Annotated[SortName, Option(help="Sort by this, highest first.")] = "cpu",
+    every: Annotated[float, Option(metavar="SECONDS", min=1.0, max=3600.0, help="Seconds between updates.")] = 2.0,
+    once: Annotated[bool, Option("--once", help="Print one table and exit.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch what boxes use: processor, memory, disk and network. Looking wakes none of them.
+    """Watch what boxes use: CPU, memory, disk and network. This wakes no sleeping box.
 
-    Live on a terminal: c, m, d, n, i and b sort by cpu, memory, disk, network, idle time and box; q ends. In a pipe, or
-    with --once or --json, one look that takes a second.
+    Live on a terminal: c, m, d, n, i and b sort by CPU, memory, disk, network, idle time and box; q quits. In a pipe,
+    or with --once or --json, prints one sample, which takes a second.
 
     \b
     holdfast box top --sort memory
@@ -217,32 +217,32 @@ def top(
 def _print_once(where: Where, sort: SortName, *, as_json: bool) -> None:
     async def work(client: Client) -> tuple[list[Line], int]:
         watch = Watch()
-        watch.see((await client.boxes.usage()).boxes)
-        await asyncio.sleep(_LEAST_BETWEEN)
+        watch.add((await client.boxes.usage()).boxes)
+        await asyncio.sleep(_MINIMUM_INTERVAL)
         usages = await client.boxes.usage()
-        return watch.see(usages.boxes), usages.left_out
+        return watch.add(usages.boxes), usages.left_out
 
     found, left_out = ask(where, work)
     lines = sorted_by(found, sort)
     if as_json:
         write_json({**document(lines), "leftOut": left_out})
     elif not lines:
-        write_field("no boxes", hint("holdfast box create makes one"))
+        write_field("no boxes", hint("create one with holdfast box create"))
     else:
         write_table(*_without_empty(_COLUMNS, [cells(line) for line in lines]))
         if left_out:
-            note("more", f"{left_out} boxes that were active before these are left out")
+            note("more", f"{left_out} less recently active boxes are left out")
 
 
 def _without_empty(columns: Sequence[str], rows: list[list[Cell | str]]) -> tuple[list[str], list[list[Cell | str]]]:
-    """Columns that say nothing about any of these boxes are left out."""
-    said = [number for number in range(len(columns)) if any(_text(row[number]).strip() for row in rows)]
-    return [columns[number] for number in said], [[row[number] for number in said] for row in rows]
+    """Leave out columns that are empty for all these boxes."""
+    used = [number for number in range(len(columns)) if any(_text(row[number]).strip() for row in rows)]
+    return [columns[number] for number in used], [[row[number] for number in used] for row in rows]
 
 
 def fitting(columns: list[str], rows: list[list[Cell | str]], width: int) -> tuple[list[str], list[list[Cell | str]]]:
-    """As many columns as there is room for: what tells least goes first."""
-    for name in _FIRST_TO_GO:
+    """Leave out columns until the rest fits, the least useful first."""
+    for name in _DROP_ORDER:
         needed = [max(len(column), *(len(_text(row[at])) for row in rows)) for at, column in enumerate(columns)]
         if sum(needed) + 2 * len(needed) <= width:
             break
@@ -284,9 +284,9 @@ async def _live(client: Client, sort: SortName, every: float) -> None:
         while not done.is_set():
             if time.monotonic() >= due:
                 usages: BoxUsages = await client.boxes.usage()
-                # The first look has nothing to compare with: the second comes as soon as it can.
-                due = time.monotonic() + (every if lines else _LEAST_BETWEEN)
-                lines, left_out = watch.see(usages.boxes), usages.left_out
+                # Rates need two samples, so the second one comes as soon as possible.
+                due = time.monotonic() + (every if lines else _MINIMUM_INTERVAL)
+                lines, left_out = watch.add(usages.boxes), usages.left_out
             live.update(_page(lines, watch, chosen[0], left_out, console.width, console.height), refresh=True)
             pressed.clear()
             with contextlib.suppress(TimeoutError):
@@ -302,7 +302,7 @@ def _page(lines: Sequence[Line], watch: Watch, sort: SortName, left_out: int, wi
     head = Text.assemble(("  boxes  ", "bold"), (summary(lines) if lines else "none yet", ""))
     head.no_wrap, head.overflow = True, "ellipsis"
     if not lines:
-        return Group(head, Text(), Text(as_called("  holdfast box create makes one"), "dim"))
+        return Group(head, Text(), Text(as_called("  create one with holdfast box create"), "dim"))
     room = max(1, height - 5)
     shown = sorted_by(lines, sort)[:room]
     rows = [cells(line, watch.history.get(line.usage.id, ())) for line in shown]
@@ -336,7 +336,7 @@ def _as_text(cell: Cell | str) -> Any:
 
 @contextlib.contextmanager
 def _keys(press: Callable[[str], None]) -> Iterator[None]:
-    """Hear of keys as they are pressed, unseen. Where nobody types, there are none."""
+    """Call `press` for each key pressed, without echo. Does nothing if standard input is not a terminal."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""`holdfast image build`: an image from a recipe, or the base image from the packages of a distribution."""
+"""`holdfast image build`: builds an image from a recipe, or the base image from the packages of a distribution."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.box.spec import wrong
-from holdfast.cli.discovery import the_home
+from holdfast.cli.box.spec import usage_error
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, printable, write_field, write_json, write_line
 from holdfast.cli.terminal.sizes import describe_size
@@ -31,7 +31,7 @@ RecipeArgument = Annotated[
     str,
     Argument(
         metavar="RECIPE",
-        help=f"A recipe, a folder with one ({_RECIPE}), or base for holdfast/base.",
+        help=f"A recipe, a folder that contains one ({_RECIPE}), or base for holdfast/base.",
         show_default=False,
     ),
 ]
@@ -40,40 +40,39 @@ RecipeArgument = Annotated[
 def build(
     recipe: RecipeArgument,
     name: Annotated[
-        str | None, Option("--name", "-n", metavar="IMAGE", help="Name of the image; else the recipe's.")
+        str | None, Option("--name", "-n", metavar="IMAGE", help="Name of the image. Default: the recipe's.")
     ] = None,
-    no_cache: Annotated[bool, Option("--no-cache", help="Do every step again.")] = False,
+    no_cache: Annotated[bool, Option("--no-cache", help="Repeat every step.")] = False,
     package: Annotated[
-        list[str] | None, Option("--package", metavar="NAME", help="base: one more package; may be repeated.")
+        list[str] | None,
+        Option("--package", metavar="NAME", help="base: an additional package. Can be given several times."),
     ] = None,
     mirror: Annotated[
-        str | None, Option(metavar="URL", help="base: where packages come from; else as apt on this machine.")
+        str | None, Option(metavar="URL", help="base: mirror of the packages. Default: that of apt on this machine.")
     ] = None,
     suite: Annotated[
-        list[str] | None, Option(metavar="NAME", help="base: the release, say bookworm; else this machine's.")
+        list[str] | None, Option(metavar="NAME", help="base: release, such as bookworm. Default: this machine's.")
     ] = None,
     component: Annotated[
-        list[str] | None, Option(metavar="NAME", help="base: parts of the mirror.  [default: main]")
+        list[str] | None, Option(metavar="NAME", help="base: components of the mirror.  [default: main]")
     ] = None,
-    keyring: Annotated[
-        list[Path] | None, Option(metavar="FILE", help="base: keys that the release is signed by.")
-    ] = None,
+    keyring: Annotated[list[Path] | None, Option(metavar="FILE", help="base: keys that sign the release.")] = None,
     arch: Annotated[
-        str | None, Option(metavar="NAME", help="base: Debian's name of the processor; else this machine's.")
+        str | None, Option(metavar="NAME", help="base: Debian architecture. Default: this machine's.")
     ] = None,
-    insecure: Annotated[bool, Option("--insecure", help="base: believe a mirror without a signature.")] = False,
-    provider: Annotated[str, Option(metavar="NAME", help="Whose image.")] = "local",
+    insecure: Annotated[bool, Option("--insecure", help="base: accept a mirror without a signature.")] = False,
+    provider: Annotated[str, Option(metavar="NAME", help="Provider that gets the image.")] = "local",
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an image. In a pipe, only its name is printed.
+    """Build an image. In a pipe, print only its name.
 
-    A recipe is a small TOML file: the image it begins with, packages, files and commands. Every step is kept, so the
-    next build does only what has changed. What fails leaves nothing, and the next build goes on there.
+    A recipe is a small TOML file: the image to start from, packages, files and commands. Every step is cached, so the
+    next build repeats only what has changed. A failed step leaves nothing behind, and the next build continues there.
 
     base is holdfast/base: git, Python, node, ripgrep and the usual build tools, from the packages of this machine's
-    distribution. This machine's apt fetches and verifies them, without root, and they are kept in the home folder. A
+    distribution. This machine's apt downloads and verifies them without root, and they are cached in the home folder. A
     machine without apt pulls an image instead.
 
     \b
@@ -86,9 +85,11 @@ def build(
     options = (package, mirror, suite, component, keyring, arch)
     is_base = recipe in ("base", "holdfast/base")
     if not is_base and (insecure or any(options)):
-        raise wrong("--package, --mirror, --suite, --component, --keyring, --arch and --insecure are for base")
+        raise usage_error(
+            "--package, --mirror, --suite, --component, --keyring, --arch and --insecure are only for base"
+        )
     if insecure:
-        note("insecure", "signatures are not checked: whoever sits between here and the mirror can change packages")
+        note("insecure", "signatures are not checked: anyone between this machine and the mirror can change packages")
     began = time.monotonic()
 
     async def work(client: Client) -> Image:
@@ -107,7 +108,7 @@ def build(
                     name or BASE,
                     [*PACKAGES, *(package or [])],
                     env=ENV,
-                    cache=the_home(where.home) / "cache" / "packages",
+                    cache=home_or_default(where.home) / "cache" / "packages",
                     progress=progress,
                     sources=lambda: _sources(mirror, suite or [], component or [], keyring or [], insecure=insecure),
                     architecture=arch,
@@ -120,9 +121,9 @@ def build(
     try:
         image = ask(where, work)
     except KeyboardInterrupt:
-        note("stopped", "the steps that were done are kept; the same command goes on there")
+        note("stopped", "finished steps are cached; run the same command to continue")
         raise
-    tell(image, time.monotonic() - began, as_json=as_json)
+    print_image(image, time.monotonic() - began, as_json=as_json)
 
 
 def _sources(
@@ -133,7 +134,7 @@ def _sources(
     *,
     insecure: bool,
 ) -> SourceFiles:
-    """Where the packages of a base image come from, as the command line says it."""
+    """The package sources of a base image, from the command line or this machine."""
     from dataclasses import replace
 
     from holdfast.images.debian.sources import (
@@ -155,7 +156,9 @@ def _sources(
     named = suites or ([codename] if codename else [])
     place = mirror or (own[0].url if own else None)
     if place is None or not named:
-        raise NoSources("a mirror and a suite are wanted", hint="--mirror URL --suite NAME, say --suite bookworm")
+        raise NoSources(
+            "a mirror and a suite are needed", hint="give --mirror URL --suite NAME, such as --suite bookworm"
+        )
     found = [named_source(place, suite, components or ["main"], keyrings) for suite in named]
     return SourceFiles(tuple(found), read_trusted(), insecure)
 
@@ -171,15 +174,17 @@ async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress
     recipe = read_recipe(path)
     called = name or recipe.name
     if called is None:
-        raise wrong("the recipe does not say what its image is called", '--name team/web, or name = "team/web" in it')
+        raise usage_error(
+            "the recipe has no name for the image", 'give --name team/web, or put name = "team/web" into the recipe'
+        )
     check_reference(called)
     try:
         base = await workshop.image(recipe.base)
     except ImageNotFound as error:
         hint = (
-            "holdfast image build base makes it" if recipe.base == BASE else "holdfast image list shows those there are"
+            "build it with holdfast image build base" if recipe.base == BASE else "list images with holdfast image list"
         )
-        raise ImageNotFound(f"there is no image {recipe.base} to begin with", hint=hint) from error
+        raise ImageNotFound(f"there is no image {recipe.base} to start from", hint=hint) from error
     plan = await asyncio.to_thread(make_plan, recipe, base, path.parent)
     return await build(workshop, plan, called, recipe.network, progress, cache=cache)
 
@@ -189,16 +194,16 @@ def _recipe_at(path: Path) -> Path:
 
 
 def show_output(output: bytes) -> None:
-    """The end of what a command printed before it failed."""
+    """Print the end of the output of a failed command."""
     lines = output.decode("utf-8", "replace").splitlines()
     if len(lines) > _LINES:
-        sys.stderr.write(f"    … {len(lines) - _LINES} lines before\n")
+        sys.stderr.write(f"    … {len(lines) - _LINES} earlier lines\n")
     for line in lines[-_LINES:]:
         sys.stderr.write(f"    {printable(line)}\n")
     sys.stderr.flush()
 
 
-def tell(image: Image, seconds: float, *, as_json: bool) -> None:
+def print_image(image: Image, seconds: float, *, as_json: bool) -> None:
     if as_json:
         write_json(image.to_json())
     elif is_terminal():

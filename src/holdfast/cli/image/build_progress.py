@@ -1,7 +1,4 @@
-"""How a build looks: one line per step as it ends, and while it goes on a line that moves, on a terminal.
-
-All of it goes to standard error: in a pipe the output is the image's name alone.
-"""
+"""Shows the progress of a build on standard error: a line for each finished step, and on a terminal a live line."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _MEGABYTE: Final = 1 << 20
-_SHOWN: Final = 60
-_WIDE: Final = 44
+_STATUS_WIDTH: Final = 60
+_DETAIL_WIDTH: Final = 44
 
 
 class BuildProgress:
-    """A `holdfast.images.Progress`. `with` takes the moving line away in the end."""
+    """A `holdfast.images.Progress`. Leaving the `with` block removes the live line."""
 
     def __init__(self) -> None:
         self._step, self._detail = "", ""
@@ -39,7 +36,7 @@ class BuildProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._take_away()
+        self._remove_line()
 
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
         self._step, self._detail, self._total = step, detail, total
@@ -49,7 +46,7 @@ class BuildProgress:
         if sys.stderr.isatty():
             self._bar = _bar()
             self._task = self._bar.add_task(
-                f"  {step.ljust(LABEL_WIDTH - 1)}", total=total, detail=_cut(detail, _WIDE), said=""
+                f"  {step.ljust(LABEL_WIDTH - 1)}", total=total, detail=_cut(detail, _DETAIL_WIDTH), status=""
             )
             self._bar.start()
 
@@ -58,36 +55,36 @@ class BuildProgress:
             self._bar.advance(self._task, amount)
             self._done += amount
             if self._total is not None and self._total > _MEGABYTE:  # bytes
-                said = f"{describe_size(self._done)} of {describe_size(self._total)}"
-                self._bar.update(self._task, said=said)
+                status = f"{describe_size(self._done)} of {describe_size(self._total)}"
+                self._bar.update(self._task, status=status)
 
     def output(self, data: bytes) -> None:
         if self._bar is None or self._task is None:
             return
         *lines, self._line = (self._line + data)[-4096:].split(b"\n")
-        said = next((line for line in reversed(lines) if line.strip()), b"").decode("utf-8", "replace").strip()
-        if said:
-            self._bar.update(self._task, said=_cut(printable(said), _SHOWN))
+        status = next((line for line in reversed(lines) if line.strip()), b"").decode("utf-8", "replace").strip()
+        if status:
+            self._bar.update(self._task, status=_cut(printable(status), _STATUS_WIDTH))
 
     def end(self, summary: str = "") -> None:
-        self._take_away()
+        self._remove_line()
         if not summary and self._total is not None and self._total > _MEGABYTE:
             summary = describe_size(self._total)
-        self._tell(summary, f"{time.monotonic() - self._began:.1f} s")
+        self._print_step(summary, f"{time.monotonic() - self._began:.1f} s")
 
     def skip(self, step: str, detail: str = "") -> None:
         self._step, self._detail = step, detail
-        self._tell("", "cached")
+        self._print_step("", "cached")
 
-    def _take_away(self) -> None:
-        """Before anything else is printed there: the line is drawn over itself."""
+    def _remove_line(self) -> None:
+        """Remove the live line, so that something else can be printed."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _tell(self, summary: str, last: str) -> None:
+    def _print_step(self, summary: str, last: str) -> None:
         detail = "  ".join(filter(None, (self._detail, summary)))
-        note(self._step, detail.ljust(_WIDE), Cell(f"  {last}", "dim"))
+        note(self._step, detail.ljust(_DETAIL_WIDTH), Cell(f"  {last}", "dim"))
 
 
 def _cut(text: str, most: int) -> str:
@@ -100,7 +97,7 @@ def _bar() -> Progress:
     from rich.text import Text
 
     class KnownEnd(ProgressColumn):
-        """A bar only where the end is known."""
+        """A bar, only if the total is known."""
 
         bar = BarColumn(bar_width=24, complete_style="dark_cyan", finished_style="dark_cyan")
 
@@ -111,7 +108,7 @@ def _bar() -> Progress:
         TextColumn("{task.description}", style="dim"),
         TextColumn("{task.fields[detail]}", markup=False),
         KnownEnd(),
-        TextColumn("{task.fields[said]}", style="dim", markup=False),
+        TextColumn("{task.fields[status]}", style="dim", markup=False),
         console=Console(stderr=True, highlight=False, markup=False, emoji=False),
         transient=True,
     )

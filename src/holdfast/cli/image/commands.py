@@ -1,4 +1,4 @@
-"""`holdfast image`: root filesystems that boxes begin with."""
+"""`holdfast image import`, `list`, `show` and `remove`: root filesystems that boxes start with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from holdfast.api.images import Image
     from holdfast.client import Client
 
-NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the image, or digest.", show_default=False)]
-ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Whose image.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name or digest of the image.", show_default=False)]
+ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Provider that has the image.")]
 _PIECE: Final = 1 << 18
 
 
@@ -35,19 +35,19 @@ def import_(
         Argument(metavar="SOURCE", help="A directory, an archive, or - for standard input.", show_default=False),
     ],
     name: Annotated[
-        str | None, Option("--name", "-n", metavar="NAME", help="Its name; that of the file if none is given.")
+        str | None, Option("--name", "-n", metavar="NAME", help="Name of the image. Default: the file's name.")
     ] = None,
     provider: ProviderOption = "local",
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Take in an image: a directory, a root filesystem tarball, an OCI layout, or what docker save writes.
+    """Import an image: a directory, a root filesystem tarball, an OCI layout, or the output of docker save.
 
     \b
     holdfast image import rootfs.tar.gz --name debian:12
     docker save alpine | holdfast image import - --name alpine
-    holdfast box run --image debian:12 -- cat /etc/os-release
+    holdfast box create --image debian:12
     """
     wanted = name or _name_of(source)
 
@@ -57,7 +57,7 @@ def import_(
     began = time.monotonic()
     image = ask(where, work)
     if as_json:
-        _write_document(image)
+        write_json(image.to_json())
     elif is_terminal():
         seconds = time.monotonic() - began
         write_field("image", Cell(image.name, "bold"), Cell(f"  {describe_size(image.size)}  {seconds:.1f} s", "dim"))
@@ -85,7 +85,7 @@ def list_(
         for image in images:
             write_line(image.name)
     elif not images:
-        write_field("no images", hint("holdfast image pull NAME fetches one from a registry"))
+        write_field("no images", hint("pull one from a registry with holdfast image pull NAME"))
     else:
         now = time.time()
         write_table(
@@ -110,14 +110,14 @@ def show(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one image: what it consists of, and what it asks for its processes."""
+    """Show an image: its layers, and the settings for its processes."""
 
     async def work(client: Client) -> Image:
         return await client.images.get(name, provider=provider)
 
     image = ask(where, work)
     if as_json:
-        _write_document(image)
+        write_json(image.to_json())
         return
     write_field("image", Cell(image.name, "bold"))
     write_field("digest", image.digest)
@@ -143,7 +143,7 @@ def remove(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget an image. Boxes that began with it go on; what nothing needs any more is removed from disk."""
+    """Remove an image. Boxes that started from it keep working; files that nothing needs any more are deleted."""
     confirm_end("remove", f"image {name}", f"holdfast image remove {name}", yes=yes)
 
     async def work(client: Client) -> int:
@@ -154,10 +154,6 @@ def remove(
         write_json({"name": name, "removed": True, "freed": freed})
     else:
         write_field("removed", name, Cell(f"  freed {describe_size(freed)}", "dim"))
-
-
-def _write_document(image: Image) -> None:
-    write_json(image.to_json())
 
 
 def _name_of(source: str) -> str:
@@ -179,7 +175,7 @@ def _pieces(source: str) -> AsyncIterator[bytes]:
         return aiter(Inlet(sys.stdin.fileno()))
     path = Path(source)
     if not path.exists():
-        raise CommandError(f"there is no {source}", next_step="holdfast image import --help", exit=Exit.USAGE)
+        raise CommandError(f"{source} does not exist", next_step="holdfast image import --help", exit=Exit.USAGE)
     return _packed(path) if path.is_dir() else _file(path)
 
 
@@ -190,7 +186,7 @@ async def _file(path: Path) -> AsyncIterator[bytes]:
 
 
 async def _packed(folder: Path) -> AsyncIterator[bytes]:
-    """A directory as a tar stream, packed while it is sent."""
+    """Yield a directory as a tar archive, packed while it is sent."""
     from holdfast.guest import tree
 
     read, write = os.pipe()
@@ -200,10 +196,10 @@ async def _packed(folder: Path) -> AsyncIterator[bytes]:
             with os.fdopen(write, "wb", buffering=1 << 18) as out:
                 tree.pack(str(folder), out)
         except BrokenPipeError:
-            return  # nobody wants the rest
+            return  # the reader has stopped
         except OSError as error:
             raise CommandError(
-                f"{folder} cannot be packed: {error}", next_step="make its files readable, or pack it as a tarball"
+                f"cannot pack {folder}: {error}", next_step="make its files readable, or pack it as a tarball"
             ) from None
 
     packing = asyncio.ensure_future(asyncio.to_thread(pack))

@@ -1,6 +1,6 @@
-"""Where `docker login` keeps users and passwords: `config.json`, or a helper program that it names.
+"""Reads the credentials of `docker login`: from `config.json`, or from a helper program that it names.
 
-Read at the command line alone, and for one registry: a server never looks for them.
+Only the command line reads them, and only for one registry. A server never does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LARGEST: Final = 1 << 20
 
 
 def find_login(registry: str, environment: Mapping[str, str] | None = None) -> tuple[str, str] | None:
-    """User and password for this registry. None where nobody is logged in there."""
+    """Return the user and password for this registry, or None if there is no login."""
     variables = os.environ if environment is None else environment
     folder = variables.get("DOCKER_CONFIG")
     path = Path(folder) if folder else Path(variables.get("HOME") or "~").expanduser() / ".docker"
@@ -64,15 +64,17 @@ def _decoded(entry: Any) -> tuple[str, str] | None:
 
 
 def _ask_helper(name: str, key: str) -> tuple[str, str] | None:
-    """The program `docker-credential-NAME`, as docker asks it."""
+    """Ask the program `docker-credential-NAME`, as docker does."""
     program = shutil.which(f"docker-credential-{name}") if _HELPER.fullmatch(name) else None
     if program is None:
         return None
     try:
         done = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=_SECONDS, check=False)
-        told = json.loads(done.stdout) if done.returncode == 0 else {}
+        answer = json.loads(done.stdout) if done.returncode == 0 else {}
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
     return (
-        _decoded({"username": told.get("Username"), "password": told.get("Secret")}) if isinstance(told, dict) else None
+        _decoded({"username": answer.get("Username"), "password": answer.get("Secret")})
+        if isinstance(answer, dict)
+        else None
     )

@@ -1,4 +1,4 @@
-"""`holdfast image pull`: an image from a registry, by its name."""
+"""`holdfast image pull`: pulls an image from a registry."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from holdfast.cli.box.spec import wrong
-from holdfast.cli.image.build import tell
+from holdfast.cli.box.spec import usage_error
+from holdfast.cli.image.build import print_image
 from holdfast.cli.image.commands import ProviderOption
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import note
 
@@ -25,22 +25,22 @@ _LONGEST: Final = 1 << 16
 def pull(
     image: Annotated[
         str,
-        Argument(metavar="NAME[:TAG|@DIGEST]", help="Name of the image, as Docker has it.", show_default=False),
+        Argument(metavar="NAME[:TAG|@DIGEST]", help="Name of the image, as in Docker.", show_default=False),
     ],
-    name: Annotated[str | None, Option("--name", "-n", metavar="NAME", help="Its name here, if not the same.")] = None,
+    name: Annotated[str | None, Option("--name", "-n", metavar="NAME", help="Save it under another name.")] = None,
     username: Annotated[str | None, Option("--username", "-u", metavar="USER", help="User at the registry.")] = None,
     password_stdin: Annotated[bool, Option("--password-stdin", help="Read the password from standard input.")] = False,
-    insecure: Annotated[bool, Option("--insecure", help="Allow plain HTTP. On loopback it is allowed anyway.")] = False,
+    insecure: Annotated[bool, Option("--insecure", help="Allow plain HTTP, which loopback always may use.")] = False,
     provider: ProviderOption = "local",
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Pull an image from a registry. In a pipe, only its name is printed.
+    """Pull an image from a registry. In a pipe, print only its name.
 
-    Names are those of Docker: debian is docker.io/library/debian:latest. Layers come several at once and are checked
-    by their digests; what was cut short goes on where it stopped. Pulling again asks the registry once, and fetches
-    what has changed. Where you are logged in by docker login, that is used, if the server is on this machine.
+    Names are those of Docker: debian means docker.io/library/debian:latest. Several layers are downloaded at once and
+    verified by their digests; an interrupted download continues where it stopped. Pulling again downloads only what has
+    changed. Credentials of docker login are used if the server is on this machine.
 
     \b
     holdfast image pull debian:12
@@ -49,11 +49,11 @@ def pull(
     """
     from holdfast.cli.image.build_progress import BuildProgress
 
-    given = _given(username, password_stdin=password_stdin)
+    login = _read_login(username, password_stdin=password_stdin)
     began = time.monotonic()
 
     async def work(client: Client) -> Image:
-        credentials = given or _logged_in(image, client.url)
+        credentials = login or _docker_login(image, client.url)
         with BuildProgress() as progress:
             return await client.images.pull(
                 image,
@@ -67,15 +67,15 @@ def pull(
     try:
         made = ask(where, work)
     except KeyboardInterrupt:
-        note("stopped", "what came is kept; the same command goes on there")
+        note("stopped", "what was downloaded is kept; run the same command to continue")
         raise
-    tell(made, time.monotonic() - began, as_json=as_json)
+    print_image(made, time.monotonic() - began, as_json=as_json)
 
 
-def _given(username: str | None, *, password_stdin: bool) -> tuple[str, str] | None:
+def _read_login(username: str | None, *, password_stdin: bool) -> tuple[str, str] | None:
     if username is None:
         if password_stdin:
-            raise wrong("--password-stdin needs the user, too", "--username USER --password-stdin")
+            raise usage_error("--password-stdin needs --username", "--username USER --password-stdin")
         return None
     if password_stdin:
         password = sys.stdin.read(_LONGEST).rstrip("\r\n")
@@ -86,12 +86,12 @@ def _given(username: str | None, *, password_stdin: bool) -> tuple[str, str] | N
     else:
         password = ""
     if not password:
-        raise wrong("there is no password on standard input", "--username USER --password-stdin < FILE")
+        raise usage_error("standard input contains no password", "--username USER --password-stdin < FILE")
     return username, password
 
 
-def _logged_in(image: str, url: str) -> tuple[str, str] | None:
-    """What `docker login` has left on this machine, for a server on this machine alone."""
+def _docker_login(image: str, url: str) -> tuple[str, str] | None:
+    """Credentials of `docker login` on this machine, only for a server on this machine."""
     from holdfast.cli.image.docker_login import find_login
     from holdfast.images.registry.reference import is_loopback, parse_reference
 

@@ -1,4 +1,4 @@
-"""`holdfast interpreter`: a persistent Python in a box: run code in it, look at those there are, see that it works."""
+"""`holdfast interpreter`: runs code in a persistent Python in a box; lists, shows, deletes and tests interpreters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.discovery import find_server, leave_out_what_httpx_brings, the_home
+from holdfast.cli.box.options import BoxOptions
+from holdfast.cli.discovery import find_server, home_or_default, skip_httpx_cli
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
-from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, describe_box
+from holdfast.cli.options import JsonOption, QuietOption, Where
+from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.run.options import ModelOption
 from holdfast.cli.session import ask, only
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, note, printable, write_field, write_json, write_table
@@ -28,16 +28,11 @@ if TYPE_CHECKING:
     from holdfast.interpreter.smoke_report import Phase, Report
 
 InterpreterArgument = Annotated[
-    str, Argument(metavar="ID", help="Id of the interpreter, or its end.", show_default=False)
+    str, Argument(metavar="ID", help="Id of the interpreter, or the end of it.", show_default=False)
 ]
 TemplateOption = Annotated[
-    str | None, Option("--template", metavar="NAME", help="What its box is made of; else the provider's own.")
+    str | None, Option("--template", metavar="NAME", help="Template of its box. Default: the provider's.")
 ]
-ProviderOption = Annotated[str | None, Option(metavar="NAME", help="What kind of box; else local.")]
-ImageOption = Annotated[str | None, Option(metavar="IMAGE", help="Image to start from; else the provider's.")]
-CpuOption = Annotated[float | None, Option(metavar="CORES", help="Cores, say 0.5 or 2.")]
-MemoryOption = Annotated[str | None, Option(metavar="SIZE", help="Memory: 512M, 2G.")]
-NetworkOption = Annotated[NetworkName | None, Option(help="What the box may reach; else none.")]
 _LONGEST: Final = 8_000_000
 
 
@@ -47,39 +42,34 @@ _LONGEST: Final = 8_000_000
 def run(
     file: Annotated[
         str | None,
-        Argument(metavar="FILE", help="Python to run; - or none reads it from standard input."),
+        Argument(metavar="FILE", help="Python file to run. Without it, or with -, reads standard input."),
     ] = None,
     code: Annotated[
-        str | None, Option("--code", "-c", metavar="CODE", help="Python to run, in the place of FILE.")
+        str | None, Option("--code", "-c", metavar="CODE", help="Python code to run instead of FILE.")
     ] = None,
-    id: Annotated[
-        str | None, Option("--id", metavar="ID", help="An interpreter to go on with, with all it has in memory.")
-    ] = None,
-    keep: Annotated[bool, Option("--keep", "-k", help="Leave it, and print its id on standard error.")] = False,
+    id: Annotated[str | None, Option("--id", metavar="ID", help="Use an existing interpreter, with its state.")] = None,
+    keep: Annotated[
+        bool, Option("--keep", "-k", help="Keep the interpreter, and print its id on standard error.")
+    ] = False,
     template: TemplateOption = None,
     model: ModelOption = None,
-    repo: Annotated[
-        str | None, Option("--repo", metavar="URL", help="A repository to clone into its workspace.")
+    repo: Annotated[str | None, Option("--repo", metavar="URL", help="Repository to clone into the workspace.")] = None,
+    ref: Annotated[str | None, Option("--ref", metavar="REF", help="Branch, tag or commit of the repository.")] = None,
+    volume: Annotated[
+        str | None, Option("--volume", metavar="NAME", help="Volume to mount at /home/box/memory.")
     ] = None,
-    ref: Annotated[str | None, Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
-    volume: Annotated[str | None, Option("--volume", metavar="NAME", help="A volume, at /home/box/memory.")] = None,
     timeout: Annotated[
-        float | None, Option("--timeout", metavar="SECONDS", help="That the code may compute; else 900.")
+        float | None, Option("--timeout", metavar="SECONDS", help="Time limit of the code. Default: 900.")
     ] = None,
-    provider: ProviderOption = None,
-    image: ImageOption = None,
-    cpu: CpuOption = None,
-    memory: MemoryOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Run Python in a box. What it prints comes as it prints it; exits with 1 if the code raised.
+    """Run Python in a box, and print its output as it comes. Exits with 1 if the code raises.
 
-    Without --id an interpreter is made for it, and deleted in the end unless --keep. With --json all of it comes as one
-    document. Ctrl-C interrupts the code.
+    Without --id, a new interpreter runs the code and is then deleted, unless --keep is given. --json prints everything
+    as one document. Ctrl-C interrupts the code.
 
     \b
     holdfast interpreter run -c 'import sys; sys.version'
@@ -88,33 +78,29 @@ def run(
     from holdfast.cli.discovery import ensure_server
 
     if file is not None and code is not None:
-        raise CommandError("there are two pieces of code", next_step="give a FILE or --code", exit=Exit.USAGE)
+        raise CommandError("both FILE and --code are given", next_step="give only one of them", exit=Exit.USAGE)
     text = _read_code(file or "-") if code is None else _bounded("the code", code)
-    box = describe_box(
-        provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
-        network=network, allow=allow, bandwidth=None, connections=None,
-    )  # fmt: skip
-    made_anew: dict[str, Any] = {"template": template, "model": model, "box": box or None}
-    made_anew |= {"repo_url": repo, "ref": ref, "volume": volume}
-    if id is not None and any(value is not None for value in made_anew.values()):
+    settings: dict[str, Any] = {"template": template, "model": model, "box": box.to_json() or None}
+    settings |= {"repo_url": repo, "ref": ref, "volume": volume}
+    if id is not None and any(value is not None for value in settings.values()):
         raise CommandError(
-            "an interpreter that is there has its box already",
-            next_step="leave out --id to make another, or the other options",
+            "an existing interpreter already has its box, so options for a new one have no effect",
+            next_step="leave out --id to create another, or leave out the other options",
             exit=Exit.USAGE,
         )
     ensure_server(where)
-    if template is not None and _is_ours(where):
+    if template is not None and _is_local(where):
         from holdfast.cli.interpreter.template import ensure_template
 
-        ensure_template(template, provider or "local", where)
+        ensure_template(template, box.provider or "local", where)
 
     async def work(client: Client) -> RemoteExecution:
-        used = await _find(client, id) if id is not None else (await client.interpreters.create(**made_anew)).id
+        used = await _find(client, id) if id is not None else (await client.interpreters.create(**settings)).id
         try:
             return await _execute(client, used, text, timeout, quiet=as_json)
         finally:
             if id is None and keep:
-                note("interpreter", used, hint(f"  go on with holdfast interpreter run --id {used}"))
+                note("interpreter", used, hint(f"  continue with holdfast interpreter run --id {used}"))
             elif id is None:
                 await client.interpreters.delete(used)
 
@@ -130,9 +116,9 @@ def _read_code(file: str) -> str:
     try:
         code = sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise CommandError(
-            f"{file} cannot be read: {reason}",
+            f"cannot read {file}: {reason}",
             next_step="give a Python file, - for standard input, or the code itself with --code",
             exit=Exit.USAGE,
         ) from None
@@ -146,20 +132,20 @@ def _bounded(what: str, code: str) -> str:
 
 
 async def _execute(client: Client, id: str, code: str, timeout: float | None, *, quiet: bool) -> RemoteExecution:
-    def printed(stream: str, text: str) -> None:
+    def write(stream: str, text: str) -> None:
         target = sys.stderr if stream == "stderr" else sys.stdout
         target.write(printable(text) if target.isatty() else text)
         target.flush()
 
     try:
-        return await client.interpreters.execute(id, code, timeout=timeout, on_output=None if quiet else printed)
-    except asyncio.CancelledError:  # Ctrl-C: the code would go on without us
+        return await client.interpreters.execute(id, code, timeout=timeout, on_output=None if quiet else write)
+    except asyncio.CancelledError:  # Ctrl-C: otherwise the code would keep running
         await client.interpreters.interrupt(id)
         raise
 
 
 def _show(done: RemoteExecution) -> None:
-    """What is left to say once all that it printed was shown."""
+    """Print the result, after the output."""
     if done.submitted is not None:
         write_json(done.submitted)
     elif done.value_text is not None:
@@ -167,23 +153,23 @@ def _show(done: RemoteExecution) -> None:
     for artifact in done.artifacts:
         note("artifact", f"{artifact.name}  {artifact.path}", Cell(f"  {artifact.media_type}", "dim"))
     if done.error is not None:
-        told = done.error.traceback or f"{done.error.kind}: {done.error.message}"
+        text = done.error.traceback or f"{done.error.kind}: {done.error.message}"
         sys.stdout.flush()
-        sys.stderr.write(printable(told).rstrip("\n") + "\n")
+        sys.stderr.write(printable(text).rstrip("\n") + "\n")
 
 
-# --- which there are ---
+# --- listing and deleting ---
 
 
 def list_(
-    every: Annotated[bool, Option("--all", "-a", help="Those that have no box any more, too.")] = False,
-    deleted: Annotated[bool, Option("--deleted", help="Those that were deleted instead.")] = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Ids only.")] = False,
+    every: Annotated[bool, Option("--all", "-a", help="Include interpreters without a box.")] = False,
+    deleted: Annotated[bool, Option("--deleted", help="Only deleted interpreters.")] = False,
+    quiet: QuietOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List interpreters, those of scripts and notebooks too, the latest active first."""
+    """List interpreters, including those of scripts and notebooks, most recently active first."""
 
     async def work(client: Client) -> list[InterpreterInfo]:
         found = [each async for each in client.interpreters.list(deleted=deleted)]
@@ -196,7 +182,7 @@ def list_(
         for each in found:
             sys.stdout.write(f"{each.id}\n")
     elif not found:
-        note("none", "there is no interpreter", hint("  holdfast interpreter run FILE makes one"))
+        note("none", "there are no interpreters", hint("  create one with holdfast interpreter run FILE"))
     else:
         now = time.time()
         rows = [
@@ -223,7 +209,7 @@ def show(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an interpreter: where it runs, and what its thread tells."""
+    """Show an interpreter: its box, its executions and its use of tokens."""
 
     async def work(client: Client) -> InterpreterDetail:
         return await client.interpreters.get(await _find(client, id))
@@ -233,26 +219,26 @@ def show(
         write_json(found.to_json())
         return
     write_field("interpreter", Cell(found.id, "bold"), Cell(f"  {found.title or ''}", "dim"))
-    states = {"live": "live in the server", "at rest": "at rest: found again when it is used"}
-    write_field("state", states.get(_state(found).text, "ended: it has no box any more"))
+    states = {"live": "live in the server", "at rest": "at rest: opened again when it is used"}
+    write_field("state", states.get(_state(found).text, "ended: it no longer has a box"))
     write_field("box", found.box or "none", Cell(f"  Python {found.python}" if found.python else "", "dim"))
     if found.transition is not None:
         write_field("workspace", found.transition.kind, Cell(f"  {found.transition.reason}", "dim"))
-    write_field("executions", str(found.executions), Cell(f"  {found.calls} calls of the host", "dim"))
-    tokens = f"{found.input_tokens} read, {found.output_tokens} written"
+    write_field("executions", str(found.executions), Cell(f"  {found.calls} calls to the host", "dim"))
+    tokens = f"{found.input_tokens} input, {found.output_tokens} output"
     write_field("tokens", tokens, Cell(f"  ${found.cost:.4f}" if found.cost else "", "dim"))
     write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
 
 
 def delete(
-    ids: Annotated[list[str], Argument(metavar="ID...", help="Ids of interpreters, or their ends.")],
+    ids: Annotated[list[str], Argument(metavar="ID...", help="Ids of interpreters, or the ends of ids.")],
     yes: YesOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete interpreters: their boxes, and all that they have in memory. Threads and volumes stay."""
-    what = f"interpreter{'' if len(ids) == 1 else 's'} {', '.join(ids)} with all that is in memory"
+    """Delete interpreters with their boxes and state. Threads and volumes stay."""
+    what = f"interpreter{'' if len(ids) == 1 else 's'} {', '.join(ids)} with all state in memory"
     confirm_end("delete", what, f"holdfast interpreter delete {' '.join(ids)}", yes=yes)
 
     async def work(client: Client) -> list[str]:
@@ -261,16 +247,16 @@ def delete(
             await client.interpreters.delete(each)
         return found
 
-    gone = ask(where, work)
+    removed = ask(where, work)
     if as_json:
-        write_json({"deleted": gone})
+        write_json({"deleted": removed})
     else:
-        for each in gone:
+        for each in removed:
             write_field("deleted", each)
 
 
 async def _find(client: Client, name: str) -> str:
-    """The id of an interpreter that people call by a part of it."""
+    """The full id of an interpreter. `name` may be the beginning or end of it."""
     from holdfast.cli.session import matching
     from holdfast.client import NotFound
 
@@ -283,49 +269,38 @@ async def _find(client: Client, name: str) -> str:
         return only(name, ids, "interpreters")
 
 
-# --- does it work here? ---
+# --- smoke test ---
 
 
 def smoke(
     repo: Annotated[
         str | None,
-        Option("--repo", metavar="URL|DIR", help="A repository to clone: a URL, or a folder of this machine."),
+        Option("--repo", metavar="URL|DIR", help="Repository to clone: a URL, or a folder on this machine."),
     ] = None,
-    ref: Annotated[str | None, Option("--ref", metavar="REF", help="Branch, tag or commit of it.")] = None,
+    ref: Annotated[str | None, Option("--ref", metavar="REF", help="Branch, tag or commit of the repository.")] = None,
     model: Annotated[
-        str | None, Option("--model", metavar="NAME[/MODEL]", help="Ask this model something, too.")
+        str | None, Option("--model", metavar="NAME[/MODEL]", help="Also ask this model a question.")
     ] = None,
-    timeout: Annotated[float, Option("--timeout", metavar="SECONDS", help="For all of it.")] = 300.0,
-    provider: ProviderOption = None,
-    image: ImageOption = None,
-    cpu: CpuOption = None,
-    memory: MemoryOption = None,
-    network: NetworkOption = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
+    timeout: Annotated[float, Option("--timeout", metavar="SECONDS", help="Time limit of the whole test.")] = 300.0,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Go all the way once: a box, a clone, a kernel, two executions that share state, clean up. Each phase is timed.
+    """Test interpreters end to end: a box, a clone, a kernel, two executions that share state, clean-up.
 
-    What fails is said with its category: whose turn it is to do something. A repository at a URL is all that the box
-    may reach, unless --network or --allow say otherwise.
+    Prints the time of each phase. A failure has a category that says who can fix it. If the repository is at a URL, the
+    box may reach only that, unless --network or --allow are given.
 
     \b
     holdfast interpreter smoke --repo https://github.com/pallets/click --ref main
     holdfast interpreter smoke --repo . --json
     """
-    leave_out_what_httpx_brings()
+    skip_httpx_cli()
     from holdfast.cli.discovery import ensure_server
 
     ensure_server(where)
-    box = describe_box(
-        provider=provider, image=image, cpu=cpu, memory=memory, disk=None, pids=None,
-        network=network, allow=allow, bandwidth=bandwidth, connections=connections,
-    )  # fmt: skip
-    report = asyncio.run(_smoke(where, box, repo, ref, model, timeout))
+    report = asyncio.run(_smoke(where, box.to_json(), repo, ref, model, timeout))
     if as_json:
         write_json(report.to_json())
     else:
@@ -343,29 +318,29 @@ async def _smoke(
     async def open_host() -> Host:
         return await _host(where)
 
-    given = {**box, "lifetime": Lifetime.EPHEMERAL.value, "idleSeconds": 900}
-    report = await smoking.smoke(open_host, repo=repo, ref=ref, spec=BoxSpec.from_json(given), timeout=timeout)
+    spec = {**box, "lifetime": Lifetime.EPHEMERAL.value, "idleSeconds": 900}
+    report = await smoking.smoke(open_host, repo=repo, ref=ref, spec=BoxSpec.from_json(spec), timeout=timeout)
     if model is None or not report.ok:
         return report
     host = await _host(where)
     try:
-        asked = await smoking.smoke_model(host, model)
+        of_model = await smoking.smoke_model(host, model)
     finally:
         await host.close()
-    return replace(report, phases=(*report.phases, *asked.phases))
+    return replace(report, phases=(*report.phases, *of_model.phases))
 
 
 async def _host(where: Where) -> Host:
     from holdfast.interpreter.client_host import ClientHost
 
-    if _is_ours(where):
-        return await ClientHost.of_home(the_home(where.home))
-    found = find_server(where.server, where.api_key, where.home, os.environ, the_home(None))
+    if _is_local(where):
+        return await ClientHost.of_home(home_or_default(where.home))
+    found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
     return ClientHost.of_url(found.url, api_key=found.api_key, retry_seconds=0.0)
 
 
-def _is_ours(where: Where) -> bool:
-    """The server is of a home of this machine."""
+def _is_local(where: Where) -> bool:
+    """Whether the server belongs to a home on this machine."""
     return where.server is None and (where.home is not None or not os.environ.get("HOLDFAST_URL"))
 
 

@@ -1,4 +1,4 @@
-"""`holdfast interpreter template`: what boxes of interpreters begin with."""
+"""`holdfast interpreter template`: the packages that the boxes of interpreters start with."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     Cell,
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the template.", show_default=False)]
-ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Whose boxes it is for.")]
+ProviderOption = Annotated[str, Option("--provider", metavar="NAME", help="Provider of the boxes.")]
 PackageOption = Annotated[
     list[str] | None,
-    Option("--package", "-p", metavar="PACKAGE", help="A Python package, say 'polars>=1'; may be repeated."),
+    Option(
+        "--package", "-p", metavar="PACKAGE", help="A Python package, such as 'polars>=1'. Can be given several times."
+    ),
 ]
 RecipeOption = Annotated[
-    Path | None, Option("--recipe", metavar="FILE", help="A recipe of an image, in the place of packages.")
+    Path | None, Option("--recipe", metavar="FILE", help="Recipe of an image, instead of packages.")
 ]
 
 
@@ -54,11 +56,11 @@ def build(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Build a template, unless it is ready. In a pipe, only its image's name is printed.
+    """Build a template, unless it is ready. In a pipe, print only the name of its image.
 
-    data has numpy, pandas and matplotlib; python has none. With --package or --recipe the name is yours. Packages come
-    from where this machine's pip gets them, as wheels: the box that installs them needs no network. Where it has no
-    pip, or a package has no wheel, the box's own pip brings them.
+    data has numpy, pandas and matplotlib; python has no packages. With --package or --recipe, choose your own name.
+    This machine's pip downloads packages as wheels, so the box that installs them needs no network. If this machine has
+    no pip, or a package has no wheel, the pip in the box downloads them.
 
     \b
     holdfast interpreter template build data
@@ -75,7 +77,7 @@ def refresh(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Build a template again, with the latest packages. Boxes that are there keep what they began with."""
+    """Build a template again with the latest packages. Existing boxes keep what they started with."""
     _build(name, None, None, provider, where, as_json=as_json, again=True)
 
 
@@ -144,7 +146,7 @@ def remove(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a template and its image. Boxes that began with it go on; a built-in one can be built again."""
+    """Remove a template and its image. Existing boxes keep working; a built-in template can be built again."""
 
     async def work(templates: Templates) -> None:
         await templates.remove(templates.declared.get(name))
@@ -157,7 +159,7 @@ def remove(
 
 
 def ensure_template(name: str, provider: str, where: Where) -> None:
-    """Have it built, and show how that goes. Where it is ready, nothing is said."""
+    """Build a template and show the progress. Does nothing if it is ready."""
 
     async def work(templates: Templates) -> None:
         from holdfast.cli.image.build import show_output
@@ -167,7 +169,7 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
         known = await templates.look(templates.declared.get(name))
         if known.status == "ready":
             return
-        note("template", Cell(name, "bold"), Cell(f"  is {known.status}: it is built now", "dim"))
+        note("template", Cell(name, "bold"), Cell(f"  is {known.status}: building it", "dim"))
         try:
             with BuildProgress() as progress:
                 await templates.build(known.template, progress)
@@ -204,13 +206,13 @@ def _build(
             show_output(error.output)
             raise
         if packages or recipe:
-            templates.declared.keep(template)  # one that cannot be built takes no other's place
+            templates.declared.keep(template)  # only now: a template that cannot be built replaces no other
         return image
 
     try:
         image = _with_templates(where, provider, work)
     except KeyboardInterrupt:
-        note("stopped", "what was brought is kept; the same command goes on there")
+        note("stopped", "what was downloaded is kept; run the same command to continue")
         raise
     if as_json:
         write_json({"name": name, "image": image.to_json()})
@@ -239,7 +241,7 @@ def _with_templates(where: Where, provider: str, work: Callable[[Templates], Awa
         from holdfast.client.image_build import ServerWorkshop
         from holdfast.interpreter.workspace.templates import Templates
 
-        templates = Templates.of_home(ServerWorkshop(client, provider), the_home(where.home), os.environ)
+        templates = Templates.of_home(ServerWorkshop(client, provider), home_or_default(where.home), os.environ)
         try:
             return await work(templates)
         except InterpreterError as error:

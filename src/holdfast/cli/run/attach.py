@@ -21,7 +21,7 @@ def attach(
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Show what happened on a thread, and follow it while a run goes on. Exits with 0 only if that was completed."""
+    """Show what happened on a thread, and follow a run in progress. Exits with 0 only if the run completed."""
     from holdfast.cli.run.follow import (
         Following,
         conclude,
@@ -29,7 +29,7 @@ def attach(
         introduce,
         outcome,
         page_link,
-        say_detached,
+        print_detached,
         show_history,
         showing,
     )
@@ -41,14 +41,14 @@ def attach(
         async with interrupts() as caught:
             with showing(as_json=as_json) as shown:
                 since = await show_history(client, id, shown)
-                goes_on = shown.lines.running or shown.lines.waiting
-                finished = not goes_on or await Following(where, id, since, shown, caught).until_done()
+                in_progress = shown.lines.running or shown.lines.waiting
+                finished = not in_progress or await Following(where, id, since, shown, caught).until_done()
             latest = shown.lines.latest
             if as_json:
                 write_json(outcome(id, await page_link(client, id), latest))
             if not finished:
                 if not as_json:
-                    say_detached(id)
+                    print_detached(id)
                 return Exit.INTERRUPTED
             if as_json or latest is None:
                 return Exit.OK if latest is None or latest.status == "completed" else Exit.FAILURE

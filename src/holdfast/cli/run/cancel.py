@@ -26,8 +26,7 @@ def cancel(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """End the run of a thread, and wait until it has ended. Its box and its files stay."""
-
+    """Cancel the run of a thread, and wait until it has ended. Its box and files stay."""
     from holdfast.client import NotFound
 
     async def work(client: Client) -> tuple[RunInfo, bool]:
@@ -38,18 +37,18 @@ def cancel(
             if error.code != "run_not_found" or found.startswith("r-"):
                 raise
             raise CommandError(
-                f"thread {found} has had no run: there is nothing to cancel",
-                next_step="holdfast runs --status running shows the runs in progress",
+                f"thread {found} has no run to cancel",
+                next_step="list runs in progress with holdfast runs --status running",
                 exit=Exit.CONFLICT,
                 code=error.code,
             ) from None
-        asked = await client.runs.cancel(before.thread)
+        cancelled = await client.runs.cancel(before.thread)
         try:
             async with time_limit(_PATIENCE):
-                return await client.runs.wait(asked.id), before.live
+                return await client.runs.wait(cancelled.id), before.live
         except TimeoutError:
             raise CommandError(
-                f"run {asked.id} was asked to end and has not yet",
+                f"run {cancelled.id} was cancelled, but has not ended yet",
                 next_step=f"holdfast thread diagnose {thread}",
                 exit=Exit.TIMED_OUT,
             ) from None
@@ -58,7 +57,7 @@ def cancel(
     if as_json:
         write_json({**run.to_json(), "run": run.id})
     elif not was_live:
-        note("nothing", f"to cancel: the run of thread {thread} had ended already ({run.status})")
+        note("nothing", f"to cancel: the run of thread {thread} had already ended ({run.status})")
     else:
         write_field(run.status, f"run {run.id} of thread {thread}")
         note("next", hint(f"holdfast resume {thread}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 def diff(
     thread: RunThreadArgument,
-    stat: Annotated[bool, Option("--stat", help="Only which files, and how much of them.")] = False,
+    stat: Annotated[bool, Option("--stat", help="Print only the changed files and line counts.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what changed in a thread's workspace since it began. In a pipe, a patch that git apply takes.
+    """Show what changed in a thread's workspace since it began. In a pipe, print a patch for git apply.
 
-    New files that .gitignore files of the workspace ignore are left out, and counted.
+    New files that the workspace's .gitignore files ignore are left out, and counted.
 
     \b
     holdfast diff t-1
@@ -63,17 +63,17 @@ def diff(
             write_line(*line)
     if changes.ignored:
         count = f"{changes.ignored} new file{'' if changes.ignored == 1 else 's'}"
-        note("ignored", f"{count}, by .gitignore", hint("  holdfast box cp takes them"))
+        note("ignored", f"{count}, by .gitignore", hint("  copy them with holdfast box cp"))
     for path in changes.refused[:_MOST_REFUSED]:
-        note("left out", plain(path), hint("  git takes this name from no patch"))
+        note("left out", plain(path), hint("  git accepts this name in no patch"))
     if len(changes.refused) > _MOST_REFUSED:
-        note("left out", f"{len(changes.refused) - _MOST_REFUSED} more of such names")
+        note("left out", f"{len(changes.refused) - _MOST_REFUSED} more such names")
     if changes.truncated and not is_patch:
-        note("cut", "there are more changes than fit", hint("  holdfast box cp takes the files themselves"))
+        note("cut", "there are more changes than fit", hint("  copy the files themselves with holdfast box cp"))
 
 
 def stat_lines(changes: Changes) -> Iterator[tuple[Cell, ...]]:
-    """One line per file."""
+    """One line for each file."""
     names = {"added": "+", "deleted": "−", "changed": "✎"}
     for each in changes.files:
         counted = (Cell("  binary", "dim"),) if each.binary else (
@@ -83,7 +83,7 @@ def stat_lines(changes: Changes) -> Iterator[tuple[Cell, ...]]:
 
 
 def patch_lines(patch: str) -> Iterator[tuple[Cell, ...]]:
-    """A patch with its colours. What files hold is as hostile as what agents say."""
+    """A patch in colour. The contents of files are as untrusted as the output of agents."""
     for line in plain(patch).rstrip("\n").split("\n"):
         if line.startswith(("+++ ", "--- ", "diff ", "index ", "new file", "deleted file")):
             yield (Cell(line, "bold"),)

@@ -1,4 +1,4 @@
-"""Following a thread's runs until they are done: its entries as lines, or as JSON, and what Ctrl-C means meanwhile."""
+"""Follows a thread's runs until they are done. Shows entries as lines or as JSON, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ T = TypeVar("T")
 
 _REFRESH: Final = 0.1
 _NEXT_RUN_SECONDS: Final = 30.0
-"""How long the run may take to begin that prompts wait for."""
+"""How long the next run may take to start while prompts are queued."""
 _LAUNCH_SECONDS: Final = 3.0
-"""How long Ctrl-C waits for the answer to a launch, which says where the work is."""
+"""How long Ctrl-C waits for the answer to a launch, which has the id of the thread."""
 _PATIENCE: Final = 15.0
-"""How long a server may be away before it is looked for anew."""
-_LOOK_AGAIN_SECONDS: Final = 0.5
+"""How long a server may be unreachable before we search for it again."""
+_SEARCH_PAUSE: Final = 0.5
 _REFUSALS: Final = 20
-"""How often a key may be refused in a row, while a server starts again."""
+"""How often in a row a key may be refused, while a server restarts."""
 _HISTORY_PAGE: Final = 1000
 
 
-class Shown(Protocol):
-    """Where entries go."""
+class Display(Protocol):
+    """Shows entries."""
 
     lines: RunLines
 
     def take(self, entry: Entry, offset: str) -> None: ...
 
     def tick(self) -> None:
-        """Draw again what goes on, where that is drawn."""
+        """Redraw the live part, if there is one."""
 
     def close(self) -> None: ...
 
 
-class ShownAsJson:
-    """Whole entries, one a line. Live text is for eyes: each message comes whole."""
+class JsonDisplay:
+    """Prints each entry as a line of JSON, without the deltas of live text."""
 
     def __init__(self) -> None:
         self.lines = RunLines(width=None)
@@ -71,13 +71,13 @@ class ShownAsJson:
         pass
 
 
-class ShownPlainly:
-    """Lines for a pipe, each when it is whole."""
+class PlainDisplay:
+    """Prints complete lines, for a pipe."""
 
     def __init__(self) -> None:
         self.lines = RunLines(width=None)
         self._silent = False
-        """It was said that the run gives no sign of life."""
+        """Whether the silence of the run has been reported."""
 
     def take(self, entry: Entry, offset: str) -> None:
         for line in self.lines.take(entry):
@@ -86,7 +86,7 @@ class ShownPlainly:
     def tick(self) -> None:
         silence = self.lines.silence(time.time_ns() // 1_000_000)
         if silence and not self._silent:
-            note("silent", silence, hint(f"  holdfast thread diagnose {self.lines.thread} says why"))
+            note("silent", silence, hint(f"  find out why with holdfast thread diagnose {self.lines.thread}"))
         self._silent = bool(silence)
 
     def close(self) -> None:
@@ -94,8 +94,8 @@ class ShownPlainly:
             write_line(*line)
 
 
-class ShownLive:
-    """Lines for a terminal, with what goes on at this moment drawn below them, over and over."""
+class LiveDisplay:
+    """Prints lines on a terminal, and redraws the current activity below them."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -109,7 +109,7 @@ class ShownLive:
     def take(self, entry: Entry, offset: str) -> None:
         self.lines.width = self._console.width
         if lines := self.lines.take(entry):
-            # What was live is whole now: it is not to be seen twice, not even for a moment.
+            # The live text is complete now, and must not be visible twice, not even for a moment.
             self._live.update(self._now())
             for line in lines:
                 self._console.print(assemble(line), soft_wrap=True)
@@ -135,9 +135,9 @@ class ShownLive:
 
 
 @contextlib.contextmanager
-def showing(*, as_json: bool) -> Iterator[Shown]:
-    """Where entries go, by who reads them."""
-    shown: Shown = ShownAsJson() if as_json else ShownLive() if is_terminal() else ShownPlainly()
+def showing(*, as_json: bool) -> Iterator[Display]:
+    """Open the display for JSON, a terminal or a pipe."""
+    shown: Display = JsonDisplay() if as_json else LiveDisplay() if is_terminal() else PlainDisplay()
     try:
         yield shown
     finally:
@@ -146,12 +146,12 @@ def showing(*, as_json: bool) -> Iterator[Shown]:
 
 @dataclass(slots=True)
 class Interrupts:
-    """Ctrl-C as an event. The first one asks to leave; those after it do nothing worse."""
+    """Ctrl-C as an event. The first one means to leave; more have no further effect."""
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def before(self, work: Awaitable[T], grace: float) -> T | None:
-        """The result of some work; None where Ctrl-C came first, and the work did not end soon after."""
+        """Return the result of `work`, or None if Ctrl-C came first and the work did not end within `grace` seconds."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self.asked.wait())
         try:
@@ -175,15 +175,14 @@ async def interrupts() -> AsyncIterator[Interrupts]:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         if caught.asked.is_set():
-            # What is left is to say goodbye: a second Ctrl-C must not cut that short.
+            # Only the last messages are left to print: a second Ctrl-C must not cut them off.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Following:
-    """A thread that is followed through anything that happens to its server: found anew, it has another key, perhaps
-    another port."""
+    """Follows a thread through restarts of its server, which may have another key and another port afterwards."""
 
-    def __init__(self, where: Where, thread: str, since: str | None, shown: Shown, caught: Interrupts) -> None:
+    def __init__(self, where: Where, thread: str, since: str | None, shown: Display, caught: Interrupts) -> None:
         self._where = where
         self._thread = thread
         self._since = since
@@ -193,18 +192,18 @@ class Following:
         self._refused = 0
 
     async def until_done(self) -> bool:
-        """Show entries until no run goes on and none is about to. False where Ctrl-C came first."""
+        """Show entries until no run is in progress or about to start. Returns False if Ctrl-C came first."""
         while not self._caught.asked.is_set():
             try:
                 async with reach(self._where) as client:
                     return await self._follow(client)
             except CommandError as error:
-                # While a server starts there may be none, or one that does not know the key of the last one.
+                # While a server restarts, there may be none, or one that does not accept the previous key.
                 self._refused += error.exit is Exit.NOT_AUTHORISED
                 if error.exit not in (Exit.UNREACHABLE, Exit.NOT_AUTHORISED) or self._refused > _REFUSALS:
                     raise
             with contextlib.suppress(TimeoutError):
-                async with time_limit(_LOOK_AGAIN_SECONDS):
+                async with time_limit(_SEARCH_PAUSE):
                     await self._caught.asked.wait()
         return False
 
@@ -249,8 +248,8 @@ class Following:
             await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def show_history(client: Client, thread: str, shown: Shown) -> str | None:
-    """Show what is on a thread; says where it ends."""
+async def show_history(client: Client, thread: str, shown: Display) -> str | None:
+    """Show the entries of a thread so far. Returns the offset after them."""
     since: str | None = None
     while True:
         page = await client.thread(thread).page(since=since, limit=_HISTORY_PAGE, unfinished=True)
@@ -262,9 +261,9 @@ async def show_history(client: Client, thread: str, shown: Shown) -> str | None:
 
 
 async def page_link(client: Client, thread: str) -> str:
-    """The address of the thread's page. On a terminal it has a key, where the server asks for one, in the part of an
-    address that is never sent. In a pipe or a file, where it would stay, it has none."""
-    from holdfast.api.errors import HoldfastError
+    """The URL of the thread's page. On a terminal it contains a key, in the fragment, which browsers never send. In a
+    pipe or a file, where the key would be stored, it does not."""
+    from holdfast.client import HoldfastError
 
     url = f"{client.url}/t/{thread}"
     if not client.has_credential or not is_terminal():
@@ -272,45 +271,45 @@ async def page_link(client: Client, thread: str) -> str:
     try:
         return await client.thread(thread).link()
     except HoldfastError:
-        return url  # whoever has only a token for this thread has what it takes already
+        return url  # a token for this thread cannot make links, and does not need one
 
 
 async def introduce(client: Client, thread: str) -> None:
-    """Where the work is, on a terminal and in a browser."""
+    """Print the thread's id and the URL of its page."""
     write_field("thread", Cell(thread, "bold"))
     write_field("page", await page_link(client, thread))
 
 
 def outcome(thread: str, page: str, run: RunSeen | None, *, status: str | None = None) -> dict[str, Any]:
-    """The last line of `--json`. `page` is where the thread can be seen."""
-    told: dict[str, Any] = {
+    """The last line of `--json`. `page` is the URL of the thread's page."""
+    document: dict[str, Any] = {
         "thread": thread,
         "run": None if run is None else run.id,
         "status": status or (None if run is None else run.status or "running"),
         "url": page,
     }
     if run is not None and run.error:
-        told["error"] = {"message": run.error, **({"hint": run.hint} if run.hint else {})}
+        document["error"] = {"message": run.error, **({"hint": run.hint} if run.hint else {})}
     if run is not None and run.usage:
-        told["usage"] = dict(run.usage)
-    return told
+        document["usage"] = dict(run.usage)
+    return document
 
 
-def say_missing(thread: str, run: RunSeen | None) -> None:
-    """How a run gets what its commands did not find: it has the programs of this computer or its image, no more."""
+def print_missing(thread: str, run: RunSeen | None) -> None:
+    """Print what the run's commands did not find in the box, and how to provide it."""
     if run is None or not run.missing:
         return
     closed = "no network" in run.isolation
-    what = "the network: the box has none" if run.missing == "the network" else f"{run.missing}: it is not in the box"
+    what = "the network: the box has none" if run.missing == "the network" else f"{run.missing} is not in the box"
     note("missing", what if closed or run.missing != "the network" else "a host that the box may not reach")
     opened = f"holdfast resume {thread} --allow default" if closed else f"holdfast box egress {run.box} --denied"
-    told = "lets it reach package registries" if closed else "says what was refused"
-    note("", hint(f"{opened} {told}; holdfast run --image NAME begins with other programs"))
+    effect = "allow package registries" if closed else "see what was denied"
+    note("", hint(f"{effect} with {opened}; use other programs with holdfast run --image NAME"))
 
 
 def conclude(thread: str, run: RunSeen | None) -> Exit:
-    """What to do next, for people; and the exit code: 0 only for a run that was completed."""
-    say_missing(thread, run)
+    """Print what to do next, and return the exit code: 0 only for a completed run."""
+    print_missing(thread, run)
     completed = run is not None and run.status == "completed"
     if is_terminal():
         commands = ["diff", "resume"] if completed else ["resume", "diff", "thread diagnose"]
@@ -320,20 +319,20 @@ def conclude(thread: str, run: RunSeen | None) -> Exit:
 
 
 def write_next(commands: list[str]) -> None:
-    """Commands to go on with, each on a line of its own: people copy lines."""
+    """Print commands to continue with, each on a line of its own, so that they can be copied."""
     for number, each in enumerate(commands):
         write_line(Cell(f"  {'' if number else 'next':<7}", "dim"), as_called(each))
 
 
-def say_detached(thread: str) -> None:
-    note("detached", f"the run goes on without you, on thread {thread}")
+def print_detached(thread: str) -> None:
+    note("detached", f"the run continues on thread {thread}")
     note("next", hint(f"holdfast attach {thread}"))
     note("", hint(f"holdfast cancel {thread}"))
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A run that was asked for, and where its entries begin."""
+class StartedRun:
+    """A run that was launched or resumed, and the offset where its entries start."""
 
     thread: str
     run: str
@@ -341,56 +340,56 @@ class Begun:
 
 
 @dataclass(slots=True)
-class Asking:
-    """How far a command has come that wants a run."""
+class LaunchState:
+    """Whether the launch of a run was requested."""
 
     sent: bool = False
-    """The server was asked for it: whatever happens now, it may begin."""
+    """The request was sent: whatever happens now, the run may start."""
 
 
 async def begin_and_follow(
-    where: Where, client: Client, begin: Callable[[Asking], Awaitable[Begun]], *, detach: bool, as_json: bool
+    where: Where, client: Client, begin: Callable[[LaunchState], Awaitable[StartedRun]], *, detach: bool, as_json: bool
 ) -> Exit:
     """Launch or resume, then show what happens until it is done."""
-    asking = Asking()
+    state = LaunchState()
     async with interrupts() as caught:
-        begun = await caught.before(begin(asking), _LAUNCH_SECONDS)
-        if begun is None and not asking.sent:
-            raise CommandError("interrupted: nothing was begun", exit=Exit.INTERRUPTED)
-        if begun is None:
+        started = await caught.before(begin(state), _LAUNCH_SECONDS)
+        if started is None and not state.sent:
+            raise CommandError("interrupted: nothing was started", exit=Exit.INTERRUPTED)
+        if started is None:
             raise CommandError(
-                "interrupted before the server had answered: the run may have begun",
-                next_step="holdfast thread list shows the latest first",
+                "interrupted before the server answered: the run may have started",
+                next_step="list threads, newest first, with holdfast thread list",
                 exit=Exit.INTERRUPTED,
             )
         if detach or caught.asked.is_set():
-            return await _leave(client, begun, as_json=as_json, asked=detach)
+            return await _leave(client, started, as_json=as_json, asked=detach)
         if not as_json:
-            await introduce(client, begun.thread)
+            await introduce(client, started.thread)
         with showing(as_json=as_json) as shown:
-            shown.lines.expect(begun.run)
-            finished = await Following(where, begun.thread, begun.since, shown, caught).until_done()
+            shown.lines.expect(started.run)
+            finished = await Following(where, started.thread, started.since, shown, caught).until_done()
         run = shown.lines.latest
         if as_json:
-            write_json(outcome(begun.thread, await page_link(client, begun.thread), run))
+            write_json(outcome(started.thread, await page_link(client, started.thread), run))
         if not finished:
             if not as_json:
-                say_detached(begun.thread)
+                print_detached(started.thread)
             return Exit.INTERRUPTED
         if as_json:
             return Exit.OK if run is not None and run.status == "completed" else Exit.FAILURE
-        return conclude(begun.thread, run)
+        return conclude(started.thread, run)
 
 
-async def _leave(client: Client, begun: Begun, *, as_json: bool, asked: bool) -> Exit:
+async def _leave(client: Client, started: StartedRun, *, as_json: bool, asked: bool) -> Exit:
     if as_json:
-        page = await page_link(client, begun.thread)
-        write_json({**outcome(begun.thread, page, None, status="running"), "run": begun.run})
+        page = await page_link(client, started.thread)
+        write_json({**outcome(started.thread, page, None, status="running"), "run": started.run})
     elif not asked:
-        say_detached(begun.thread)
+        print_detached(started.thread)
     elif is_terminal():
-        await introduce(client, begun.thread)
-        write_next([f"holdfast attach {begun.thread}", f"holdfast cancel {begun.thread}"])
+        await introduce(client, started.thread)
+        write_next([f"holdfast attach {started.thread}", f"holdfast cancel {started.thread}"])
     else:
-        write_line(begun.thread)
+        write_line(started.thread)
     return Exit.OK if asked else Exit.INTERRUPTED

@@ -1,4 +1,4 @@
-"""`holdfast run`: a coding agent at work in a box, on a thread, followed live or left to itself."""
+"""`holdfast run`: runs a coding agent in a box, on a thread, followed live or detached."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
+from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, TimeoutOption, describe_box, read_timeout
+from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.run.options import ModelOption, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.sizes import describe_size
 from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
-    from holdfast.cli.run.follow import Asking, Begun
+    from holdfast.cli.run.follow import LaunchState, StartedRun
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
 
@@ -32,53 +32,49 @@ _IN_MEMORY: Final = 32 << 20
 
 def run(
     prompt: Annotated[
-        str, Argument(metavar="PROMPT", help="What to do; - reads it from standard input.", show_default=False)
+        str,
+        Argument(
+            metavar="PROMPT", help="What the agent should do. - reads it from standard input.", show_default=False
+        ),
     ],
     agent: Annotated[
         str,
         Option(
             "--agent",
             metavar="NAME",
-            help="Who does it: pi, codex, claude, opencode.",
+            help="Agent: pi, codex, claude or opencode.",
             autocompletion=complete_agent,
         ),
     ],
     model: ModelOption = None,
-    detach: Annotated[bool, Option("--detach", "-d", help="Leave it running, and print the id of its thread.")] = False,
+    detach: Annotated[bool, Option("--detach", "-d", help="Leave it running, and print the thread's id.")] = False,
     directory: Annotated[
         Path | None,
-        Option("--dir", metavar="PATH", help="Files to work on; else the git repository around you, or this folder."),
+        Option("--dir", metavar="PATH", help="Folder to work on. Default: the current git repository, or this folder."),
     ] = None,
-    empty: Annotated[bool, Option("--empty", help="Begin with no files.")] = False,
+    empty: Annotated[bool, Option("--empty", help="Start with no files.")] = False,
     thread: Annotated[
         str | None,
         Option(
-            metavar="ID", help="A thread to go on with, in its box; else a new one.", autocompletion=complete_thread
+            metavar="ID",
+            help="Continue this thread, in its box. Default: a new thread.",
+            autocompletion=complete_thread,
         ),
     ] = None,
-    title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread; else its prompt.")] = None,
-    provider: Annotated[str | None, Option(metavar="NAME", help="What kind of box; else local.")] = None,
-    image: Annotated[str | None, Option(metavar="IMAGE", help="Image to start from; else the provider's.")] = None,
-    cpu: Annotated[float | None, Option(metavar="CORES", help="Cores, say 0.5 or 2.")] = None,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory: 512M, 2G.")] = None,
-    disk: Annotated[str | None, Option(metavar="SIZE", help="What it may have on disk: 10G.")] = None,
-    pids: Annotated[int | None, Option(metavar="COUNT", help="Processes and threads at once.")] = None,
-    network: Annotated[NetworkName | None, Option(help="What the box may reach beside the model; else none.")] = None,
-    allow: AllowOption = None,
-    bandwidth: BandwidthOption = None,
-    connections: ConnectionsOption = None,
+    title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
     *,
+    box: BoxOptions,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Let a coding agent do something, in a box, and follow it live. Exits with 0 only if it was completed.
+    """Run a coding agent in a box, and follow it live. Exits with 0 only if the run completed.
 
-    The box gets a copy of your files (the git repository around you, else this folder, or --dir), and no way out but to
-    the model: --allow default lets it reach package registries, --image gives it other programs.
+    The box gets a copy of your files: the current git repository, or this folder, or --dir. It can reach only the
+    model; --allow default lets it reach package registries, and --image gives it other programs.
 
-    Ctrl-C leaves the run going and says how to come back. With --json every line is an entry, and the last one has
-    thread, run and status.
+    Ctrl-C leaves the run in progress and prints how to return. With --json, every line is an entry, and the last one
+    has thread, run and status.
 
     \b
     holdfast run "fix the failing test" --agent pi --model anthropic
@@ -91,31 +87,26 @@ def run(
 
     text = _read_prompt(prompt)
     if empty and directory is not None:
-        raise CommandError(
-            "--empty begins with no files, and --dir with some", next_step="give one of them", exit=Exit.USAGE
-        )
-    goes_on = thread is not None and directory is None
-    folder = None if empty or goes_on else choose_folder(directory, Path.cwd(), Path.home())
-    box = describe_box(
-        provider=provider, image=image, cpu=cpu, memory=memory, disk=disk, pids=pids,
-        network=network, allow=allow, bandwidth=bandwidth, connections=connections,
-    )  # fmt: skip
+        raise CommandError("--empty and --dir exclude each other", next_step="give only one of them", exit=Exit.USAGE)
+    continues = thread is not None and directory is None
+    folder = None if empty or continues else choose_folder(directory, Path.cwd(), Path.home())
+    box_settings = box.to_json()
     seconds = read_timeout(timeout)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
-        async def begin(asking: Asking) -> Begun:
-            from holdfast.cli.run.follow import Begun
+        async def begin(state: LaunchState) -> StartedRun:
+            from holdfast.cli.run.follow import StartedRun
 
             known = None if thread is None else await find_thread(client, thread)
             info = None if known is None else await client.threads.get(known)
             if folder is not None:
-                # Before the files: who is refused for a model that is missing should not wait for them.
-                await client.runs.check(agent=agent, model=model, thread=known, box=box)
-            workspace = await _prepare(client, folder, said_empty=empty or thread is not None, quiet=as_json)
-            asking.sent = True
-            if info is not None and info.run is not None and workspace is None and not box:
-                # As it was launched before: asked for otherwise, its box would be replaced.
+                # Checked before the upload, so that a missing model is reported at once.
+                await client.runs.check(agent=agent, model=model, thread=known, box=box_settings)
+            workspace = await _prepare(client, folder, may_be_empty=empty or thread is not None, quiet=as_json)
+            state.sent = True
+            if info is not None and info.run is not None and workspace is None and not box_settings:
+                # With the settings of the earlier launch: with others, its box would be replaced.
                 launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
             else:
                 launched = await client.runs.launch(
@@ -125,10 +116,10 @@ def run(
                     thread=known,
                     title=title,
                     workspace=workspace,
-                    box=box,
+                    box=box_settings,
                     timeout=seconds or None,
                 )
-            return Begun(launched.thread, launched.run, None if info is None else info.next_offset)
+            return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 
@@ -142,19 +133,19 @@ def _read_prompt(prompt: str) -> str:
     return text
 
 
-async def _prepare(client: Client, folder: Folder | None, *, said_empty: bool, quiet: bool) -> str | None:
-    """Send the files that the workspace begins with; says their digest."""
+async def _prepare(client: Client, folder: Folder | None, *, may_be_empty: bool, quiet: bool) -> str | None:
+    """Upload the files of the workspace. Returns their digest."""
     if folder is None:
-        if not said_empty and not quiet:
-            why = "empty: this is not the folder of a project"
-            note("workspace", why, Cell("  --dir PATH takes a folder, --empty is for none", "dim"))
+        if not may_be_empty and not quiet:
+            why = "empty: the current folder is not a project"
+            note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
         return None
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
         return await send_folder(client, folder, spool, quiet=quiet)
 
 
 async def send_folder(client: Client, folder: Folder, spool: IO[bytes], *, quiet: bool) -> str:
-    """Pack a folder and send it, and say what went."""
+    """Pack a folder, upload it, and print what was uploaded."""
     from holdfast.cli.run.workspace import pack
 
     packed = await asyncio.to_thread(pack, folder, spool)
@@ -162,7 +153,7 @@ async def send_folder(client: Client, folder: Folder, spool: IO[bytes], *, quiet
         kind = "git repository" if folder.repository else "folder"
         files = "1 file" if packed.files == 1 else f"{packed.files:,} files"
         if not folder.named:
-            files += ": all that is here, as there is no git repository"
+            files += ": the whole folder, because it is not in a git repository"
         note("workspace", f"{kind} {folder.path}", Cell(f"  {files}, {describe_size(packed.size)}", "dim"))
         for what in packed.left_out:
             note("", Cell(f"without {what}", "dim"))

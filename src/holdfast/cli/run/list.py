@@ -1,4 +1,4 @@
-"""`holdfast runs`: the runs there are, over all threads."""
+"""`holdfast runs`: lists runs of all threads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.options import JsonOption, LimitOption, Where
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import describe_time
@@ -26,17 +26,17 @@ def runs(
     thread: Annotated[
         str | None, Option(metavar="ID", help="Only runs of this thread.", autocompletion=complete_thread)
     ] = None,
-    status: Annotated[RunStatusName | None, Option(help="Only runs in this status.")] = None,
+    status: Annotated[RunStatusName | None, Option(help="Only runs with this status.")] = None,
     agent: Annotated[
         str | None, Option(metavar="NAME", help="Only runs of this agent.", autocompletion=complete_agent)
     ] = None,
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    limit: LimitOption = 50,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the ids of their threads.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List runs, the newest first.
+    """List runs, newest first.
 
     \b
     holdfast runs --status running
@@ -54,7 +54,7 @@ def runs(
         for id in dict.fromkeys(each.thread for each in found):
             write_line(id)
     elif not found:
-        write_field("no runs", hint('holdfast run "what to do" --agent NAME begins one'))
+        write_field("no runs", hint('start one with holdfast run "what to do" --agent NAME'))
     else:
         now = time.time()
         write_table(("thread", "status", "agent", "model", "began", "took"), [_row(each, now) for each in found])

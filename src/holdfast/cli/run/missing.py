@@ -1,7 +1,6 @@
-"""What a command in a box failed for want of: a program or module that is not there, or the network. Pure.
+"""Finds out from a command's output what it was missing: a program, a module, or the network. Pure.
 
-An agent without pytest and without a way to get it does what it can; the person who started it should be told what to
-change.
+An agent that cannot install pytest does what it can; the user should learn what to change.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from typing import Final
 
 _READ: Final = 64 * 1024
-"""Of an output, its last characters: where failures are told."""
+"""Only the end of an output is searched, because failures are reported there."""
 _MODULE: Final = re.compile(r"No module named '?([A-Za-z_][\w]{0,63})")
 _PROGRAM: Final = re.compile(
     r"^(?:\S*(?:sh|env)\S*: )?(?:line \d+: |\d+: )?([A-Za-z][\w.+-]{0,63}): (?:command )?not found$", re.MULTILINE
@@ -24,7 +23,7 @@ _NETWORK: Final = re.compile(
 
 
 def find_missing(output: str) -> str:
-    """In a few words; empty where nothing of the kind shows."""
+    """Return what is missing in a few words, or an empty string."""
     end = output[-_READ:]
     if _NETWORK.search(end):
         return "the network"

@@ -1,51 +1,44 @@
-"""`holdfast resume`: goes on with a thread whose run is over, in its box or a fresh one, with its agent or another."""
+"""`holdfast resume`: continues a thread whose run has ended, in its box or a new one, with its agent or another."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.box.spec import read_value
+from holdfast.cli.box.spec import read_size
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.sizes import parse_size
 from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.cli.exits import Exit
-    from holdfast.cli.run.follow import Asking, Begun
+    from holdfast.cli.run.follow import LaunchState, StartedRun
     from holdfast.client import Client
 
 
 def resume(
     thread: RunThreadArgument,
-    prompt: Annotated[str | None, Argument(metavar="PROMPT", help="What to do next; else to go on.")] = None,
+    prompt: Annotated[str | None, Argument(metavar="PROMPT", help="What to do next. Default: continue.")] = None,
     agent: Annotated[
-        str | None, Option("--agent", metavar="NAME", help="Another agent, which is handed the transcript.")
+        str | None, Option("--agent", metavar="NAME", help="Another agent, which gets the transcript.")
     ] = None,
     model: ModelOption = None,
-    fresh: Annotated[
-        bool, Option("--fresh", help="In a new box, with the files of the old one where they can be had.")
-    ] = False,
-    network: Annotated[NetworkName | None, Option(help="What the box may reach from now on; else as before.")] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Use a new box, with the old one's files if possible.")] = False,
+    network: Annotated[NetworkName | None, Option(help="What the box may reach from now on.")] = None,
     allow: AllowOption = None,
-    memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Of the box, from now on: 512M, 4G; else as before.")
-    ] = None,
-    disk: Annotated[
-        str | None, Option(metavar="SIZE", help="What the box may write, from now on; else as before.")
-    ] = None,
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory of the box from now on, such as 4G.")] = None,
+    disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space of the box from now on, such as 20G.")] = None,
     timeout: TimeoutOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Go on with a thread: after its run was completed, failed or cancelled, or its box was lost.
+    """Continue a thread after its run completed, failed or was cancelled, or its box was lost.
 
-    The agent goes on with its own session; where that is gone with its box, the session is rebuilt from the thread.
+    The agent continues its own session. If that was lost with the box, the session is rebuilt from the thread.
 
     \b
     holdfast resume t-1
@@ -57,17 +50,17 @@ def resume(
     from holdfast.cli.run.follow import begin_and_follow
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
-    memory_bytes = None if memory is None else read_value(parse_size, memory)
-    disk_bytes = None if disk is None else read_value(parse_size, disk)
+    memory_bytes = read_size(memory)
+    disk_bytes = read_size(disk)
     seconds = read_timeout(timeout)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
-        async def begin(asking: Asking) -> Begun:
-            from holdfast.cli.run.follow import Begun
+        async def begin(state: LaunchState) -> StartedRun:
+            from holdfast.cli.run.follow import StartedRun
 
             info = await client.threads.get(await find_thread(client, thread))
-            asking.sent = True
+            state.sent = True
             launched = await client.runs.resume(
                 info.id,
                 prompt,
@@ -79,7 +72,7 @@ def resume(
                 disk=disk_bytes,
                 timeout=seconds,
             )
-            return Begun(launched.thread, launched.run, info.next_offset)
+            return StartedRun(launched.thread, launched.run, info.next_offset)
 
         return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 

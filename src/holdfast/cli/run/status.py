@@ -1,4 +1,4 @@
-"""How the status of a run is shown: one that gives no sign of life is not simply running."""
+"""Describes the status of a run, including how long a running one has been silent."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from holdfast.api.run_info import RunInfo
 
 SILENT_SECONDS: Final = 15.0
-"""Its runner gives a sign every 5 s."""
+"""A runner sends a heartbeat every 5 s."""
 _WITH_RUNNER: Final = frozenset(("agent", "event"))
-"""Stages of a run whose runner has been heard of."""
+"""Stages in which the runner sends heartbeats."""
 
 
 def describe_silence(seconds: float) -> str:
-    """Empty where that is not long."""
+    """Empty if the silence is short."""
     return "" if seconds < SILENT_SECONDS else f"no heartbeat for {describe_duration(seconds)}"
 
 
 def describe_status(status: str, run: RunInfo | None, now: float) -> str:
-    """The status of a run, or of a thread with its latest run; `now` in seconds."""
+    """Describe the status of a run, or of a thread with its latest run. `now` is in seconds."""
     if status != "running" or run is None or run.ended_at is not None or run.stage not in _WITH_RUNNER:
         return status
     silence = describe_silence(now - run.last_sign_at / 1000)

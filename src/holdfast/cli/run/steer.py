@@ -1,11 +1,11 @@
-"""`holdfast steer`: says something to a thread while its run goes on."""
+"""`holdfast steer`: sends a prompt to the agent of a thread while it works."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, note, write_field, write_json
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _HOW: Final = {
-    "queued": "the agent hears it when it has done what it is at",
-    "interrupting": "the agent is interrupted, and goes on with this",
-    "launched": "no run was going on: one has begun",
+    "queued": "the agent gets it after its current work",
+    "interrupting": "the agent is interrupted, and continues with this",
+    "launched": "no run was in progress, so one was started",
 }
 
 
 def steer(
     thread: RunThreadArgument,
-    prompt: Annotated[str, Argument(metavar="PROMPT", help="What to say.", show_default=False)],
-    interrupt: Annotated[bool, Option("--interrupt", help="Now, and not when the agent is done.")] = False,
+    prompt: Annotated[str, Argument(metavar="PROMPT", help="Prompt to send.", show_default=False)],
+    interrupt: Annotated[bool, Option("--interrupt", help="Interrupt the agent instead of waiting for it.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Say something to the agent of a thread while it works: it hears it next, or at once with --interrupt."""
+    """Send a prompt to the agent of a thread while it works. It gets it next, or at once with --interrupt."""
 
     async def work(client: Client) -> Steered:
         return await client.runs.steer(await find_thread(client, thread), prompt, interrupt=interrupt)

@@ -1,7 +1,7 @@
-"""What a run's workspace begins with: the files of a folder here, packed as a tar archive.
+"""Packs a local folder as a tar archive, for the workspace of a run.
 
-Of a git repository: what git tracks or would track, and its history; what is ignored stays here. Links are packed as
-links and never followed. Credentials that git keeps in its configuration stay here too.
+From a git repository it packs what git tracks or would track, and the history, but no ignored files. Links are packed
+as links and never followed. Credentials in git's configuration are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -24,7 +24,7 @@ from holdfast.client.host_git import READ_ONLY, read_environment
 from holdfast.guest.tree import HostileArchive, Walker, open_folder
 
 MOST_BYTES: Final = 1024 * 1024 * 1024
-"""What a server takes."""
+"""The server's limit."""
 _MOST_FILES: Final = 500_000
 _MOST_FILES_UNNAMED: Final = 10_000
 _MOST_BYTES_UNNAMED: Final = 256 * 1024 * 1024
@@ -34,13 +34,13 @@ _LIST: Final = (*READ_ONLY, "ls-files", "-z", "--cached", "--others", "--exclude
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What to pack: a folder, and whether git says what belongs to it."""
+    """A folder to pack."""
 
     path: Path
     repository: bool
-    """The folder is the top of a git repository, whose history goes with it."""
+    """Whether the folder is the top of a git repository, whose history is packed too."""
     named: bool = True
-    """Somebody said that it is this one, by name or by `git init`. Else it is bounded: it may be any folder."""
+    """Whether the user chose it, with `--dir` or `git init`. Otherwise it may be any folder, so its size is limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Packed:
     size: int
     """Bytes of the archive."""
     left_out: tuple[str, ...]
-    """What stays here although it was asked for, in words."""
+    """Descriptions of what was left out."""
 
 
 def find_repository(start: Path) -> Path | None:
-    """The git repository around a folder."""
+    """The git repository that contains a folder."""
     for folder in (start, *start.parents):
         if (folder / ".git").exists():
             return folder
@@ -61,9 +61,9 @@ def find_repository(start: Path) -> Path | None:
 
 
 def choose_folder(directory: Path | None, here: Path, user_home: Path) -> Folder | None:
-    """`--dir`, or the repository around the current folder, or that folder.
+    """Return `--dir`, or the repository that contains the current folder, or that folder.
 
-    None where that is the user's home or above it: not a project, and full of what is nobody's business.
+    Returns None if that is the user's home or above it, which is not a project and full of private files.
     """
     if directory is None:
         found = find_repository(here)
@@ -73,13 +73,13 @@ def choose_folder(directory: Path | None, here: Path, user_home: Path) -> Folder
     path = directory.expanduser().absolute()
     if not path.is_dir():
         raise CommandError(
-            f"{directory} is not a folder", next_step="give --dir a folder that is there", exit=Exit.NOT_FOUND
+            f"{directory} is not a folder", next_step="give --dir an existing folder", exit=Exit.NOT_FOUND
         )
     return Folder(path, repository=(path / ".git").exists())
 
 
-def pack(folder: Folder, into: IO[bytes], *, moved: Callable[[int], None] = lambda _: None) -> Packed:
-    """Write the archive. The same files make the same archive."""
+def pack(folder: Folder, into: IO[bytes]) -> Packed:
+    """Write the archive. The same files always result in the same archive."""
     files = size = 0
     left_out: list[str] = []
     with (
@@ -91,17 +91,16 @@ def pack(folder: Folder, into: IO[bytes], *, moved: Callable[[int], None] = lamb
                 files += 1
             if not folder.named and (files > _MOST_FILES_UNNAMED or into.tell() > _MOST_BYTES_UNNAMED):
                 raise CommandError(
-                    f"{folder.path} is no git repository, and large ({files:,} files, {into.tell() >> 20:,} MB so far)",
-                    next_step="--dir . takes all of it; else give --dir a smaller folder, or begin with --empty",
+                    f"{folder.path} is not a git repository, and large ({files:,} files, {into.tell() >> 20:,} MB)",
+                    next_step="take all of it with --dir ., choose a smaller folder with --dir, or start with --empty",
                     exit=Exit.USAGE,
                 )
             if files > _MOST_FILES or into.tell() > MOST_BYTES:
                 raise CommandError(
                     f"{folder.path} is too large for a workspace ({files:,} files, over {into.tell() >> 20:,} MB)",
-                    next_step="give --dir a smaller folder, ignore what can be made again, or begin with --empty",
+                    next_step="choose a smaller folder with --dir, ignore generated files, or start with --empty",
                     exit=Exit.USAGE,
                 )
-            moved(into.tell())
     size = into.tell()
     return Packed(files, size, tuple(left_out))
 
@@ -118,10 +117,10 @@ def _names(folder: Folder, left_out: list[str]) -> Iterator[str]:
         if not _is_folder(folder.path, name):
             yield name
         elif os.path.lexists(inner / ".git"):
-            # A repository within: git names it and does not look inside.
+            # A nested repository: git lists its folder, but not the files in it.
             yield from (f"{name.rstrip('/')}/{each}" for each in _names(Folder(inner, repository=True), []))
         else:
-            # A submodule that was never fetched.
+            # A submodule that was never checked out.
             yield name.rstrip("/")
             yield from _walk(inner, f"{name.rstrip('/')}/")
     if not folder.repository:
@@ -130,13 +129,13 @@ def _names(folder: Folder, left_out: list[str]) -> Iterator[str]:
     if history.is_dir() and not history.is_symlink():
         yield from _walk(history, ".git/")
     elif folder.path == top and history.is_file() and _leads_out(folder.path, history):
-        left_out.append("the history, which this working tree has elsewhere")
+        left_out.append("the history, which is outside this working tree")
     else:
         yield ".git"
 
 
 def _leads_out(folder: Path, link: Path) -> bool:
-    """A working tree's `.git` is a file that names the place of its history."""
+    """Whether the `.git` file of a working tree names a history outside the folder."""
     with contextlib.suppress(OSError, ValueError):
         target = link.read_text().removeprefix("gitdir:").strip()
         return not (folder / target).resolve().is_relative_to(folder.resolve())
@@ -144,7 +143,7 @@ def _leads_out(folder: Path, link: Path) -> bool:
 
 
 def _listed(folder: Path) -> list[str] | None:
-    """What git tracks, or would; None where there is no git, or it does not want to say."""
+    """The files that git tracks or would track, or None if there is no git. Raises `CommandError` if git fails."""
     try:
         done = subprocess.run(
             _LIST,
@@ -160,10 +159,10 @@ def _listed(folder: Path) -> list[str] | None:
     except subprocess.TimeoutExpired:
         raise CommandError(f"git did not list the files of {folder} within {_GIT_SECONDS:g} s") from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().split("\n")[0]
+        reason = done.stderr.decode("utf-8", "replace").strip().split("\n")[0]
         raise CommandError(
-            f"git does not list the files of {folder}: {said}",
-            next_step="make `git status` work there, or begin with --empty",
+            f"git does not list the files of {folder}: {reason}",
+            next_step="make `git status` work there, or start with --empty",
         )
     return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
 
@@ -184,7 +183,7 @@ def _parts(name: str) -> tuple[bytes, ...]:
 
 
 def _is_folder(top: Path, name: str) -> bool:
-    """Whether a name is that of a folder, through folders alone."""
+    """Whether a name is that of a folder, reached without following links."""
     if not (top / name).is_dir():
         return False
     with _open_folders(top) as folders, contextlib.suppress(OSError, HostileArchive):
@@ -195,7 +194,7 @@ def _is_folder(top: Path, name: str) -> bool:
 
 @contextlib.contextmanager
 def _open_folders(top: Path) -> Iterator[Walker]:
-    """Opens folders step by step, through no link: git tracks names whose folders became links, which lead anywhere."""
+    """Open folders step by step without following links: git may list names whose folders have become links."""
     root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     folders = Walker(root, open_folder)
     try:
@@ -206,8 +205,10 @@ def _open_folders(top: Path) -> Iterator[Walker]:
 
 
 def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> bool:
-    """Add one file, link or empty folder. What vanished meanwhile, what is behind a link, sockets and devices are left
-    out."""
+    """Add one file, link or empty folder. Returns whether it is a file or link that was added.
+
+    Files that vanished meanwhile, files behind links, sockets and devices are left out.
+    """
     *above, last = _parts(name)
     try:
         folder = folders.to(tuple(above))
@@ -230,8 +231,8 @@ def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> boo
         descriptor = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except PermissionError:
         raise CommandError(
-            f"{top / name} cannot be read",
-            next_step="make it readable, ignore it, or begin with --empty",
+            f"cannot read {top / name}",
+            next_step="make it readable, ignore it, or start with --empty",
             exit=Exit.FAILURE,
         ) from None
     except OSError:
@@ -246,8 +247,8 @@ def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> boo
             archive.addfile(info, io.BytesIO(content))
             return True
         info.size = opened.st_size
-        # A file that is written to meanwhile has as many bytes here as its head says.
-        archive.addfile(info, _Exactly(file, info.size))  # type: ignore[arg-type]
+        # The size in the archive's header must match, even if the file changes meanwhile.
+        archive.addfile(info, _FixedSize(file, info.size))  # type: ignore[arg-type]
     return True
 
 
@@ -255,8 +256,8 @@ def _target(folder: int, name: bytes) -> str:
     return os.fsdecode(os.readlink(name, dir_fd=folder))
 
 
-class _Exactly:
-    """So many bytes of a file, and zeros where it became shorter."""
+class _FixedSize:
+    """A fixed number of bytes of a file, padded with zeros if the file has become shorter."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""`holdfast backup`: copies what a home cannot get back, while its server runs."""
+"""`holdfast backup`: copies the durable data of a home, while its server runs."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Final
 
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.server.check import explaining
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
 from holdfast.storage import maintenance
 
 _NODE: Final = "node"
-"""The file of a home that names it. Boxes in the database belong to this name."""
+"""The file with the home's name, to which the boxes in the database belong."""
 
 
 def backup(
-    target: Annotated[
-        Path, Argument(metavar="DIR", help="A folder that is not there yet, or is empty.", show_default=False)
-    ],
+    target: Annotated[Path, Argument(metavar="DIR", help="A new or empty folder.", show_default=False)],
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy all threads, keys and settings to a folder, as of one moment. The server may run, and goes on.
+    """Copy all threads, keys and settings to a folder, as of one moment. The server may keep running.
 
-    The copy is a home: `holdfast up --home DIR` serves it. Files of boxes are not in it.
+    The copy is a home: `holdfast up --home DIR` serves it. It does not contain the files of boxes.
     """
-    folder = the_home(home)
+    folder = home_or_default(home)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CommandError(
-            f"{target} is there already, and not empty", next_step="give another folder", exit=Exit.CONFLICT
+            f"{target} already exists and is not empty", next_step="choose another folder", exit=Exit.CONFLICT
         )
     try:
         partial = target.with_name(f".{target.name}.partial")
@@ -61,7 +59,7 @@ def backup(
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(target) from None
         raise CommandError(
-            f"{target} cannot be written: {error.strerror or error}", next_step="give a folder that you may write to"
+            f"cannot write {target}: {error.strerror or error}", next_step="choose a folder that you may write to"
         ) from None
     size = maintenance.database_file(target).stat().st_size
     if as_json:
@@ -78,7 +76,7 @@ def backup(
 
 def _full(target: Path) -> CommandError:
     return CommandError(
-        f"{target} cannot be written: its disk is full",
-        next_step="free some space there, or give a folder on another disk",
+        f"cannot write {target}: the disk is full",
+        next_step="free some space, or choose a folder on another disk",
         exit=Exit.DISK_FULL,
     )

@@ -1,4 +1,4 @@
-"""`holdfast check`: reads everything in a home's database and says what is damaged."""
+"""`holdfast check`: reads everything in a home's database and reports damage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
@@ -16,11 +16,11 @@ from holdfast.storage import CannotOpen, DiskFull, StorageError, maintenance
 
 
 def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
-    """Read all threads and compare them with their checksums. Exits with 1 where something is damaged.
+    """Read all threads and compare them with their checksums. Exits with 1 if something is damaged.
 
-    The server may run meanwhile, and goes on: damage of one thread does not stop the others.
+    The server may keep running: damage to one thread does not stop the others.
     """
-    folder = the_home(home)
+    folder = home_or_default(home)
     with explaining(folder):
         health = maintenance.check(folder)
     if as_json:
@@ -41,7 +41,7 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
         write_field("schema", str(health.version))
         write_field("free room", describe_size(health.free_bytes))
         if health.unchecked:
-            write_field("unchecked", f"{health.unchecked} rows are of an older version and have no checksum")
+            write_field("unchecked", f"{health.unchecked} rows were written by an older version and have no checksum")
         for each in health.damage:
             write_line("  ", Cell(f"✗ {each.what}", "red"), f" {each.detail}")
         if not health.damage:
@@ -49,14 +49,14 @@ def check(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
     if health.damage and not as_json:
         raise CommandError(
             f"{maintenance.database_file(folder)} is damaged in {len(health.damage)} places",
-            next_step="holdfast down, then put a backup in its place; or delete the threads named above",
+            next_step="holdfast down, then restore a backup; or delete the threads named above",
         )
     return Exit.FAILURE if health.damage else Exit.OK
 
 
 @contextmanager
 def explaining(home: Path) -> Iterator[None]:
-    """Ends the command where the storage of a home cannot be used."""
+    """Turn errors of a home's storage into errors of the command."""
     try:
         yield
     except CannotOpen as error:

@@ -1,8 +1,8 @@
-"""`holdfast compact`: makes the database of a home as small as it can be."""
+"""`holdfast compact`: makes the database of a home as small as possible."""
 
 from __future__ import annotations
 
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
@@ -13,14 +13,14 @@ from holdfast.storage import maintenance
 
 
 def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Give all free room in the database back to the disk. The server must not run; it needs as much room again.
+    """Give all free space in the database back to the disk. The server must not run. Needs as much free disk space.
 
-    A server gives room back by itself after deletes, but for the first 8 MB, and where the database was made by
-    an older version of Holdfast: compact those once.
+    A server gives space back automatically after deletes, except for the first 8 MB, and except in databases that an
+    older version of Holdfast created: compact those once.
     """
     from holdfast.server.home import Home, HomeInUse
 
-    folder = the_home(home)
+    folder = home_or_default(home)
     database = maintenance.database_file(folder)
     if not maintenance.is_there(folder):
         raise CommandError(f"there is no database at {database}", exit=Exit.NOT_FOUND)

@@ -1,9 +1,9 @@
-"""`holdfast doctor`: says what this machine can and cannot do, and what to do about it."""
+"""`holdfast doctor`: checks what this machine can do, and suggests what to change."""
 
 from __future__ import annotations
 
 from holdfast.boxes.finding import Finding, Word
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.server.machine import examine
@@ -14,9 +14,9 @@ _STYLES = {Word.OK: "green", Word.LIMITED: "yellow", Word.MISSING: "red"}
 
 
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
-    """Say what this machine can and cannot do. Exits with 1 where the server itself would not run."""
+    """Check what this machine can and cannot do. Exits with 1 if the server could not run."""
     findings = []
-    for finding in examine(the_home(home).absolute()):
+    for finding in examine(home_or_default(home).absolute()):
         findings.append(finding)
         if not as_json:
             _write(finding)
@@ -26,7 +26,7 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> Exit:
     elif broken:
         write_line("\n  ", Cell(f"The server cannot run here: {', '.join(broken)}.", "red"))
     else:
-        write_line("\n  The server can run here. What is not ok is needed only for what it is for.")
+        write_line("\n  The server can run here. Whatever is not ok is needed only for the purpose shown.")
     return Exit.FAILURE if broken else Exit.OK
 
 

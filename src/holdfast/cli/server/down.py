@@ -1,4 +1,4 @@
-"""`holdfast down`: stops the server of a home. Threads, boxes and the runs in them stay as they are."""
+"""`holdfast down`: stops the server of a home. Threads, boxes and runs are not affected."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.discovery import ensure_server, the_home
+from holdfast.cli.discovery import ensure_server, home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.client.local_server import RunningServer, find_running, is_alive
@@ -27,21 +27,23 @@ _PAUSE: Final = 0.05
 
 
 def down(
-    everything: Annotated[bool, Option("--all", help="Stop its boxes too, and the runs in them.")] = False,
+    everything: Annotated[bool, Option("--all", help="Also stop its boxes, and the runs in them.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop the server that runs on this machine. Boxes and runs go on; holdfast up finds them again.
+    """Stop the server on this machine. Boxes and runs continue; holdfast up finds them again.
 
-    With --all boxes are stopped as well, which ends what runs in them. Their files stay.
+    With --all, boxes are stopped too, which ends the runs in them. Their files stay.
     """
-    folder = the_home(home)
+    folder = home_or_default(home)
     where = Where(None, None, folder)
     if everything and maintenance.is_there(folder):
-        ensure_server(where)  # boxes outlive their server: only one that runs can stop them
+        ensure_server(where)  # boxes outlive their server, and only a running server can stop them
     running = find_running(folder)
     if running is None:
-        raise CommandError(f"no server runs on {folder}", next_step="holdfast up starts one", exit=Exit.UNREACHABLE)
+        raise CommandError(
+            f"no server is running on {folder}", next_step="start one with holdfast up", exit=Exit.UNREACHABLE
+        )
     stopped = _stop_boxes(where) if everything else []
     stop_server(folder, running)
     if as_json:
@@ -49,12 +51,12 @@ def down(
         return
     for id in stopped:
         write_field("stopped", f"box {id}")
-    told = "boxes keep their files" if everything else "boxes and runs go on"
-    write_field("stopped", running.url, hint(f"  {told}; holdfast up finds them again"))
+    kept = "boxes keep their files" if everything else "boxes and runs continue"
+    write_field("stopped", running.url, hint(f"  {kept}; holdfast up finds them again"))
 
 
 def stop_server(folder: Path, running: RunningServer) -> None:
-    """End the server of a home, and wait until it has ended."""
+    """Stop the server of a home, and wait until it has ended."""
     try:
         os.kill(running.pid, signal.SIGTERM)
     except ProcessLookupError:
@@ -68,13 +70,13 @@ def stop_server(folder: Path, running: RunningServer) -> None:
         if time.monotonic() > deadline:
             raise CommandError(
                 f"the server of {folder} (pid {running.pid}) does not stop",
-                next_step=f"kill -9 {running.pid}: nothing that was acknowledged is lost, and boxes go on",
+                next_step=f"kill -9 {running.pid}: nothing that was acknowledged is lost, and boxes keep running",
             )
         time.sleep(_PAUSE)
 
 
 def _stop_boxes(where: Where) -> list[str]:
-    """Those that run; says which. One that cannot be stopped keeps the server up: it is not forgotten."""
+    """Stop all running boxes. Returns their ids. If one cannot be stopped, the command fails, and the server stays."""
 
     async def work(client: Client) -> list[str]:
         from holdfast.api.errors.boxes import BoxGone, BoxNotFound
@@ -82,7 +84,7 @@ def _stop_boxes(where: Where) -> list[str]:
         stopped: list[str] = []
         async for row in client.boxes.list():
             if row.state != "stopped":
-                with contextlib.suppress(BoxGone, BoxNotFound):  # it ended meanwhile
+                with contextlib.suppress(BoxGone, BoxNotFound):  # deleted meanwhile
                     await client.boxes.stop(row.id)
                     stopped.append(row.id)
         return stopped

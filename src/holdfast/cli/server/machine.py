@@ -1,6 +1,6 @@
-"""What this machine can and cannot do, found by trying it: each finding says what it is for and what to do about it.
+"""Finds out what this machine can do, by trying it. Each finding has a purpose and a next step.
 
-Probes touch the machine and only report what they saw; judgements are made from that by functions without effects.
+Probes touch the machine and report what they saw; the `judge_` functions decide from that, without effects.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from holdfast.storage import maintenance
 
 _FSYNCS: Final = 20
 _SLOW_FSYNC: Final = 0.02
-"""Seconds; from here on appends are felt to be slow."""
+"""Seconds. From here on, appends feel slow."""
 _LITTLE_SPACE: Final = 1024**3
 _FEW_FILES: Final = 4096
 
 
 def examine(home: Path) -> Iterator[Finding]:
-    """All findings, one by one, as they are made."""
+    """Yield all findings as they are made."""
     yield judge_python(sys.version_info[:3])
     yield judge_sqlite(maintenance.library_version())
     yield from examine_folder(home)
@@ -64,14 +64,14 @@ def judge_sqlite(version: tuple[int, ...]) -> Finding:
 
 
 def examine_folder(home: Path) -> Iterator[Finding]:
-    """Whether the data folder can be written, has room, and how long its disk takes to be sure."""
+    """Check that the data folder is writable and has space, and how long an fsync takes."""
     existing = nearest_folder(home)
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as scratch:
             seconds = measure_fsync(Path(scratch) / "file")
     except OSError as error:
-        detail = f"{existing} cannot be written: {error.strerror}"
-        next_step = "give another folder with --home DIR, or make this one writable"
+        detail = f"cannot write to {existing}: {error.strerror}"
+        next_step = "choose another folder with --home DIR, or make this one writable"
         yield Finding("data folder", Word.MISSING, detail, "holds the threads", next_step, needed=True)
         return
     yield judge_space(home, shutil.disk_usage(existing).free)
@@ -83,7 +83,7 @@ def examine_folder(home: Path) -> Iterator[Finding]:
 def judge_database(seen: maintenance.Glance) -> Finding:
     purpose = "holds the threads"
     if seen.damage is not None:
-        next_step = "holdfast check says which threads are damaged"
+        next_step = "find the damaged threads with holdfast check"
         return Finding("database", Word.LIMITED, f"damaged: {seen.damage}", purpose, next_step)
     if seen.version > seen.newest:
         detail = f"was written by a newer Holdfast (schema {seen.version}, this one knows {seen.newest})"
@@ -92,7 +92,7 @@ def judge_database(seen: maintenance.Glance) -> Finding:
 
 
 def measure_fsync(path: Path) -> float:
-    """Seconds that one small durable write takes, as a rule."""
+    """The median time of a small durable write, in seconds."""
     durations = []
     with path.open("wb", buffering=0) as file:
         for _ in range(_FSYNCS):
@@ -107,7 +107,7 @@ def judge_space(home: Path, free: int) -> Finding:
     detail = f"{home}, {free / 1024**3:.1f} GiB free"
     if free >= _LITTLE_SPACE:
         return Finding("data folder", Word.OK, detail, "holds the threads", needed=True)
-    next_step = "free some space, or give another folder with --home DIR"
+    next_step = "free some space, or choose another folder with --home DIR"
     return Finding("data folder", Word.LIMITED, detail, "holds the threads", next_step, needed=True)
 
 
@@ -130,16 +130,16 @@ def judge_descriptors(soft: int, hard: int) -> Finding:
 
 
 def judge_node(*, fetched: Path | None, has_wheel: bool, can_fetch: bool) -> Finding:
-    """Agents run on a node of their own: what this machine has on its PATH does not matter."""
+    """Agents run on a node of their own, not on one from the PATH."""
     purpose = "runs the coding agents"
     if fetched is not None:
         return Finding("node", Word.OK, f"{fetched.parent.parent.name.removeprefix('node-')}, at {fetched}", purpose)
     if has_wheel:
         return Finding("node", Word.OK, "from the extra agents", purpose)
     if can_fetch:
-        return Finding("node", Word.OK, "is fetched with the first agent", purpose)
+        return Finding("node", Word.OK, "is downloaded with the first agent", purpose)
     install = "install the extra agents: pip install 'holdfast[agents]'"
-    return Finding("node", Word.MISSING, "the extra agents is not installed", purpose, install)
+    return Finding("node", Word.MISSING, "the extra named agents is not installed", purpose, install)
 
 
 def judge_git(version: str | None) -> Finding:

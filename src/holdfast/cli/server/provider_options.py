@@ -1,4 +1,4 @@
-"""The options of `holdfast up` that are for providers: one for each setting that a provider declares."""
+"""Options of `holdfast up` for providers: one for each setting that a provider declares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import read_value
-from holdfast.cli.parameters import Option, OptionGroup
+from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import parse_size
 from holdfast.providers.descriptor import Setting, SettingKind
 from holdfast.providers.registry import descriptors
@@ -46,7 +46,7 @@ NO_PROVIDER_OPTIONS = ProviderOptions()
 
 
 def settings_of(options: ProviderOptions) -> dict[str, Any]:
-    """The settings of providers that were given."""
+    """The settings of providers that are on the command line."""
     sizes = {each.name for known in descriptors() for each in known.settings if each.kind is SettingKind.SIZE}
     return {
         name: read_value(parse_size, value) if name in sizes else value
@@ -56,7 +56,7 @@ def settings_of(options: ProviderOptions) -> dict[str, Any]:
 
 
 def warnings(settings: dict[str, Any]) -> Iterator[str]:
-    """What whoever starts a server has to know of the providers that they opted in to."""
+    """Warnings about the providers that these settings enable."""
     for descriptor in descriptors():
         if descriptor.warning is not None and descriptor.is_offered(settings):
             yield descriptor.warning

@@ -1,4 +1,4 @@
-"""`holdfast purge`: removes everything that Holdfast has on this machine, after it has shown what that is."""
+"""`holdfast purge`: removes everything of a home, after showing what that is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.discovery import find_or_start_server, the_home
+from holdfast.cli.discovery import find_or_start_server, home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _OURS: Final = ("holdfast.db", "secret", "node")
-"""What a home has that a server made. A folder without these is somebody else's."""
+"""Files that every home has. A folder without them is not ours."""
 _MARK: Final = "purging"
 _MARKED: Final = "holdfast purge removes this folder\n"
-"""In a home that is being removed: the rest of it goes as well, when somebody killed us."""
+"""The content of a file in a home that is being removed. If purge is killed, the next one removes the rest."""
 _MOST_SHOWN: Final = 10
 
 
@@ -42,10 +42,10 @@ class Holdings:
     """Provider and name."""
     images: int
     models: tuple[str, ...]
-    """Those with a key."""
+    """Models with a key."""
     running: int
     unreached: Mapping[str, str]
-    """Providers that do not answer, and why. What they have cannot be removed, and does not keep the rest here."""
+    """Providers that do not answer, and why. What they have cannot be removed; everything else still is."""
 
     @property
     def box_ids(self) -> tuple[str, ...]:
@@ -54,40 +54,40 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What could not be removed, one line each."""
+    """Descriptions of what could not be removed."""
 
     behind: tuple[str, ...]
-    """At a provider that was not reached: nobody can remove it from here."""
+    """At a provider that does not answer."""
     failed: tuple[str, ...]
 
 
 def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
-    """Remove everything of a home, for good: its server, boxes, threads, volumes, images, models and keys.
+    """Remove everything of a home, permanently: its server, boxes, threads, volumes, images, models and keys.
 
-    Shows what that is first, and asks. Runs that go on are ended. What bin/holdfast set up in a checkout stays: delete
-    the folder .holdfast there.
+    Shows what will be removed, and asks first. Runs in progress are ended. What bin/holdfast set up in a checkout
+    stays: delete the folder .holdfast there.
     """
     from holdfast.providers.host.data_dir import measure
 
-    folder = the_home(home).absolute()
+    folder = home_or_default(home).absolute()
     check_home(folder)
     if is_half_removed(folder):
         remove_folder(folder)
         if as_json:
             write_json({"home": str(folder), "removed": True, "boxes": [], "freed": 0, "leftBehind": []})
         else:
-            write_field("removed", str(folder), Cell("  what an earlier purge had left", "dim"))
+            write_field("removed", str(folder), Cell("  the rest of an earlier purge", "dim"))
         return
     where = Where(None, None, folder)
-    with unless_refused(folder):
-        found = ask(where, look)
+    with temporary_server(folder):
+        found = ask(where, find_holdings)
         size = measure(folder)
         if not as_json:
             show(folder, found, size)
         if not yes:
             confirm(
-                "Remove all of it, for good?",
-                refusal="purging is for good, and there is nobody to ask",
+                "Remove all of it, permanently?",
+                refusal="purging is permanent, and there is no terminal to ask for confirmation",
                 command="holdfast purge --yes",
                 unchanged="nothing was removed",
             )
@@ -123,10 +123,10 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
 
 
 @contextlib.contextmanager
-def unless_refused(folder: Path) -> Iterator[None]:
-    """A server on the home: boxes outlive theirs, and only one that runs can end them all.
+def temporary_server(folder: Path) -> Iterator[None]:
+    """Ensure a server on the home: boxes outlive their server, and only a running server can delete them.
 
-    One that was started for this is stopped again where nothing is to be removed.
+    A server that was started for this is stopped again if nothing is removed.
     """
     running, started = find_or_start_server(folder)
     try:
@@ -138,28 +138,28 @@ def unless_refused(folder: Path) -> Iterator[None]:
 
 
 def check_home(folder: Path) -> None:
-    """Refuse what no server has ever used: nobody wants a wrong --home to be deleted."""
+    """Refuse a folder that no server has ever used, so that a wrong --home is not deleted."""
     if not folder.is_dir():
-        raise CommandError(f"there is no {folder}: nothing to remove", exit=Exit.NOT_FOUND)
+        raise CommandError(f"{folder} does not exist: nothing to remove", exit=Exit.NOT_FOUND)
     is_ours = is_half_removed(folder) or all((folder / name).is_file() for name in _OURS)
     if folder.is_symlink() or not is_ours:
         raise CommandError(
-            f"{folder} is no home of a server, so it is not touched",
-            next_step="holdfast doctor says where the home is; give another one with --home DIR",
+            f"{folder} is not the home of a server, so it is left alone",
+            next_step="find the home with holdfast doctor, or name another with --home DIR",
             exit=Exit.USAGE,
         )
 
 
 def is_half_removed(folder: Path) -> bool:
-    """Whether a purge was killed here, after it had ended boxes and server."""
+    """Whether a purge was killed here after it had removed the boxes and stopped the server."""
     try:
         return (folder / _MARK).read_text() == _MARKED
     except (OSError, ValueError):
         return False
 
 
-async def look(client: Client) -> Holdings:
-    """All that the server knows of."""
+async def find_holdings(client: Client) -> Holdings:
+    """Ask the server for everything it has."""
     from holdfast.api.errors.boxes import BoxError, Unsupported
 
     boxes = [each async for each in client.boxes.list()]
@@ -169,7 +169,7 @@ async def look(client: Client) -> Holdings:
         try:
             volumes += [(provider, each.name) for each in await client.boxes.volumes.list(provider=provider)]
         except Unsupported:
-            continue  # it has none
+            continue  # the provider has no volumes
         except BoxError as error:
             unreached[provider] = error.message
     try:
@@ -177,7 +177,7 @@ async def look(client: Client) -> Holdings:
     except BoxError:
         if not unreached:
             raise
-        snapshots = ()  # those on this machine are files of the home
+        snapshots = ()  # snapshots on this machine are files in the home
     return Holdings(
         boxes=tuple((each.spec.provider, each.id) for each in boxes),
         threads=len([each async for each in client.threads.list(archived="any")]),
@@ -191,10 +191,10 @@ async def look(client: Client) -> Holdings:
 
 
 def show(folder: Path, found: Holdings, size: int) -> None:
-    """What will be gone."""
+    """Print what will be removed."""
     write_field("home", str(folder), Cell(f"  {describe_size(size)}", "dim"))
     if found.running:
-        write_field("runs", Cell(f"{found.running} that go on now", "yellow"))
+        write_field("runs", Cell(f"{found.running} in progress", "yellow"))
     write_field("boxes", _some(found.box_ids))
     write_field("threads", f"{found.threads:,}")
     write_field("snapshots", f"{len(found.snapshots):,}")
@@ -202,7 +202,7 @@ def show(folder: Path, found: Holdings, size: int) -> None:
     write_field("images", f"{found.images:,}")
     write_field("models", _some(found.models))
     for provider, why in found.unreached.items():
-        note("not reached", f"{provider}: {why}; what it has will be left behind")
+        note("not reached", f"{provider}: {why}; what it has is left behind")
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -211,7 +211,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 async def remove(client: Client, found: Holdings) -> Left:
-    """What lives outside of the home, or as processes. Returns what could not be removed, and why."""
+    """Remove what is outside the home, or runs as processes. Returns what could not be removed, and why."""
     from holdfast.client import HoldfastError
 
     failed: list[str] = []
@@ -236,14 +236,13 @@ async def remove(client: Client, found: Holdings) -> Left:
 
 
 def remove_folder(folder: Path) -> None:
-    """Follows no link. What may not be looked into is made so: files of boxes have the modes that boxes gave them, and
-    their folders are deeper than any path."""
+    """Remove a folder without following links, whatever modes its files have and however deep it is."""
     from holdfast.guest.search import remove_tree
 
-    with contextlib.suppress(OSError):  # on a full disk it goes without the mark
+    with contextlib.suppress(OSError):  # a full disk has no space for the mark
         (folder / _MARK).write_text(_MARKED)
     with contextlib.suppress(OSError):
-        for each in folder.iterdir():  # the mark goes last, with the folder
+        for each in folder.iterdir():  # the mark is removed last, with the folder
             if each.is_dir() and not each.is_symlink():
                 remove_tree(str(each))
             elif each.name != _MARK:
@@ -251,6 +250,4 @@ def remove_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):
         remove_tree(str(folder))
     if folder.exists():
-        raise CommandError(
-            f"{folder} could not be removed whole", next_step=f"rm -rf {folder}, as its owner or as root"
-        )
+        raise CommandError(f"cannot remove all of {folder}", next_step=f"rm -rf {folder}, as its owner or as root")

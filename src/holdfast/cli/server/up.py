@@ -1,4 +1,4 @@
-"""`holdfast up`: starts the server here, and says where it is. The server itself is in holdfast.server."""
+"""`holdfast up`: starts the server on this machine, and prints its address. The server itself is in holdfast.server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.cli.discovery import the_home
+from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parameters import Given, Option
+from holdfast.cli.parsing.parameters import Option, OptionsUsed
 from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOptions, settings_of, warnings
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 from holdfast.client.local_server import find_answering
@@ -30,22 +30,25 @@ class LogLevel(StrEnum):
 
 
 _OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level"})
-"""Options that say nothing of how a server is to be."""
+"""Options that are not settings of the server."""
 
 
 def up(
-    given: Given,
+    used: OptionsUsed,
     home: HomeOption = None,
     host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8484,
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on. 0 picks a free one.")] = 8484,
     long_poll_timeout: Annotated[
-        float, Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for something new.")
+        float, Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for new entries.")
     ] = 30.0,
-    no_auth: Annotated[bool, Option("--no-auth", help="Ask nobody for a key; on loopback only.")] = False,
+    no_auth: Annotated[bool, Option("--no-auth", help="Require no key. Only on loopback.")] = False,
     pool: Annotated[
         int,
         Option(
-            metavar="BOXES", min=0, max=1000, help="Boxes kept ready at most, for who asks for the like; 0 for none."
+            metavar="BOXES",
+            min=0,
+            max=1000,
+            help="Most boxes to keep ready for requests like earlier ones. 0 for none.",
         ),
     ] = 8,
     allow_private: Annotated[
@@ -53,7 +56,7 @@ def up(
         Option(
             metavar="HOST",
             envvar="HOLDFAST_ALLOW_PRIVATE",
-            help="A host, address or network at private addresses that boxes may reach; may be given several times.",
+            help="Private host, address or network that boxes may reach. Can be given several times.",
         ),
     ] = None,
     egress_proxy: Annotated[
@@ -61,7 +64,7 @@ def up(
         Option(
             metavar="PROXY",
             envvar="HOLDFAST_EGRESS_PROXY",
-            help="Proxy of this network, for boxes: http://host:port, or env:NAME or file:PATH that has its URL.",
+            help="Proxy for boxes: http://host:port, or env:NAME or file:PATH with its URL.",
         ),
     ] = None,
     registry_mirror: Annotated[
@@ -69,20 +72,20 @@ def up(
         Option(
             metavar="URL",
             envvar="HOLDFAST_REGISTRY_MIRROR",
-            help="A registry to ask before Docker Hub, for image pull; may be given several times.",
+            help="Registry to try before Docker Hub, for image pull. Can be given several times.",
         ),
     ] = None,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
-    log_level: Annotated[LogLevel, Option(help="What the log on standard error has.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, Option(help="Level of the log on standard error.")] = LogLevel.INFO,
     first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the server on this machine, until Ctrl-C. Where one runs already, says where, and leaves it as it is."""
+    """Start the server on this machine, until Ctrl-C. If one is already running, print its address and exit."""
     from holdfast.server.compose import CannotServe, serve
     from holdfast.server.config import Settings
     from holdfast.server.home import HomeInUse
 
-    folder = the_home(home)
+    folder = home_or_default(home)
     provider_settings = settings_of(provider_options)
     _check_network(allow_private or (), egress_proxy)
     settings = Settings(
@@ -104,7 +107,7 @@ def up(
         if as_json:
             write_json(_document(running, first_key, folder))
         else:
-            _introduce(running, first_key, folder)
+            _print_server(running, first_key, folder)
         for warning in warnings(provider_settings):
             note("careful", warning)
 
@@ -112,29 +115,29 @@ def up(
         serve(settings, started)
     except HomeInUse as error:
         running = find_answering(folder)
-        asked = [name for name in given if name not in _OF_THIS_COMMAND]
-        if running is None or asked:
-            why = f"; it was started without {', '.join(asked)}, or with other values" if running else ""
+        changed = [name for name in used if name not in _OF_THIS_COMMAND]
+        if running is None or changed:
+            why = f"; it was started without {', '.join(changed)}, or with other values" if running else ""
             raise CommandError(
-                f"{error}{why}", next_step="holdfast down stops it; or give another --home", exit=Exit.CONFLICT
+                f"{error}{why}", next_step="stop it with holdfast down, or use another --home", exit=Exit.CONFLICT
             ) from None
         if as_json:
             write_json({**_document(running, None, folder), "alreadyRunning": True})
         else:
-            _introduce(running, None, folder, already=True)
+            _print_server(running, None, folder, already=True)
         return
     except CannotServe as error:
         raise CommandError(str(error)) from None
     except OSError as error:
         raise CommandError(
-            f"the home {folder} cannot be used: {error.strerror or error}", next_step="give another one with --home DIR"
+            f"cannot use the home {folder}: {error.strerror or error}", next_step="choose another with --home DIR"
         ) from None
     if not as_json:
-        note("stopped", "all entries are on disk", hint("  holdfast up goes on from here"))
+        note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
 
 
 def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> None:
-    """Before anything starts: what boxes may reach is wired up in the background."""
+    """Check these options before anything starts: the server would read them only later, in the background."""
     if not allow_private and egress_proxy is None:
         return
     from holdfast.egress.private_networks import Private
@@ -146,7 +149,7 @@ def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> No
     except ValueError as error:
         raise CommandError(
             str(error),
-            next_step="holdfast up --help says what --allow-private and --egress-proxy take",
+            next_step="see --allow-private and --egress-proxy in holdfast up --help",
             exit=Exit.USAGE,
         ) from None
 
@@ -167,15 +170,15 @@ def _document(running: RunningServer, first_key: str | None, home: Path) -> dict
     return {"url": running.url, "pid": running.pid, "version": running.version, "home": str(home), **key}
 
 
-def _introduce(running: RunningServer, first_key: str | None, home: Path, *, already: bool = False) -> None:
-    told = f"  runs already, as process {running.pid}; holdfast down stops it" if already else ""
-    write_field("server", Cell(running.url, "bold"), hint(told))
+def _print_server(running: RunningServer, first_key: str | None, home: Path, *, already: bool = False) -> None:
+    state = f"  already running, as process {running.pid}; stop it with holdfast down" if already else ""
+    write_field("server", Cell(running.url, "bold"), hint(state))
     write_field("home", str(home))
     if first_key is not None:
         write_field("api key", first_key)
-        write_field("", hint("shown this once; holdfast key create NAME makes more"))
+        write_field("", hint("shown only this once; create more with holdfast key create NAME"))
     elif running.api_key is None:
         write_field("api key", Cell("none needed (--no-auth)", "dim"))
     else:
-        write_field("api key", hint("holdfast key create NAME makes one; commands on this machine need none"))
+        write_field("api key", hint("create one with holdfast key create NAME; commands on this machine need none"))
     write_field("next", hint('holdfast thread new "a title"'), Cell("" if already else "   in another terminal", "dim"))

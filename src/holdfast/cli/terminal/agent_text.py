@@ -1,7 +1,7 @@
-"""What agents and their tools wrote, made fit for a terminal: it must neither drive it nor break its columns. Pure.
+"""Makes the output of agents and their tools safe for a terminal, which it must not control. Pure.
 
-Every character of it is hostile until proven otherwise. `console.printable` is the last line of defence at the point of
-printing; here escape sequences go as a whole, so that what is left reads well.
+All of it is untrusted. `console.printable` is the last line of defence when printing; here whole escape sequences are
+removed, so that the rest stays readable.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _SEQUENCE: Final = re.compile(
     "|\x1b(?![\\[\\]PX^_])[ -/]{0,4}[0-~]"
 )
 _UNSEEN: Final = dict.fromkeys((0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
-"""Take no room and mean nothing to a reader of a log. Those that turn the direction of text are not among them: they
-are shown as what they are."""
+"""Characters without width or meaning in a log. Those that change the direction of text are not among them: they are
+made visible."""
 _TAB: Final = 4
 
 
 def plain(text: str) -> str:
-    """Without escape sequences, with every other control character made visible. Lines stay."""
+    """Remove escape sequences, and make every other control character visible. Line breaks stay."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     text = _SEQUENCE.sub("", text).replace("\r\n", "\n").translate(_UNSEEN)
     if "\r" in text:
-        # A bar that was drawn over itself: its last state is what a terminal would show.
+        # A progress bar that redraws itself: a terminal would show its last state.
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     if not text.isascii():
         text = "".join(" " if each != " " and unicodedata.category(each) == "Zs" else each for each in text)
@@ -39,21 +39,21 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line that says something; `…` where there are more."""
+    """The first line that is not blank, with `…` if there are more."""
     lines = [line.strip() for line in plain(text).split("\n") if line.strip()]
     return "" if not lines else lines[0] if len(lines) == 1 else f"{lines[0]} …"
 
 
 def width_of(text: str) -> int:
-    """Columns that a text takes: wide characters take two."""
-    from rich.cells import cell_len  # late: not every command has columns
+    """The columns that a text takes; wide characters take two."""
+    from rich.cells import cell_len  # here, because most commands do not need it
 
     return cell_len(text)
 
 
 def cut(text: str, width: int) -> str:
-    """At most so many columns, with `…` where something is missing."""
-    text = text[: 4 * max(width, 1)]  # what combines with what is before it takes no column
+    """Cut a text to `width` columns, with `…` at the end of a cut text."""
+    text = text[: 4 * max(width, 1)]  # combining characters take no column
     if width_of(text) <= width:
         return text
     from rich.cells import get_character_cell_size
@@ -72,13 +72,13 @@ def pad(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> Iterator[str]:
-    """The lines of a text, broken at spaces where they are too long, and anywhere where there is none."""
+    """Break long lines at spaces, or anywhere if there is no space."""
     for line in text.split("\n"):
         yield from _wrap_line(line.rstrip(), max(width, 8))
 
 
 def _wrap_line(line: str, width: int) -> Iterator[str]:
-    """In one pass: what an agent wrote may be one line of a megabyte."""
+    """In one pass, because an agent may write a line of a megabyte."""
     from rich.cells import get_character_cell_size
 
     indent = line[: len(line) - len(line.lstrip())]
@@ -102,7 +102,7 @@ def _wrap_line(line: str, width: int) -> Iterator[str]:
 
 
 def describe_time(milliseconds: float) -> str:
-    """How long something took, as exact as anybody cares."""
+    """Describe a duration with a sensible precision."""
     if milliseconds < 950:
         return f"{max(0, round(milliseconds))} ms"
     seconds = milliseconds / 1000

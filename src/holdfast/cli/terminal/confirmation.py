@@ -1,4 +1,4 @@
-"""Asking before something is gone for good. Every command that deletes asks alike, and takes `--yes`."""
+"""Asks for confirmation before something is deleted permanently. Every command that deletes takes `--yes`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Annotated
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.parameters import Option
+from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.terminal.console import is_terminal
 
 YesOption = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str, *, refusal: str, command: str, unchanged: str) -> None:
-    """Ask a person; refuse where there is none."""
+    """Ask on a terminal; raise `CommandError` if there is none."""
     if not (sys.stdin.isatty() and is_terminal()):
         raise CommandError(refusal, next_step=command, exit=Exit.USAGE)
-    import typer  # here: it takes long to import, and most commands ask nothing
+    import typer  # here, because it takes long
 
     try:
         agreed = typer.confirm(f"  {question}")
@@ -28,11 +28,11 @@ def confirm(question: str, *, refusal: str, command: str, unchanged: str) -> Non
 
 
 def confirm_end(verb: str, what: str, command: str, *, yes: bool) -> None:
-    """Ask whether something is to be deleted, removed or revoked; `command` does so without asking."""
+    """Ask whether to delete, remove or revoke something. `command` with `--yes` does so without asking."""
     if not yes:
         confirm(
-            f"{verb.capitalize()} {what}, for good?",
-            refusal=f"to {verb} {what} is for good, and there is nobody to ask",
+            f"{verb.capitalize()} {what}, permanently?",
+            refusal=f"this would {verb} {what} permanently, and there is no terminal to ask for confirmation",
             command=f"{command} --yes",
             unchanged=f"{what}: nothing was changed",
         )

@@ -1,4 +1,4 @@
-"""What a command prints: coloured for people, plain in a pipe, JSON for programs. Notes go to standard error."""
+"""Prints the output of commands: coloured on a terminal, plain in a pipe, or JSON. Notes go to standard error."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NARROWEST: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text with a style of rich; the style adds to the words, and is lost in a pipe."""
+    """A text with a style of rich. In a pipe the style is ignored, so it must not carry meaning alone."""
 
     text: str
     style: str = ""
 
 
 def hint(text: str) -> Cell:
-    """What to do next: its commands are named as the user calls them, and can be pasted."""
+    """A suggestion. Its commands are named as the user calls them, so that they can be pasted."""
     return Cell(as_called(text), "dim")
 
 
@@ -46,7 +46,7 @@ def _console(stderr: bool) -> Console:
 
 
 def printable(text: str) -> str:
-    """Without control characters: what an agent wrote must not drive the terminal of who reads it."""
+    """Replace control characters: the output of an agent must not control the reader's terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in "\n\t" else _visible(each) for each in text)
@@ -58,41 +58,41 @@ def _visible(character: str) -> str:
 
 
 def write_json(value: Any) -> None:
-    """One JSON document on one line, with nothing in it that could drive a terminal."""
+    """Write one JSON document on one line, without characters that could control a terminal."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if not text.isprintable():
-        # JSON escapes the controls of ASCII by itself, and not those beyond, which terminals obey as well.
+        # JSON escapes ASCII control characters, but not those beyond ASCII, which terminals obey too.
         text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def write_bytes(data: bytes) -> None:
-    """For a program, byte for byte."""
+    """Write bytes unchanged, for a program."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def write_line(*cells: Cell | str) -> None:
-    """One line of text; it may be longer than the terminal is wide."""
+    """Write one line of text, of any length."""
     _write(cells, stderr=False)
 
 
 def write_field(label: str, *cells: Cell | str) -> None:
-    """One line with its label in the left column."""
+    """Write one line with its label in the left column."""
     _write((_label(label), *cells), stderr=False)
 
 
 def note(label: str, *cells: Cell | str) -> None:
-    """One labelled line on standard error: beside the output, never in it."""
+    """Write one labelled line to standard error, so that it never mixes with the output."""
     sys.stdout.flush()
     style = "red" if label == "error" else "dim"
     _write((Cell(_label(label), style), *cells), stderr=True)
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> None:
-    """Columns without lines between them. On a terminal the last one gives way; in a pipe nothing is cut."""
+    """Write a table. On a terminal, columns are cut to fit; in a pipe, nothing is cut."""
     table = [[Cell(printable(_text(cell)).replace("\n", " "), _style(cell)) for cell in row] for row in rows]
     table.insert(0, [Cell(column, "dim") for column in columns])
     widths = [max(len(cell.text) for cell in column) for column in zip(*table, strict=True)]
@@ -103,16 +103,16 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) ->
 
 
 def fitting(widths: Sequence[int], room: int) -> list[int]:
-    """The widths of columns that fit a terminal: the last gives way first, then the widest of the others.
+    """Reduce the widths of columns to fit a terminal: the last column first, then the widest of the others.
 
-    The first stays whole: it is what people copy.
+    The first column is never cut, because users copy ids from it.
     """
     kept = list(widths)
     excess = sum(kept) + 2 * (len(kept) - 1) - room
     if excess > 0 and len(kept) > 1:
-        given = min(excess, max(0, kept[-1] - _LEAST_WIDTH))
-        kept[-1] -= given
-        excess -= given
+        cut = min(excess, max(0, kept[-1] - _LEAST_WIDTH))
+        kept[-1] -= cut
+        excess -= cut
     while excess > 0:
         widest = max(range(1, len(kept)), key=lambda index: kept[index], default=0)
         if widest == 0 or kept[widest] <= _NARROWEST:
@@ -137,7 +137,7 @@ def _write(cells: Sequence[Cell | str], *, stderr: bool) -> None:
 
 
 def assemble(cells: Sequence[Cell | str]) -> Text:
-    """A line for rich, with nothing in it that could drive a terminal."""
+    """Make a line for rich, without characters that could control a terminal."""
     from rich.text import Text
 
     line = Text.assemble(*((printable(_text(cell)), _style(cell)) for cell in cells))

@@ -1,4 +1,4 @@
-"""Spans of time as people write them (`90s`, `2h`, `1d12h`) and read them (`3 min ago`)."""
+"""Parses durations such as `90s`, `2h` and `1d12h`, and describes them, as in `3 min`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _FORM: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 def parse_duration(text: str) -> int:
-    """Seconds. A bare number is seconds already."""
+    """Return seconds. A number without a unit is seconds."""
     match = _FORM.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is not a duration: write it like 90s, 30m, 2h or 1d12h")
+        raise ValueError(f"{text!r} is not a duration: write it as 90s, 30m, 2h or 1d12h")
     return sum(int(count) * unit for count, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True) if count)
 
 
 def describe_duration(seconds: float) -> str:
-    """In the largest unit that fits, whole."""
+    """Describe a duration in whole numbers of the largest unit that fits."""
     if seconds < 60:
         return f"{max(0, int(seconds))} s"
     if seconds < 3600:

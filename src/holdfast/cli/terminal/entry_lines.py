@@ -1,4 +1,4 @@
-"""Entries as lines of a log: when, what kind, what it says. Made from data alone, so that every rule can be tested."""
+"""Turns entries into lines of a log: time, type and text. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_VALUE: Final = 200
 
 
 class EntryLog:
-    """Turns entries into lines, one after the other. On a terminal a day is named once, in a pipe on every line."""
+    """Turns entries into lines. On a terminal the date is printed once per day, in a pipe on every line."""
 
     def __init__(self, *, zone: tzinfo | None, today: date, whole_times: bool) -> None:
         self._zone = zone
@@ -41,7 +41,7 @@ class EntryLog:
 
 
 def describe(entry: Entry) -> str:
-    """What an entry says: its text where it has one, else its fields."""
+    """The text of an entry if it has one, otherwise its fields."""
     payload = {name: value for name, value in entry.payload.items() if name != "type"}
     text = payload.get("text")
     if not isinstance(text, str):

@@ -1,5 +1,5 @@
-"""Our own standard streams from within an event loop, each on a daemon thread: whoever reads or writes slowly at the
-other end holds up that stream, never the loop, and never the end of the command."""
+"""Standard streams for use in an event loop, each on a daemon thread. A slow reader or writer at the other end delays
+that stream, but neither the loop nor the end of the command."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Final
 
 _PIECE: Final = 1 << 16
 _WAITING: Final = 1 << 20
-"""Bytes that may wait to be written before whoever writes has to."""
+"""Most bytes waiting to be written before `write` waits too."""
 
 
 class Outlet:
-    """Writes to a file descriptor, in order. A reader that went away is a `BrokenPipeError` at the next write."""
+    """Writes to a file descriptor, in order. If the reader is gone, the next write raises `BrokenPipeError`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._waiting = 0
-        self._moved = asyncio.Event()
+        self._written = asyncio.Event()
         self._failure: OSError | None = None
         self._started = False
 
@@ -40,8 +40,8 @@ class Outlet:
 
     async def _until(self, waiting: int) -> None:
         while self._failure is None and self._waiting > waiting:
-            self._moved.clear()
-            await self._moved.wait()
+            self._written.clear()
+            await self._written.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -57,7 +57,7 @@ class Outlet:
                 failure = error
             try:
                 self._loop.call_soon_threadsafe(self._note, len(data), failure)
-            except RuntimeError:  # the loop has ended: nobody waits any more
+            except RuntimeError:  # the loop has ended
                 return
             if failure is not None:
                 return
@@ -65,11 +65,11 @@ class Outlet:
     def _note(self, written: int, failure: OSError | None) -> None:
         self._waiting -= written
         self._failure = failure
-        self._moved.set()
+        self._written.set()
 
 
 class Inlet:
-    """What comes in on a file descriptor, until its end. Reads at most two pieces ahead."""
+    """Reads a file descriptor to its end. Reads at most two pieces ahead."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -80,7 +80,7 @@ class Inlet:
         threading.Thread(target=self._serve, name="holdfast-input", daemon=True).start()
 
     async def read(self) -> bytes:
-        """Some bytes; empty at the end."""
+        """Return some bytes, or none at the end."""
         if self._ended:
             return b""
         data = await self._pieces.get()
@@ -98,9 +98,9 @@ class Inlet:
             self._room.acquire()
             try:
                 data = os.read(self._descriptor, _PIECE)
-            except OSError:  # a terminal that went away, or a folder: there is nothing to read
+            except OSError:  # a closed terminal, or a folder: there is nothing to read
                 data = b""
             try:
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, data)
-            except RuntimeError:  # the loop has ended: nobody reads any more
+            except RuntimeError:  # the loop has ended
                 return

@@ -1,4 +1,4 @@
-"""The caller's terminal, lent to a process in a box: raw, its size followed, and given back whole whatever happens."""
+"""Connects the user's terminal, in raw mode, to a process in a box, and always restores it afterwards."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ _QUESTIONS: Final = re.compile(
     rb"|\x1b\][0-9;]*;\?(?:\x07|\x1b\\)|\x1bP[+$]q[^\x1b]*\x1b\\"
 )
 _NORMALLY_ON: Final = frozenset({7, 25})
-"""Wrapping at the right edge, and the cursor. Every other private mode of a terminal is off until asked for."""
-
-
+"""Wrapping at the right edge, and the cursor. Every other private mode of a terminal is off by default."""
 _WHOLE_SCREEN: Final = frozenset({47, 1047, 1049})
 _OTHER: Final = {b"h": b"l", b"l": b"h"}
 
 
 class Line(Protocol):
-    """The far end: a process with a pty, over whatever leads there."""
+    """A connection to a process with a pty."""
 
     async def read(self) -> bytes:
-        """Some of what it prints; empty once it has ended."""
+        """Return some of its output, or nothing once it has ended."""
 
     async def write(self, data: bytes) -> None: ...
 
@@ -45,18 +43,18 @@ class Line(Protocol):
 
 class Ending(Enum):
     ENDED = "the process ended"
-    LEFT = "the caller left, the process goes on"
+    LEFT = "the user left, the process keeps running"
 
 
 class EscapeKeys:
-    """Finds `~.` at the beginning of a line, as ssh has it: leave, and let the process go on. `~~` types one `~`."""
+    """Finds `~.` at the start of a line, as ssh does: leave, and keep the process running. `~~` types one `~`."""
 
     def __init__(self) -> None:
         self._at_start = True
         self._held = False
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:
-        """What is for the process, and whether the caller wants to leave."""
+        """Return what to send to the process, and whether the user wants to leave."""
         passed = bytearray()
         for byte in typed:
             if self._held:
@@ -76,12 +74,12 @@ class EscapeKeys:
 
 
 class Modes:
-    """What a program in the box has switched the terminal to, so that it can be switched back when we leave early."""
+    """The modes that a program in the box has changed, so that they can be reset if the user leaves before it ends."""
 
     def __init__(self) -> None:
         self._changed: dict[int, bytes] = {}
 
-    def see(self, shown: bytes) -> None:
+    def track(self, shown: bytes) -> None:
         if b"\x1b[?" not in shown:
             return
         for numbers, letter in _MODE.findall(shown):
@@ -93,7 +91,7 @@ class Modes:
 
     @property
     def full_screen(self) -> bool:
-        """Whether a program has the whole screen, as editors do, and gives the former one back when it ends."""
+        """Whether a program uses the alternate screen, as editors do."""
         return not _WHOLE_SCREEN.isdisjoint(self._changed)
 
     def undo(self) -> bytes:
@@ -101,18 +99,18 @@ class Modes:
         return undone + b"\x1b[0m" if undone else b""
 
     def redo(self) -> bytes:
-        """As the program has it: for when it is back on the screen."""
+        """The sequence that sets the program's modes again."""
         return b"".join(b"\x1b[?%d%s" % (each, _OTHER[letter]) for each, letter in self._changed.items())
 
 
 def without_questions(shown: bytes) -> bytes:
-    """What was printed before, without what a terminal would answer: nobody waits for those answers any more."""
+    """Remove queries from earlier output: the terminal would answer them, and nothing waits for the answers now."""
     return _QUESTIONS.sub(b"", shown)
 
 
 @dataclass
 class Terminal:
-    """Standard input and output, where both are a terminal. `with` restores it as it was found."""
+    """Standard input and output of a terminal. Leaving the `with` block restores its settings."""
 
     keys: int = 0
     screen: int = 1
@@ -133,7 +131,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def raw(self) -> Iterator[None]:
-        """Every key goes to the box, Ctrl-C too."""
+        """Send every key to the box, including Ctrl-C."""
         tty.setraw(self.keys, termios.TCSADRAIN)
         try:
             self._write(self.modes.redo())
@@ -152,7 +150,7 @@ class Terminal:
         return rows or 24, columns or 80
 
     async def typed(self) -> bytes:
-        """The next keys; empty where the terminal is gone."""
+        """Return the next keys, or nothing if the terminal is gone."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self.keys, readable.set)
@@ -176,49 +174,49 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """What signals tell."""
+class Signals:
+    """Events that signals set."""
 
     resized: asyncio.Event = field(default_factory=asyncio.Event)
     asked_to_end: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @contextlib.asynccontextmanager
-async def signals() -> AsyncIterator[Happened]:
-    """Listens to them while it is open."""
+async def signals() -> AsyncIterator[Signals]:
+    """Handle signals while the block runs."""
     loop = asyncio.get_running_loop()
-    happened = Happened()
+    caught = Signals()
     wanted = {
-        signal.SIGWINCH: happened.resized,
-        signal.SIGTERM: happened.asked_to_end,
-        signal.SIGHUP: happened.asked_to_end,
+        signal.SIGWINCH: caught.resized,
+        signal.SIGTERM: caught.asked_to_end,
+        signal.SIGHUP: caught.asked_to_end,
     }
     for number, event in wanted.items():
         loop.add_signal_handler(number, event.set)
     try:
-        yield happened
+        yield caught
     finally:
         for number in wanted:
             loop.remove_signal_handler(number)
 
 
-async def converse(
+async def exchange(
     terminal: Terminal,
     line: Line,
-    happened: Happened,
+    caught: Signals,
     *,
     shown: Callable[[bytes], None] = lambda _: None,
 ) -> Ending:
-    """Let the terminal and the process talk until one of them has had enough. `shown` is told what is on the screen.
+    """Exchange bytes between the terminal and the process until the process ends or the user leaves.
 
-    Errors of the line are the caller's: the process may well be there still.
+    `shown` is called with the bytes that were shown. Errors of the line are raised: the process may still be running.
     """
     screen = Outlet(terminal.screen)
     keys = EscapeKeys()
 
     async def show() -> Ending:
         while data := await line.read():
-            terminal.modes.see(data)
+            terminal.modes.track(data)
             await screen.write(data)
             shown(data)
         await screen.flush()
@@ -235,24 +233,24 @@ async def converse(
 
     async def follow_size() -> Ending:
         if terminal.modes.full_screen:
-            # Such a program paints it again when the size changes, and at no other time.
+            # Such a program repaints only when the size changes.
             rows, columns = terminal.size
             await line.resize(rows, max(1, columns - 1))
         while True:
             await line.resize(*terminal.size)
-            await happened.resized.wait()
-            happened.resized.clear()
+            await caught.resized.wait()
+            caught.resized.clear()
 
-    async def obey() -> Ending:
-        await happened.asked_to_end.wait()
+    async def await_termination() -> Ending:
+        await caught.asked_to_end.wait()
         return Ending.LEFT
 
     with terminal.raw():
-        return await _first(show(), type_(), follow_size(), obey())
+        return await _first(show(), type_(), follow_size(), await_termination())
 
 
 async def _first(*works: Coroutine[Any, Any, Ending]) -> Ending:
-    """The result of whichever ends first; the others are cancelled and waited for."""
+    """Return the result of the first to end; the others are cancelled and awaited."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -260,5 +258,5 @@ async def _first(*works: Coroutine[Any, Any, Ending]) -> Ending:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    # In the order given: where the process ended and the line broke at once, it ended.
+    # In order of the arguments: if the process ended and the line broke at once, it ended.
     return next(task for task in tasks if task in done).result()

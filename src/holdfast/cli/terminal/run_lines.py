@@ -1,7 +1,7 @@
-"""The entries of a thread as the lines of a run: what the agent said and did, what died, and how it went on. Pure.
+"""Turns the entries of a thread into the lines that `holdfast run` prints. Pure.
 
-Whole entries become lines that stay; live text and open tool calls become lines that are drawn again until the whole
-entry comes. It knows kinds of entries, never an agent, and takes every field for hostile.
+Complete entries become permanent lines. Live text and open tool calls become lines that are redrawn until the complete
+entry comes. This module knows types of entries but no agent, and trusts no field.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Line = tuple[Cell, ...]
 ANY: Final = "*"
 _INDENT: Final = "    "
 _WIDEST: Final = 108
-"""Text that runs over the whole of a wide screen is hard to read."""
+"""Longer lines are hard to read."""
 _WHAT: Final = 44
 _RESULT: Final = 26
 _TIME: Final = 9
 _NARROW: Final = 28
-"""Columns below which there are no columns."""
+"""Below this width, a line is not divided into columns."""
 _OWN_STATUSES: Final = (502, 504)
-"""By which the model gateway says that the way to a provider, or the provider, gave no answer."""
+"""The model gateway's own statuses, for a provider that cannot be reached or does not answer."""
 _OPEN_CALLS: Final = 1000
-"""Calls that are remembered at once; an agent that opens more has lost count itself."""
+"""Most open calls to remember."""
 _LIVE_TEXT: Final = 64 * 1024
 _LONGEST_WORD: Final = 200
-"""Columns of an id, a name or a model."""
+"""Most columns of an id, a name or a model."""
 
 _SESSIONS: Final = {
     "continued": "session continued",
@@ -46,23 +46,23 @@ _SESSIONS: Final = {
 _FILES: Final = {
     "kept": "files kept",
     "snapshot": "files kept by a snapshot",
-    "workspace": "files as they were first",
+    "workspace": "files as at the start",
     "empty": "no files",
 }
 _BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
-"""What became of a box, by the code of its run's end."""
+"""What happened to the box, by the error code of the run."""
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
     "provisioned": "starting the agent",
-    "runner": "waiting for the agent's first word",
+    "runner": "waiting for the agent's first output",
     "": "working",
 }
 
 
 @dataclass(slots=True)
 class RunSeen:
-    """What the entries said of one run so far."""
+    """What the entries so far tell about one run."""
 
     id: str
     began: int
@@ -78,33 +78,33 @@ class RunSeen:
     box_ms: float | None = None
     announced: bool = False
     missing: str = ""
-    """What a command failed for want of: a program, a module, the network."""
+    """What a command did not find: a program, a module, or the network."""
     stage: str = "started"
-    heard_at: int = 0
+    last_entry_at: int = 0
     """UTC milliseconds of the latest entry."""
     has_runner: bool = False
-    """Its runner has been heard of: by a heartbeat, or by what the agent said."""
+    """Whether there was a heartbeat, or output of the agent."""
     installing: str = ""
-    """What this machine did not have yet, while it is being brought there."""
+    """What is being installed on this machine."""
     trouble: str = ""
-    """Why its model gave no answer, as the server found it."""
+    """Why its model did not answer, according to the server."""
     cost: float | None = None
     cancel: str = ""
-    """What it was asked to do: cancel, or interrupt."""
+    """What was requested: cancel or interrupt."""
     status: str = ""
     code: str = ""
-    """Of the error."""
+    """The code of the error."""
     error: str = ""
     hint: str = ""
     usage: Mapping[str, Any] = field(default_factory=dict)
     entries: int = 0
-    """On the thread when it ended."""
+    """Number of entries on the thread when the run ended."""
 
 
 class RunLines:
-    """Takes entries, oldest first, and gives the lines that each adds. `width` None is a pipe: nothing is cut.
+    """Takes entries, oldest first, and returns the lines that each adds. `width` None is a pipe, where nothing is cut.
 
-    `on_purpose` are boxes whose end the caller brought about, to be told as such.
+    `on_purpose` has the boxes that the caller killed itself, which the lines mention.
     """
 
     def __init__(self, *, width: int | None) -> None:
@@ -112,15 +112,15 @@ class RunLines:
         self.runs: dict[str, RunSeen] = {}
         self.boxes: list[str] = []
         self.entries = 0
-        """Those that stay: neither live text nor signs of life."""
+        """Number of permanent entries: neither live text nor heartbeats."""
         self.on_purpose: set[str] = set()
         self.thread = "THREAD"
-        """Its id, once it is known: for hints."""
+        """The thread's id once it is known, for hints."""
         self.footer = "Ctrl-C leaves it running"
-        """Below what goes on."""
+        """Text below the live lines."""
         self._latest: RunSeen | None = None
         self._waiting: dict[str, None] = {}
-        """Ids of prompts that are queued, in their order."""
+        """Ids of queued prompts, in order."""
         self._expected = ""
         self._prompts: list[str] = []
         self._noticed = ""
@@ -128,7 +128,7 @@ class RunLines:
         self._open: dict[str, tuple[ToolLine, int]] = {}
         self._text = ""
         self._thinking = ""
-        self._said = False
+        self._announced_any = False
 
     @property
     def latest(self) -> RunSeen | None:
@@ -136,28 +136,28 @@ class RunLines:
 
     @property
     def running(self) -> bool:
-        """Whether a run goes on, or one is about to that the caller knows of."""
+        """Whether a run is in progress or expected."""
         return bool(self._expected) or (self._latest is not None and not self._latest.status)
 
     @property
     def waiting(self) -> bool:
-        """Whether a run is about to begin by itself, for prompts that were queued. After a cancel they stay."""
+        """Whether a run is about to start for queued prompts. After a cancel they stay queued."""
         run = self._latest
         return bool(self._waiting) and run is not None and (run.status != "cancelled" or run.cancel == "interrupt")
 
     def expect(self, run: str = ANY) -> None:
-        """A run was asked for, or is about to be, whose entries are yet to come."""
+        """Expect a run that was requested, whose entries are still to come."""
         self._expected = run
 
     def take(self, entry: Entry) -> list[Line]:
-        """The lines that stay."""
+        """Return the permanent lines that an entry adds."""
         kind = entry.type
         family, _, name = kind.rpartition(".")
         if name != "delta" and kind != "signal.run.heartbeat":
             self.entries += 1
         by_agent = bool(family) and not kind.startswith("signal.")
         if self._latest is not None:
-            self._latest.heard_at = max(self._latest.heard_at, entry.ts)
+            self._latest.last_entry_at = max(self._latest.last_entry_at, entry.ts)
             self._latest.has_runner |= by_agent or kind == "signal.run.heartbeat"
         if kind == "chat":
             return list(self._chat(entry))
@@ -168,22 +168,26 @@ class RunLines:
         return []
 
     def close(self) -> list[Line]:
-        """What is still held back, where nothing more is read."""
+        """Return the remaining lines, when no more entries will come."""
         lines = list(self._flush_prompts())
         if self._text.strip():
             lines += self._prose(self._text)
         self._text = self._thinking = ""
         return lines
 
-    # --- lines that are drawn again ---
+    # --- live lines ---
 
     def silence(self, now: int) -> str:
-        """That the live run has given no sign of life for a while; empty where it has, or has no runner yet."""
+        """How long the run has had no heartbeat; empty if that is not long, or if it has no runner yet."""
         run = self._latest
-        return "" if run is None or run.status or not run.has_runner else describe_silence((now - run.heard_at) / 1000)
+        return (
+            ""
+            if run is None or run.status or not run.has_runner
+            else describe_silence((now - run.last_entry_at) / 1000)
+        )
 
     def live(self, now: int, height: int) -> list[Line]:
-        """What goes on at this moment (UTC milliseconds), at most so many lines."""
+        """The live lines at this moment (UTC milliseconds), at most `height`."""
         run = self._latest
         if run is None or run.status:
             return []
@@ -196,13 +200,13 @@ class RunLines:
         for line, began in list(self._open.values())[-max(1, height // 2) :]:
             lines.append(self._tool_line(line, now - began, running=True))
         doing = f"installing {run.installing}" if run.installing else _STAGES.get(run.stage, "working")
-        told = f"  {doing} · {describe_time(max(0, now - run.began) // 1000 * 1000)} · {self.footer}"
+        status = f"  {doing} · {describe_time(max(0, now - run.began) // 1000 * 1000)} · {self.footer}"
         if silence := self.silence(now):
-            told = f"  {silence} ·{told[1:]}"
-        lines.append((Cell(cut(told, self._columns()), "dim"),))
+            status = f"  {silence} ·{status[1:]}"
+        lines.append((Cell(cut(status, self._columns()), "dim"),))
         return lines[-max(height, 1) :]
 
-    # --- what people said ---
+    # --- prompts ---
 
     def _chat(self, entry: Entry) -> Iterator[Line]:
         payload = entry.payload
@@ -229,7 +233,7 @@ class RunLines:
         for index, line in enumerate(lines):
             yield (Cell("  > " if index == 0 else "    ", ACCENT), Cell(line, "bold"))
 
-    # --- what Holdfast did ---
+    # --- signals of Holdfast ---
 
     def _signal(self, name: str, entry: Entry) -> Iterator[Line]:
         payload = entry.payload
@@ -267,16 +271,16 @@ class RunLines:
                 run.cancel = run.cancel or "interrupt"
             else:
                 run.cancel = "cancel"
-                yield (Cell("  ■ asked to stop", "yellow"),)
+                yield (Cell("  ■ cancelling", "yellow"),)
         elif name == "finished":
             yield from self._finished(run, payload, entry.ts)
 
     def _installing(self, run: RunSeen, what: str, ms: float | None) -> Iterator[Line]:
-        """The first time that an agent is used on a machine, it takes a while until there is one."""
+        """An agent is installed when it is first used on a machine, which takes a while."""
         run.installing = what if ms is None else ""
         if ms is not None:
             yield (Cell(f"  {'installed'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {describe_time(ms)}", "dim"))
-        elif self.width is None:  # where nothing is drawn again, this is all that is seen meanwhile
+        elif self.width is None:  # a pipe has no live lines to show this
             yield (Cell(f"  {'installing'.ljust(LABEL_WIDTH)}"), Cell(what))
 
     def _run_of(self, payload: Mapping[str, Any], entry: Entry) -> RunSeen:
@@ -289,26 +293,26 @@ class RunLines:
         return run
 
     def _announce(self, run: RunSeen) -> Iterator[Line]:
-        """Once per run: where it runs, what was asked, who does it."""
+        """Print once per run its box, prompts and agent."""
         if run.announced:
             return
         run.announced = True
         took = "" if run.box_ms is None else describe_time(run.box_ms)
-        if self._takes_up(run):
-            told = [f"resumed in box {run.box}" if run.box else "resumed"]
+        if self._continues(run):
+            parts = [f"resumed in box {run.box}" if run.box else "resumed"]
             by = f" to {run.agent}" if run.session == "handed-over" else ""
-            told += filter(None, (_SESSIONS.get(run.session, "") + by, _FILES.get(run.files, "")))
-            fits = self.width is None or width_of(", ".join(told)) <= self._columns() - 4 - _TIME
-            yield self._across(Cell("  ↻ ", ACCENT), ", ".join(told if fits else told[:-1]), took)
+            parts += filter(None, (_SESSIONS.get(run.session, "") + by, _FILES.get(run.files, "")))
+            fits = self.width is None or width_of(", ".join(parts)) <= self._columns() - 4 - _TIME
+            yield self._across(Cell("  ↻ ", ACCENT), ", ".join(parts if fits else parts[:-1]), took)
             if not fits:
-                yield (Cell(f"{_INDENT}{told[-1]}", "dim"),)
+                yield (Cell(f"{_INDENT}{parts[-1]}", "dim"),)
             yield from self._flush_prompts()
             return
         if run.box:
             kind = f"{run.provider} ({run.isolation})" if run.isolation else run.provider
             label = f"  {'box'.ljust(LABEL_WIDTH)}"
             yield (Cell(label), Cell(run.box, "bold"), Cell(f" {kind}"), Cell(f"  {took}", "dim"))
-        if self._said or run.box:
+        if self._announced_any or run.box:
             yield ()
         yield from self._flush_prompts()
         who = " ".join(filter(None, (run.agent or "agent", run.version)))
@@ -317,7 +321,7 @@ class RunLines:
             Cell("  ● ", ACCENT), Cell(" · ".join(filter(None, (who, run.model))), "bold"),
             Cell(f"  {session}" if session else "", "dim"),
         )  # fmt: skip
-        self._said = True
+        self._announced_any = True
 
     def _finished(self, run: RunSeen, payload: Mapping[str, Any], ts: int) -> Iterator[Line]:
         yield from self._announce(run)
@@ -351,32 +355,32 @@ class RunLines:
                 Cell(f"  {_count(self.entries, 'entry', 'entries')} are safe on the thread"),
             )
             if run.error and run.box not in self.on_purpose and not (run.box and run.box in run.error):
-                yield from self._said_of_error(run)
+                yield from self._error_lines(run)
         else:
             yield (Cell(f"  ✗ {run.status} after {took}", "red"), Cell("".join(f" · {each}" for each in self.tally())))
-            yield from self._said_of_error(run)
+            yield from self._error_lines(run)
 
-    def _said_of_error(self, run: RunSeen) -> Iterator[Line]:
-        error = "" if run.error == self._noticed else run.error  # some agents say it themselves, last of all
+    def _error_lines(self, run: RunSeen) -> Iterator[Line]:
+        error = "" if run.error == self._noticed else run.error  # some agents have already printed it
         for text in filter(None, (error, as_called(run.hint))):
             for line in self._wrapped(text, 4):
                 yield (Cell(_INDENT), Cell(line))
 
-    def _takes_up(self, run: RunSeen) -> bool:
-        """Whether it goes on with work that was not done, and does not merely follow on another run."""
+    def _continues(self, run: RunSeen) -> bool:
+        """Whether the run continues unfinished work, rather than following a completed run."""
         before = self.runs.get(run.resumes)
         return bool(run.resumes) and (before is None or before.status != "completed")
 
     def _chain_began(self, run: RunSeen) -> int:
-        """When the work began that this run went on with."""
+        """When the work began that this run continues."""
         seen = {run.id}
-        while self._takes_up(run) and run.resumes in self.runs and run.resumes not in seen:
+        while self._continues(run) and run.resumes in self.runs and run.resumes not in seen:
             run = self.runs[run.resumes]
             seen.add(run.id)
         return run.began
 
     def tally(self) -> list[str]:
-        """What all of it took, in words."""
+        """Boxes, entries and cost of all runs."""
         costs = [run.cost for run in self.runs.values() if run.cost is not None]
         return [
             _count(len(self.boxes), "box", "boxes"),
@@ -384,7 +388,7 @@ class RunLines:
             *([describe_cost(sum(costs))] if costs else []),
         ]
 
-    # --- what the agent did ---
+    # --- entries of the agent ---
 
     def _agent(self, name: str, entry: Entry) -> Iterator[Line]:
         payload = entry.payload
@@ -409,19 +413,19 @@ class RunLines:
         elif name == "retry":
             attempt = _number(payload, "attempt")
             number = f" ({attempt:g})" if attempt is not None else ""
-            yield self._remark("⟳", f"trying again{number}: {self._reason(payload, run)}", "yellow")
+            yield self._remark("⟳", f"retrying{number}: {self._reason(payload, run)}", "yellow")
         elif name == "compaction":
-            yield self._remark("≡", f"made room by a summary: {one_line(_text(payload, 'summary'))}", "dim")
+            yield self._remark("≡", f"context summarised: {one_line(_text(payload, 'summary'))}", "dim")
         elif name == "notice":
             serious = _text(payload, "level") in ("warning", "error")
             self._noticed = one_line(_text(payload, "text"))
             yield self._remark("!" if serious else "i", self._noticed, "yellow" if serious else "dim")
 
     def _reason(self, payload: Mapping[str, Any], run: RunSeen | None) -> str:
-        """Why an agent tries again. Some have but a word for it; where we gave the answer, we know more."""
-        told = one_line(_text(payload, "message"))
+        """Why an agent retries. Some give only one word; if the answer was our gateway's, we know more."""
+        message = one_line(_text(payload, "message"))
         by_us = _number(payload, "status") in _OWN_STATUSES
-        return run.trouble if run is not None and run.trouble and by_us and " " not in told else told
+        return run.trouble if run is not None and run.trouble and by_us and " " not in message else message
 
     def _assistant(self, payload: Mapping[str, Any], run: RunSeen | None) -> Iterator[Line]:
         self._text = self._thinking = ""
@@ -449,7 +453,7 @@ class RunLines:
             took = ts - began
         return self._tool_line(line, took, failed=status in ("error", "interrupted"))
 
-    # --- laying out ---
+    # --- layout ---
 
     def _prose(self, text: str) -> list[Line]:
         return [(Cell(_INDENT), Cell(line)) for line in self._wrapped(plain(text).strip("\n").rstrip(), len(_INDENT))]
@@ -469,7 +473,7 @@ class RunLines:
     def _tool_line(
         self, line: ToolLine, milliseconds: float | None, *, failed: bool = False, running: bool = False
     ) -> Line:
-        """In columns: what, what came of it, how long it took. What is too long gives way, the outcome last."""
+        """A tool call in columns: what, result, duration. Long columns are cut, the result last."""
         took = "" if milliseconds is None else describe_time(milliseconds)
         result = "…" if running else line.result
         changes = []
@@ -489,8 +493,8 @@ class RunLines:
         else:
             room = self._room() - 2 - _TIME - 2
             if room < _NARROW:
-                said = cut(f"{what}  {result}", self._room() - 2)
-                return (Cell(f"{_INDENT}{line.mark} ", "dim"), Cell(said, "red" if failed else ""))
+                text = cut(f"{what}  {result}", self._room() - 2)
+                return (Cell(f"{_INDENT}{line.mark} ", "dim"), Cell(text, "red" if failed else ""))
             for_result = min(max(width_of(result), _RESULT), max(_RESULT, room - width_of(what)), room - 12)
             widths = (room - for_result, for_result)
             what, result = cut(what, widths[0]), cut(result, widths[1])

@@ -1,4 +1,4 @@
-"""Amounts of data as people write them (`512M`, `2G`) and read them (`1.2 GB`). Units are powers of 1024."""
+"""Parses sizes such as `512M` and `2G`, and describes them, as in `1.2 GB`. Units are powers of 1024."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _UNITS: Final = "kmgt"
 
 
 def parse_size(text: str) -> int:
-    """Bytes. A bare number is bytes already."""
+    """Return bytes. A number without a unit is bytes."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a size: write it like 512M, 2G or 1.5G")
+        raise ValueError(f"{text!r} is not a size: write it as 512M, 2G or 1.5G")
     number, unit = match.groups()
     return int(float(number) * 1024 ** (_UNITS.index(unit.lower()) + 1 if unit else 0))
 
 
 def describe_size(size: int) -> str:
-    """In the largest unit that fits, with one digit after the point where that says something."""
+    """Describe a size in the largest unit that fits, with one decimal below 10."""
     if size < 1024:
         return f"{size} B"
     amount = float(size)

@@ -1,7 +1,6 @@
-"""A tool call of any agent in one line: what was done, and what came of it. Pure.
+"""Describes a tool call of any agent in one line: what was done, and the result. Pure.
 
-Agents name their tools and arguments as they like; what a call is shows in the shape of its arguments, so that no agent
-has to be known here.
+Agents name their tools differently, so the kind of a call is recognised by the shape of its arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _BEFORE: Final = ("oldText", "old_string", "oldString", "old_str", "old")
 _AFTER: Final = ("newText", "new_string", "newString", "new_str", "new")
 _CONTENTS: Final = ("content", "contents", "file_text", "text")
 _PATCHES: Final = ("patch", "input", "patchText", "diff")
-_SOUGHT: Final = ("pattern", "query", "url", "regex", "glob")
+_QUERIES: Final = ("pattern", "query", "url", "regex", "glob")
 _SHELLS: Final = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash", "/bin/zsh"})
 _EXIT: Final = re.compile(
     r"\W*(?:(?:command|process)\s+)?"
@@ -33,7 +32,7 @@ _LONG: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ToolLine:
-    """`mark` and `what` say what was done, `result` what came of it; all are free of control characters."""
+    """`mark` and `what` describe the call. No field contains control characters."""
 
     mark: str
     what: str
@@ -43,7 +42,7 @@ class ToolLine:
 
 
 def describe_call(name: str, arguments: Any) -> ToolLine:
-    """A call as it begins."""
+    """Describe a call that has started."""
     values = arguments if isinstance(arguments, Mapping) else {}
     if isinstance(arguments, str) and "*** Begin Patch" in arguments:
         values = {"patch": arguments}
@@ -54,34 +53,34 @@ def describe_call(name: str, arguments: Any) -> ToolLine:
     if edit is not None:
         return edit
     path = _first(values, _PATHS)
-    said = path if path else _first(values, _SOUGHT)
+    shown = path if path else _first(values, _QUERIES)
     label = one_line(name) or "tool"
-    if said:
-        return ToolLine("·", f"{label} {_short_path(one_line(said))}")
+    if shown:
+        return ToolLine("·", f"{label} {_short_path(one_line(shown))}")
     rest = json.dumps(arguments, ensure_ascii=False, default=str) if arguments else ""
     return ToolLine("·", f"{label} {one_line(rest[:_LONG])}".rstrip())
 
 
 def describe_tool(name: str, arguments: Any, result: Any, status: str) -> ToolLine:
-    """A call that has ended."""
+    """Describe a call that has ended."""
     line = describe_call(name, arguments)
     text = plain(result) if isinstance(result, str) else ""
     if status == "interrupted":
-        said = "interrupted"
+        shown = "interrupted"
     elif line.mark == "$":
-        said = summarize_output(text, failed=status == "error")
+        shown = summarize_output(text, failed=status == "error")
     elif status == "error":
-        said = one_line(text) or "failed"
+        shown = one_line(text) or "failed"
     elif line.mark == "✎":
-        said = ""
+        shown = ""
     else:
         lines = [each for each in text.split("\n") if each.strip()]
-        said = lines[0].strip() if len(lines) == 1 else f"{len(lines)} lines" if lines else ""
-    return ToolLine(line.mark, line.what, said, line.added, line.removed)
+        shown = lines[0].strip() if len(lines) == 1 else f"{len(lines)} lines" if lines else ""
+    return ToolLine(line.mark, line.what, shown, line.added, line.removed)
 
 
 def summarize_output(text: str, *, failed: bool) -> str:
-    """The last line that a command printed: where test runners, compilers and installers say how it went."""
+    """The last line of a command's output, where test runners, compilers and installers print their result."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     code = ""
     while lines and (match := _EXIT.fullmatch(lines[-1])):
@@ -93,7 +92,7 @@ def summarize_output(text: str, *, failed: bool) -> str:
     if failed and not code and not last:
         return "failed"
     if last and code == "exit 1":
-        code = ""  # says no more than that it failed
+        code = ""  # only says that it failed
     return " · ".join(filter(None, (last, code)))
 
 
@@ -146,7 +145,7 @@ def _edited(paths: list[str], added: int | None, removed: int | None) -> ToolLin
 
 
 def count_changes(before: str, after: str) -> tuple[int, int]:
-    """Lines added and removed, not counting those that both begin and end with."""
+    """Return the lines added and removed, without the common lines at the start and end."""
     old, new = before.split("\n"), after.split("\n")
     while old and new and old[0] == new[0]:
         del old[0], new[0]

@@ -1,4 +1,4 @@
-"""`holdfast thread`: make threads, look at them, write to them and follow them."""
+"""`holdfast thread`: creates, lists, reads, writes and follows threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import JsonOption, ThreadArgument, Where
-from holdfast.cli.parameters import Argument, Option
+from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, ThreadArgument, Where
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.session import ask_blocking
 from holdfast.cli.terminal.confirmation import YesOption, confirm
@@ -40,23 +40,20 @@ _PAGE: Final = 200
 
 TypesOption = Annotated[
     list[str] | None,
-    Option("--type", metavar="TYPE", help="Only this type (chat) or family (pi.*); may be given several times."),
-]
-LabelsOption = Annotated[
-    list[str] | None, Option("--label", metavar="NAME:VALUE", help="A label; may be given several times.")
+    Option("--type", metavar="TYPE", help="Only this type (chat) or family (pi.*). Can be given several times."),
 ]
 
 
 def new(
     title: Annotated[str | None, Argument(metavar="TITLE", help="What the thread is about.")] = None,
-    parent: Annotated[str | None, Option(metavar="ID", help="The thread that this one belongs to.")] = None,
+    parent: Annotated[str | None, Option(metavar="ID", help="Parent thread.")] = None,
     label: LabelsOption = None,
-    id: Annotated[str | None, Option("--id", metavar="ID", help="Id of your own choice.")] = None,
+    id: Annotated[str | None, Option("--id", metavar="ID", help="Choose the id yourself.")] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a thread. In a pipe, only its id is printed."""
+    """Create a thread. In a pipe, print only its id."""
     labels = {name: value or "" for name, value in parse_labels(label or []).items()}
     with connect(where) as client:
         thread = client.threads.create(title=title, parent=parent, labels=labels, id=id)
@@ -72,20 +69,20 @@ def new(
 
 
 def list_(
-    parent: Annotated[str | None, Option(metavar="ID", help="Only the children of this thread.")] = None,
-    status: Annotated[StatusName | None, Option(help="Only threads in this status.")] = None,
+    parent: Annotated[str | None, Option(metavar="ID", help="Only children of this thread.")] = None,
+    status: Annotated[StatusName | None, Option(help="Only threads with this status.")] = None,
     label: Annotated[
         list[str] | None,
-        Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and that)."),
+        Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and value)."),
     ] = None,
-    archived: Annotated[Literal["no", "only", "too"], Option(help="What to do with archived threads.")] = "no",
-    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, Option(metavar="CURSOR", help="Go on where an earlier list ended.")] = None,
+    archived: Annotated[Literal["no", "only", "too"], Option(help="Whether to list archived threads.")] = "no",
+    limit: LimitOption = 50,
+    cursor: Annotated[str | None, Option(metavar="CURSOR", help="Continue where an earlier list ended.")] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List threads, those with the newest activity first."""
+    """List threads, most recently active first."""
     choices: dict[str, bool | Literal["any"]] = {"no": False, "only": True, "too": "any"}
     labels = parse_labels(label or [])
     threads: list[ThreadInfo] = []
@@ -107,7 +104,7 @@ def list_(
         write_json({"threads": [thread.to_json() for thread in threads], "nextCursor": cursor})
         return
     if not threads:
-        write_field("no threads", hint('holdfast thread new "a title" makes one'))
+        write_field("no threads", hint('create one with holdfast thread new "a title"'))
         return
     now = time.time()
     write_table(("id", "status", "entries", "active", "title"), [_row(thread, now) for thread in threads])
@@ -121,7 +118,7 @@ def show(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is known of one thread."""
+    """Show a thread."""
     with connect(where) as client:
         thread = client.threads.get(find_thread_now(client, id))
         url = client.url
@@ -134,17 +131,18 @@ def show(
 def tail(
     id: ThreadArgument,
     since: Annotated[
-        str | None, Option(metavar="OFFSET", help="Where to begin; now for what is new only. Else the beginning.")
+        str | None,
+        Option(metavar="OFFSET", help="Start at this offset, or now for new entries only. Default: the beginning."),
     ] = None,
     type: TypesOption = None,
-    limit: Annotated[int | None, Option("--limit", "-n", min=1, help="End after so many entries.")] = None,
+    limit: Annotated[int | None, Option("--limit", "-n", min=1, help="Exit after this many entries.")] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Follow a thread: print its entries as they come. Survives restarts of the server; Ctrl-C ends it.
+    """Follow a thread: print its entries as they come. Survives restarts of the server; Ctrl-C stops it.
 
-    With --json every line is an entry, with the offset after it: --since that offset goes on there.
+    With --json, every line is an entry with the offset after it, from which --since continues.
     """
     check_since(since)
     log = None if as_json else _entry_log()
@@ -165,24 +163,24 @@ def tail(
                         return Exit.OK
         except KeyboardInterrupt:
             if not as_json:
-                note("stopped", f"thread {id} goes on without you")
+                note("stopped", f"no longer following thread {id}")
                 note("next", hint(f"holdfast thread tail {id} --since {following.offset}"))
             return Exit.INTERRUPTED
     if not as_json:
-        note("ended", f"the stream of thread {id} is closed: nothing more can come")
+        note("ended", f"thread {id} is closed: no more entries can come")
     return Exit.OK
 
 
 def entries(
     id: ThreadArgument,
     type: TypesOption = None,
-    since: Annotated[str | None, Option(metavar="OFFSET", help="Where to begin. Else the beginning.")] = None,
-    limit: Annotated[int | None, Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    since: Annotated[str | None, Option(metavar="OFFSET", help="Start at this offset. Default: the beginning.")] = None,
+    limit: Annotated[int | None, Option("--limit", "-n", min=1, help="Print at most this many.")] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the entries that a thread has, oldest first."""
+    """Print the entries of a thread, oldest first."""
     check_since(since)
     log = None if as_json else _entry_log()
     with connect(where) as client:
@@ -194,28 +192,28 @@ def append(
     id: ThreadArgument,
     text: Annotated[
         str | None,
-        Argument(metavar="TEXT", help="What to say; - reads lines of JSON from standard input."),
+        Argument(metavar="TEXT", help="Text of the entry. - reads lines of JSON from standard input."),
     ] = None,
-    type: Annotated[str | None, Option("--type", metavar="TYPE", help="Type of the payload; else chat.")] = None,
+    type: Annotated[str | None, Option("--type", metavar="TYPE", help="Type of the payload. Default: chat.")] = None,
     payload: Annotated[
-        str | None, Option("--payload", metavar="JSON", help="The payload, an object, instead of a text.")
+        str | None, Option("--payload", metavar="JSON", help="Payload, a JSON object, instead of a text.")
     ] = None,
-    author: Annotated[str | None, Option("--author", metavar="ID", help="Who says it.")] = None,
+    author: Annotated[str | None, Option("--author", metavar="ID", help="Author of the entry.")] = None,
     entry_id: Annotated[
         str | None,
-        Option("--id", metavar="ID", help="Id of the entry; one that the thread has is not written again."),
+        Option("--id", metavar="ID", help="Id of the entry. An existing id is not written again."),
     ] = None,
     retry_for: Annotated[
-        str, Option("--retry-for", metavar="DURATION", help="How long to try again while the server is away.")
+        str, Option("--retry-for", metavar="DURATION", help="How long to retry while the server does not answer.")
     ] = "30s",
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Append an entry, or many from standard input. Each is written once, however often the network fails.
+    """Append an entry, or many from standard input. Each is written exactly once, even if the network fails.
 
     A line on standard input is a payload ({"type": "chat", "text": "hello"}) or a whole entry, as thread entries --json
-    prints it. Whole entries keep their ids, so that sending a file twice writes it once.
+    prints it. Whole entries keep their ids, so sending a file twice writes it once.
     """
     from holdfast.cli.thread.entry_input import read_batches
 
@@ -256,7 +254,7 @@ def rename(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a thread another title."""
+    """Change the title of a thread."""
     with connect(where) as client:
         thread = client.threads.rename(find_thread_now(client, id), title)
     if as_json:
@@ -267,12 +265,12 @@ def rename(
 
 def archive(
     id: ThreadArgument,
-    undo: Annotated[bool, Option("--undo", help="Bring it back.")] = False,
+    undo: Annotated[bool, Option("--undo", help="Put it back into the list.")] = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a thread out of the list. It keeps all its entries and can be brought back."""
+    """Archive a thread: remove it from the list. It keeps its entries, and --undo puts it back."""
     with connect(where) as client:
         thread = client.threads.update(find_thread_now(client, id), archived=not undo)
     if as_json:
@@ -291,7 +289,7 @@ def delete(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a thread and all its entries, for good."""
+    """Delete a thread and all its entries, permanently."""
     with connect(where) as client:
         id = find_thread_now(client, id)
         thread = client.thread(id)
@@ -306,13 +304,13 @@ def delete(
 
 def token(
     id: ThreadArgument,
-    scope: Annotated[ScopeName, Option(help="What it allows; write includes read.")] = "read",
-    ttl: Annotated[str, Option(metavar="DURATION", help="How long it holds: 90s, 30m, 2h, 1d.")] = "2h",
+    scope: Annotated[ScopeName, Option(help="What it allows. write includes read.")] = "read",
+    ttl: Annotated[str, Option(metavar="DURATION", help="How long it is valid: 90s, 30m, 2h, 1d.")] = "2h",
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token for this thread alone. In a pipe, only the token is printed."""
+    """Create a token for only this thread. In a pipe, print only the token."""
     seconds = _duration(ttl)
     with connect(where) as client:
         made = client.threads.token(find_thread_now(client, id), scope, ttl_seconds=seconds)
@@ -331,7 +329,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:
     for text in texts:
         name, colon, value = text.partition(":")
         if not name:
-            raise CommandError(f"{text!r} is not a label", next_step="write it like --label team:core", exit=Exit.USAGE)
+            raise CommandError(f"{text!r} is not a label", next_step="write it as --label team:core", exit=Exit.USAGE)
         labels[name] = value if colon else None
     return labels
 
@@ -346,12 +344,12 @@ def check_since(since: str | None) -> None:
 
 
 def _not_acknowledged(error: Unreachable, before: int, *, from_stdin: bool) -> CommandError:
-    """The answer is lost, so nobody knows whether the entries are there; their ids make a second attempt safe."""
+    """The answer was lost, so the entries may or may not be written. Their ids make another attempt safe."""
     message = error.message
-    next_step = f"run the same command with --id {error.unacknowledged[0].id}: an id is written once"
+    next_step = f"run the same command with --id {error.unacknowledged[0].id}: an id is written only once"
     if from_stdin:
-        message += f"; the {before} before are on the thread"
-        next_step = "send the rest again; lines that are whole entries, with an id, can all be sent again"
+        message += f"; the {before} before it are on the thread"
+        next_step = "send the rest again; whole entries with an id can all be sent again"
     return CommandError(message, next_step=next_step, exit=Exit.UNREACHABLE, code=error.code)
 
 
@@ -387,7 +385,10 @@ def _show(thread: ThreadInfo, url: str) -> None:
     status = describe_status(thread.status, thread.run, time.time())
     write_field("status", Cell(status, _STYLES.get(thread.status, "")), ", archived" if thread.archived else "")
     if status != thread.status:
-        write_field("", hint(f"holdfast thread diagnose {thread.id} says why, holdfast cancel {thread.id} ends it"))
+        write_field(
+            "",
+            hint(f"find out why with holdfast thread diagnose {thread.id}, or end it with holdfast cancel {thread.id}"),
+        )
     write_field("entries", f"{thread.entry_count:,}, the last one {ago} ago")
     if thread.last_entry is not None:
         write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
@@ -405,8 +406,8 @@ def _show(thread: ThreadInfo, url: str) -> None:
 def _confirm_delete(thread: ThreadInfo) -> None:
     title = f" ({thread.title})" if thread.title else ""
     confirm(
-        f"Delete thread {thread.id}{title} with {thread.entry_count:,} entries, for good?",
-        refusal=f"deleting thread {thread.id} is for good, and there is nobody to ask",
+        f"Delete thread {thread.id}{title} with {thread.entry_count:,} entries, permanently?",
+        refusal=f"deleting thread {thread.id} is permanent, and there is no terminal to ask for confirmation",
         command=f"holdfast thread delete {thread.id} --yes",
         unchanged=f"thread {thread.id} was not deleted",
     )

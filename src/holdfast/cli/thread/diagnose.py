@@ -1,4 +1,4 @@
-"""`holdfast thread diagnose`: how far the run of a thread came, what is wrong with it, and what to do."""
+"""`holdfast thread diagnose`: checks the stages of a thread's run, and suggests what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def diagnose(
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Say how far the run of a thread came, what is wrong with it, and what to do. Exits with 1 if something is."""
+    """Show how far the run of a thread got, what is wrong, and what to do. Exits with 1 if something is wrong."""
 
     async def work(client: Client) -> Diagnosis:
         return await client.runs.diagnose(await find_thread(client, id))

@@ -1,4 +1,4 @@
-"""What a command line asks to append: a text, a payload, or lines of JSON on standard input, as entries."""
+"""Makes entries from a text, a payload, or lines of JSON on standard input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_batches(
     text: str | None, type: str | None, payload: str | None, author: str | None, id: str | None = None
 ) -> Iterable[list[Entry]]:
     if text is not None and payload is not None:
-        raise CommandError("a text and --payload exclude each other", next_step="give one of them", exit=Exit.USAGE)
+        raise CommandError("TEXT and --payload exclude each other", next_step="give only one of them", exit=Exit.USAGE)
     if text == "-":
         if type is not None or id is not None:
             raise CommandError(
@@ -36,7 +36,7 @@ def read_batches(
             raise CommandError(f"--payload {payload!r} is not JSON: {error}", exit=Exit.USAGE) from None
         if not isinstance(value, dict):
             raise CommandError(
-                f"--payload {payload!r} is not an object", next_step='write it like {"type": "chat"}', exit=Exit.USAGE
+                f"--payload {payload!r} is not an object", next_step='write it as {"type": "chat"}', exit=Exit.USAGE
             )
         return [[_entry({**value, **({} if type is None else {"type": type})}, author, id)]]
     if text is None:
@@ -50,7 +50,7 @@ def read_batches(
 
 
 def _batches_of_standard_input(author: str | None) -> Iterator[list[Entry]]:
-    """What has come in so far, whenever something has: a file goes in large batches, a live pipe line by line."""
+    """Yield entries as they arrive: large batches from a file, line by line from a live pipe."""
     number, rest = 0, b""
     while True:
         chunk = os.read(sys.stdin.fileno(), _CHUNK)
@@ -75,7 +75,7 @@ def _batches_of_standard_input(author: str | None) -> Iterator[list[Entry]]:
 
 
 def parse_line(line: bytes, number: int, author: str | None) -> Entry:
-    """The entry that one line of standard input stands for."""
+    """Parse one line of standard input."""
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -87,7 +87,7 @@ def parse_line(line: bytes, number: int, author: str | None) -> Entry:
 
     entry = _entry(value, author)
     try:
-        # Here, because the server would refuse the whole batch, and could not say which line it was.
+        # Checked here, because the server would refuse the whole batch without naming the line.
         check_entry(entry.to_json())
     except InvalidEntry as error:
         raise _bad_line(number, f"is not an entry: {error.message}") from None
@@ -95,16 +95,16 @@ def parse_line(line: bytes, number: int, author: str | None) -> Entry:
 
 
 def _bad_line(number: int, what: str) -> CommandError:
-    before = "nothing was appended" if number == 1 else "what came before it is on the thread"
+    before = "nothing was appended" if number == 1 else "the lines before it are on the thread"
     return CommandError(
         f"line {number} of standard input {what}; {before}",
-        next_step='each line is a payload or an entry, say {"type": "chat", "text": "hello"}',
+        next_step='each line is a payload or an entry, such as {"type": "chat", "text": "hello"}',
         exit=Exit.USAGE,
     )
 
 
 def _entry(value: dict[str, Any], author: str | None, id: str | None = None) -> Entry:
-    """A whole entry as it is; a payload gets what it lacks."""
+    """Make an entry from a whole entry or from a payload, which gets an id and a time."""
     whole = isinstance(value.get("payload"), dict) and "type" not in value
     fields: dict[str, Any] = value if whole else {"payload": value}
     return Entry(

@@ -1,4 +1,4 @@
-"""Threads by the names people use: an id, or the beginning or end of one, where only one thread has it."""
+"""Finds threads by id, or by the beginning or end of an id that only one thread has."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
 
 _KIND: Final = "t-"
 _SEARCHED: Final = 10_000
-"""Threads that are looked through, the newest activity first."""
+"""Most threads to search, most recently active first."""
 
 
 async def find_thread(client: Client, name: str) -> str:
-    """The id of a thread. Raises `NotFound`, or an error that names those that may be meant."""
+    """Return the id of a thread. Raises `NotFound`, or a `CommandError` that lists several matches."""
     from holdfast.client import HoldfastError, NotFound
 
     if name.startswith("r-"):
-        return name  # a run: what takes a thread takes that as well
+        return name  # a run, which the API accepts in place of its thread
     try:
         return (await client.threads.get(name)).id
     except NotFound as missing:
         try:
             ids = [each.id async for each in client.threads.list(archived="any", limit=_SEARCHED)]
-        except HoldfastError:  # a token opens one thread, and lists none
+        except HoldfastError:  # a token for one thread cannot list threads
             raise missing from None
         return _only_one(name, ids, missing)
 
 
 def find_thread_now(client: SyncClient, name: str) -> str:
-    """The same for code without `await`."""
+    """Like `find_thread`, for a sync client."""
     from holdfast.client import HoldfastError, NotFound
 
     try:

@@ -1,4 +1,4 @@
-"""REST: the agents that runs can be launched with, and which models each of them can use."""
+"""REST: the agents, and the models that each can use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.egress.models import Models
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness
 from holdfast.runs.launch.plan import Offer, offers
-from holdfast.server.routes.box_requests import BOX_ERRORS
+from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Use, UseModels
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["agents"])
@@ -18,14 +18,14 @@ router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["agents"])
 
 @router.get("/agents")
 async def list_agents(services: Use, models: UseModels) -> AgentList:
-    """Agents, each with the models that it can be used with."""
+    """List agents, each with the models it can use."""
     found = [services.find_agent(name) for name in (*registry.names(), *registry.kinds())]
     return AgentList(agents=tuple(_record(each, models) for each in found))
 
 
 @router.get("/agents/{name:path}")
 async def get_agent(name: AgentName, services: Use, models: UseModels) -> AgentRecord:
-    """One agent, with the models that it can be used with."""
+    """Get an agent, with the models it can use."""
     return _record(services.find_agent(name), models)
 
 

@@ -17,11 +17,6 @@ from holdfast.api.problems import describe_problem
 from holdfast.api.server import Health
 from holdfast.server.routes import (
     agents,
-    box_files,
-    box_processes,
-    box_snapshots,
-    box_websockets,
-    boxes,
     completion_socket,
     egress,
     images,
@@ -33,8 +28,9 @@ from holdfast.server.routes import (
     runtime_tests,
     threads,
 )
-from holdfast.server.routes.box_requests import ClientLeft
-from holdfast.server.routes.services import Services, Use
+from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
+from holdfast.server.routes.requests import ClientLeft
+from holdfast.server.routes.services import Services, UseMetrics
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 
 _ROUTERS = (
@@ -42,9 +38,9 @@ _ROUTERS = (
     keys.router,
     agents.router,
     boxes.router,
-    box_files.router,
-    box_processes.router,
-    box_snapshots.router,
+    files.router,
+    processes.router,
+    snapshots.router,
     egress.router,
     images.router,
     interpreters.router,
@@ -65,8 +61,8 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     started_at = now_ms()
-    # Routes are put together as far as requests look through them: a socket would wait for all that stand before it.
-    for each in (box_websockets.router, completion_socket.router, *_ROUTERS):
+    # FastAPI builds routers up to the one that matches. Sockets come first, so that they do not wait for the others.
+    for each in (websockets.router, completion_socket.router, *_ROUTERS):
         app.include_router(each)
 
     @app.get("/health", tags=["server"])
@@ -75,8 +71,8 @@ def create_app(services: Services) -> FastAPI:
         return Health(version=holdfast.__version__, started_at=started_at)
 
     @app.get("/metrics", tags=["server"], response_class=Response)
-    async def metrics(services: Use) -> Response:
-        """Counters and gauges, for Prometheus."""
+    async def metrics(services: UseMetrics) -> Response:
+        """Counters and gauges, for Prometheus. Requires a key, unless the server listens on loopback."""
         boxes = services.boxes.opened
         rows = [] if boxes is None else await boxes.rows.live(boxes.tenant, boxes.node)
         usages = None if boxes is None else services.samples.latest(boxes, {row.id for row in rows})
@@ -98,7 +94,7 @@ async def _refuse(_: Request, error: Exception) -> Response:
 
 
 async def _refuse_left(_: Request, __: Exception) -> Response:
-    return error_answer(499, "client_left", "nobody is there to read this")
+    return error_answer(499, "client_left", "the client has left")
 
 
 async def _refuse_fields(_: Request, error: Exception) -> Response:
@@ -116,8 +112,8 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     names = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     messages = {
-        404: f"there is nothing at {request.url.path}",
-        405: f"{request.method} is not something {request.url.path} does",
+        404: f"there is no {request.url.path}",
+        405: f"{request.url.path} does not support {request.method}",
     }
     return error_answer(
         error.status_code,
@@ -128,12 +124,12 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """All methods of a path; the framework names only those of the first route that matches."""
-    # The app holds what it includes as one route, which does not tell its own.
+    """All methods of a path. The framework names only those of the first route that matches."""
+    # An included router is one route of the app, which does not list its own routes.
     included = (route for each in _ROUTERS for route in each.routes)
     routes = (route for route in (*request.app.routes, *included) if isinstance(route, Route))
     matching = [route for route in routes if route.path_regex.match(request.url.path)]
-    # A name that stands for itself is no id, whatever a route with an id would say.
+    # A literal path takes precedence over a route with an id.
     named = [route for route in matching if route.path == request.url.path]
     methods = {method for route in named or matching for method in route.methods or ()}
     return ", ".join(sorted(methods))

@@ -1,8 +1,8 @@
-"""Completions over one WebSocket: for who asks much, at a fraction of what a request for each would take.
+"""Completions over one WebSocket, which is much cheaper than a request for each.
 
 Text frames, JSON: `{"id", "messages", "model", "timeoutSeconds"}` asks, `{"id", "completion"}` or `{"id", "status",
-"error"}` answers, in any order; `{"id", "cancel": true}` gives one up, which is not answered then. Everything that is
-under way is given up when the client leaves, and when the server stops.
+"error"}` answers, in any order; `{"id", "cancel": true}` cancels one, which then gets no answer. All requests in
+progress are cancelled when the client leaves or the server stops.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import answer_to, check_administer, problems_of, receive, serve
 
 AT_ONCE: Final = 64
-"""Completions of one socket that models work on."""
+"""Most completions in progress on one socket."""
 MAX_WAITING: Final = 192
-"""Those that wait for their turn. More are refused."""
+"""Most completions that wait for their turn. More are refused."""
 _MAX_ID: Final = 64
 _COMPLETE: Final = TypeAdapter(Complete)
 
@@ -33,21 +33,21 @@ router = APIRouter(prefix="/v1")
 
 
 class TooManyAtOnce(Refused):
-    """The socket has as many under way as it may have."""
+    """The socket has too many requests in progress."""
 
     status = 429
     code = "too_many_requests"
 
 
 class WrongFields(InvalidRequest):
-    """A frame asks for something, and not in a way that makes sense."""
+    """A frame is not a valid request."""
 
     status = 422
 
 
 @router.websocket("/completions/socket")
 async def completion_socket(socket: WebSocket) -> None:
-    """Ask models, many things at once."""
+    """Ask models, with many requests at once."""
 
     async def work(services: Services) -> None:
         await socket.accept()
@@ -57,7 +57,7 @@ async def completion_socket(socket: WebSocket) -> None:
 
 
 class _Asking:
-    """One client, and what it has under way: a task by the id that the client chose."""
+    """One client, and its requests in progress: a task for each id that the client chose."""
 
     def __init__(self, socket: WebSocket, services: Services) -> None:
         self._socket = socket
@@ -67,16 +67,18 @@ class _Asking:
         self._run = f"completion {logs.request_id.get()}"
 
     async def take_frames(self) -> None:
-        """Until the client leaves, or sends what makes no sense and could not be answered."""
+        """Serve until the client leaves, or sends something that cannot be answered."""
         try:
             while True:
                 id, wanted = _read(await receive(self._socket))
                 if "cancel" in wanted:
                     self._cancel(id, wanted)
                 elif id in self._tasks:
-                    raise InvalidRequest(f"there is one with the id {id!r} under way", hint="each has an id of its own")
+                    raise InvalidRequest(
+                        f"a request with the id {id!r} is already in progress", hint="give each request its own id"
+                    )
                 elif len(self._tasks) >= AT_ONCE + MAX_WAITING:
-                    await self._refuse(id)  # here: who reads no answers is not read either
+                    await self._refuse(id)  # awaited here, so that a client that reads no answers is not read either
                 else:
                     task = self._tasks[id] = asyncio.create_task(self._answer(id, wanted))
                     task.add_done_callback(lambda _, id=id: self._tasks.pop(id))  # type: ignore[misc]
@@ -88,8 +90,8 @@ class _Asking:
 
     def _cancel(self, id: str, told: dict[str, Any]) -> None:
         if told != {"cancel": True}:
-            raise InvalidRequest('a frame that gives one up looks like {"id": "1", "cancel": true}')
-        if id in self._tasks:  # else its answer is on its way
+            raise InvalidRequest('a frame that cancels a request has the form {"id": "1", "cancel": true}')
+        if id in self._tasks:  # otherwise its answer is already being sent
             self._tasks[id].cancel()
 
     async def _answer(self, id: str, wanted: dict[str, Any]) -> None:
@@ -119,27 +121,29 @@ class _Asking:
 
     async def _refuse(self, id: str) -> None:
         most = AT_ONCE + MAX_WAITING
-        status, told = _refused(TooManyAtOnce(f"{most} completions are under way here", hint="wait for some of them"))
+        status, told = _refused(
+            TooManyAtOnce(f"{most} completions are already in progress on this socket", hint="wait for some of them")
+        )
         self._services.metrics.count("POST", status)
         await self._tell(id, told)
 
     async def _tell(self, id: str, told: dict[str, Any]) -> None:
-        """Waits while the client does not keep up."""
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it has left, and is seen to leave elsewhere
+        """Send. Waits for a slow client."""
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client has left, which the reader notices
             await self._socket.send_text(orjson.dumps({"id": id, **told}).decode())
 
 
 def _read(frame: str | bytes) -> tuple[str, dict[str, Any]]:
-    """The id of a frame, and what else it says."""
+    """Return the id of a frame, and its other fields."""
     if not isinstance(frame, str):
-        raise InvalidRequest("frames are text: JSON, each with an id")
+        raise InvalidRequest("frames must be text: JSON with an id")
     try:
         told = orjson.loads(frame)
     except ValueError as error:
         raise InvalidRequest(f"a frame is not valid JSON: {error}") from None
     id = told.pop("id", None) if isinstance(told, dict) else None
     if not isinstance(id, str) or not 1 <= len(id) <= _MAX_ID:
-        raise InvalidRequest(f"a frame is an object with an id: a text of 1 to {_MAX_ID} characters")
+        raise InvalidRequest(f"a frame must be an object with an id of 1 to {_MAX_ID} characters")
     return id, told
 
 

@@ -1,4 +1,4 @@
-"""REST: images that boxes begin with."""
+"""REST: images that boxes start with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.images import ImageStore
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.images.registry.authentication import Credentials
-from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
+from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.services import Use, UseBoxes
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS)
@@ -31,7 +31,7 @@ async def list_images(boxes: UseBoxes, provider: Annotated[ProviderName, Query()
 
 @router.post("/images", status_code=201, tags=["images"])
 async def name_snapshot(new: NewImage, boxes: UseBoxes) -> Image:
-    """Name a snapshot's files as an image. They are shared, not copied."""
+    """Create an image from a snapshot. The files are shared, not copied."""
     store = _store(boxes, new.provider)
     return await store.from_snapshot(new.snapshot, new.name, config=new.config, labels=new.labels)
 
@@ -43,7 +43,7 @@ async def import_image(
     name: Annotated[ImageName, Query()],
     provider: Annotated[ProviderName, Query()] = "local",
 ) -> Image:
-    """Take in an archive: a root filesystem tarball, an OCI layout or what `docker save` writes, compressed or not."""
+    """Import an archive: a root filesystem tarball, an OCI layout or the output of `docker save`, compressed or not."""
     return await _store(boxes, provider).import_archive(name, request.stream())
 
 
@@ -51,13 +51,14 @@ async def import_image(
     "/images/pull",
     tags=["images"],
     response_class=Response,
-    responses={200: {"description": "A line of JSON each: progress, then the image.", "content": {NDJSON: {}}}},
+    responses={200: {"description": "Lines of JSON: progress, then the image.", "content": {NDJSON: {}}}},
 )
 async def pull_image(new: NewPull, services: Use, boxes: UseBoxes) -> Response:
-    """Pull an image from a registry. Lines tell what happens: `{"type": "begin", "step", "detail", "total"}`,
+    """Pull an image from a registry. The answer is lines: `{"type": "begin", "step", "detail", "total"}`,
     `{"type": "advance", "amount"}`, `{"type": "end"}`, `{"type": "skip", "step", "detail"}`; the last line is
-    `{"type": "image", "image"}` or `{"type": "error", "error"}`. Empty lines say that it goes on. A pull ends with its
-    request; what came is kept for the next one. Credentials are used for this pull alone, and not kept."""
+    `{"type": "image", "image"}` or `{"type": "error", "error"}`. Empty lines mean that it is still in progress. A pull
+    ends with its request; what was downloaded is kept for the next one. Credentials are used for this pull only, and
+    not stored."""
     store = _store(boxes, new.provider)
     puller = await services.puller.get()
     progress = ProgressLines()
@@ -76,13 +77,13 @@ async def pull_image(new: NewPull, services: Use, boxes: UseBoxes) -> Response:
 
 @router.get("/images/{name:path}", tags=["images"])
 async def get_image(name: ImageName, boxes: UseBoxes, provider: Annotated[ProviderName, Query()] = "local") -> Image:
-    """One image, by name or digest."""
+    """Get an image by name or digest."""
     return await _store(boxes, provider).get(name)
 
 
 @router.delete("/images/{name:path}", tags=["images"])
 async def remove_image(name: ImageName, boxes: UseBoxes, provider: Annotated[ProviderName, Query()] = "local") -> Freed:
-    """Forget a name. Boxes that began with the image go on; files that nothing needs any more are removed."""
+    """Remove an image. Boxes that started from it keep working; files that nothing needs any more are deleted."""
     return Freed(freed=await _store(boxes, provider).remove(name))
 
 
@@ -94,5 +95,7 @@ def _store(boxes: Boxes, name: str) -> ImageStore:
     provider = boxes.provider(name)
     require(provider.name, provider.capabilities, Capability.IMAGES)
     if provider.images is None:
-        raise Unsupported(f"provider {name} keeps no images", hint="give it the name of an image that it can find")
+        raise Unsupported(
+            f"provider {name} does not store images", hint="use the name of an image that it can find itself"
+        )
     return provider.images

@@ -1,4 +1,4 @@
-"""REST: interpreters that live in the server. What is printed comes as it is printed, a line of JSON each."""
+"""REST: interpreters in the server. Output is sent as it comes, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from holdfast.api.limits import InterpreterId
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.record import THREAD_LABEL
 from holdfast.interpreter.results import Execution
-from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
+from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 NDJSON: Final = "application/x-ndjson"
 _STATE_LIMIT: Final = 4 << 30
 _SILENCE: Final = 15.0
-"""Seconds without a line before an empty one says that somebody is still there."""
+"""Seconds without a line after which an empty line is sent, to show that the server is there."""
 _SETTINGS: Final = TypeAdapter(InterpreterSettings)
 _TRANSITION: Final = TypeAdapter(WorkspaceTransition)
 
@@ -64,7 +64,7 @@ async def _interpreters(services: Use, _: Administrator) -> ServerInterpreters:
 if TYPE_CHECKING:
     UseInterpreters = Annotated[ServerInterpreters, Depends(_interpreters)]
 else:
-    # What it is loads much: it is loaded when the first interpreter is asked for.
+    # Loaded with the first request for an interpreter, because it imports much.
     UseInterpreters = Annotated[Any, Depends(_interpreters)]
 
 
@@ -80,11 +80,11 @@ def to_made(settings: InterpreterSettings) -> Made:
     output_fields = None
     if settings.output_fields is not None:
         output_fields = [{"name": each.name, "type": each.type} for each in settings.output_fields]
-        fields_of(output_fields)  # refused now, and not when it is found again
+        fields_of(output_fields)  # refuse it now, and not when the interpreter is opened again
     limits = settings.limits
     return Made(
         document=_without_nulls(settings.to_json()),
-        # Asleep, it would lose what it has in memory.
+        # A sleeping box would lose the state in memory.
         spec=replace(spec_of(settings.box), on_idle=OnIdle.KEEP, idle_seconds=None),
         template=settings.template,
         model=settings.model,
@@ -115,14 +115,14 @@ def _without_nulls(value: Any) -> Any:
 
 
 def read_made(document: Mapping[str, Any]) -> Made:
-    """Read the settings of a thread. They are checked as if they came in now. Raises ValueError."""
+    """Parse the settings on a thread, with the checks of a new request. Raises ValueError."""
     try:
         return to_made(_SETTINGS.validate_python(document))
     except ValidationError as error:
-        raise ValueError(f"{error.error_count()} of its settings make no sense") from None
+        raise ValueError(f"{error.error_count()} of its settings are invalid") from None
 
 
-# --- what is told of interpreters and executions ---
+# --- conversion to API types ---
 
 
 def _info(row: ThreadRow, box: str | None, is_live: bool) -> InterpreterInfo:
@@ -163,7 +163,7 @@ def _text(value: object) -> str | None:
 
 
 def _transition(payload: Mapping[str, Any]) -> WorkspaceTransition | None:
-    """As the thread tells it. Anybody may have written that, so it is checked."""
+    """The details on the thread. Any client may have written them, so they are checked."""
     told = {"kind": payload.get("transition"), "reason": payload.get("reason"), "changed": payload.get("changed")}
     try:
         return _TRANSITION.validate_python(told)
@@ -213,7 +213,7 @@ def _sound(text: str) -> str:
 
 
 def _form(value: Any) -> Any:
-    """As JSON: what that lacks has a form with `$`."""
+    """A value as JSON. Values that JSON does not have get a form with `$`."""
     try:
         return json.loads(value_codec.dump(value).decode("utf-8", "replace"))
     except (value_codec.Unshippable, ValueError):
@@ -225,7 +225,7 @@ def _form(value: Any) -> Any:
 
 @router.post("", status_code=201)
 async def create_interpreter(interpreters: UseInterpreters, new: NewInterpreter | None = None) -> InterpreterDetail:
-    """Make an interpreter: a box, and a Python in it that keeps its state."""
+    """Create an interpreter: a box, and a Python in it that keeps its state."""
     wanted = new or NewInterpreter()
     settings = InterpreterSettings(**{each.name: getattr(wanted, each.name) for each in fields(InterpreterSettings)})
     id = await interpreters.create(to_made(settings), title=wanted.title, labels=wanted.labels)
@@ -235,11 +235,11 @@ async def create_interpreter(interpreters: UseInterpreters, new: NewInterpreter 
 @router.get("")
 async def list_interpreters(
     interpreters: UseInterpreters,
-    deleted: Annotated[bool, Query(description="Those that were deleted instead.")] = False,
+    deleted: Annotated[bool, Query(description="Only deleted interpreters.")] = False,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> InterpreterPage:
-    """List interpreters, those of scripts and notebooks too, the latest active first."""
+    """List interpreters, including those of scripts and notebooks, most recently active first."""
     after = parse_cursor(cursor) if cursor is not None else None
     page = await interpreters.page(
         RowFilter(labels=((THREAD_LABEL, None),), archived=deleted, limit=limit, after=after)
@@ -254,13 +254,13 @@ async def list_interpreters(
 
 @router.get("/{id}")
 async def get_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> InterpreterDetail:
-    """Look at an interpreter: where it runs, and what its thread tells."""
+    """Get an interpreter: its box, its executions and its use of tokens."""
     return _detail(await interpreters.describe(id))
 
 
 @router.delete("/{id}", status_code=204)
 async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> None:
-    """Delete its box and all that it has in memory. Its thread stays, archived, and so does its volume."""
+    """Delete an interpreter with its box and state. Its volume stays, and so does its thread, archived."""
     await interpreters.delete(id)
 
 
@@ -268,7 +268,7 @@ async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -
 async def execute_code(
     id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters
 ) -> RemoteExecution:
-    """Run code to its end. What the code does wrong is in the answer. It goes on if the client leaves."""
+    """Run code to its end. Errors of the code are in the answer. The code keeps running if the client leaves."""
     underway = await _begin(id, new, interpreters)
     async for event in services.shutdown.until_stopping(underway.follow()):
         if isinstance(event, Execution):
@@ -279,11 +279,11 @@ async def execute_code(
 @router.post(
     "/{id}/execute/stream",
     response_class=Response,
-    responses={200: {"description": "A line of JSON each: output, then the result.", "content": {NDJSON: {}}}},
+    responses={200: {"description": "Lines of JSON: output, then the result.", "content": {NDJSON: {}}}},
 )
 async def stream_code(id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters) -> Response:
-    """Run code, and say what it prints as it prints it: `{"type": "output", "stream", "text"}`; the last line is
-    `{"type": "result", …}` or `{"type": "error", …}`. Empty lines say that it goes on."""
+    """Run code, and send its output as it comes: `{"type": "output", "stream", "text"}`; the last line is
+    `{"type": "result", …}` or `{"type": "error", …}`. Empty lines mean that it is still running."""
     underway = await _begin(id, new, interpreters)
     lines = _lines(services.shutdown.until_stopping(underway.follow()), underway.id)
     return StreamingResponse(await began(lines), media_type=NDJSON)
@@ -291,13 +291,13 @@ async def stream_code(id: InterpreterId, new: NewExecution, services: Use, inter
 
 @router.post("/{id}/interrupt", status_code=204)
 async def interrupt_code(id: InterpreterId, interpreters: UseInterpreters) -> None:
-    """KeyboardInterrupt in the code that runs, if any does."""
+    """Raise KeyboardInterrupt in the running code, if there is any."""
     await interpreters.interrupt(id, read_made)
 
 
 @router.post("/{id}/reset", status_code=204)
 async def reset_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> None:
-    """Empty its memory: a new Python in the same box. Files and thread stay; code that runs is ended."""
+    """Clear the memory: start a new Python in the same box. Files and thread stay; running code is ended."""
     await interpreters.reset(id, read_made)
 
 
@@ -305,7 +305,7 @@ async def reset_interpreter(id: InterpreterId, interpreters: UseInterpreters) ->
 async def configure_workspace(
     id: InterpreterId, change: WorkspaceChange, interpreters: UseInterpreters
 ) -> WorkspaceTransition:
-    """Change what it works on, in place: what is in memory stays, unless the box has to be another one."""
+    """Change the workspace in place. The state in memory stays, unless another box is needed."""
     before = await interpreters.made(id, read_made)
     wanted = {"repo_url": change.repo_url, "ref": change.ref, "volume": change.volume}
     changed = {name: value for name, value in wanted.items() if value is not None}
@@ -323,10 +323,10 @@ async def configure_workspace(
 
 
 @router.get(
-    "/{id}/state", response_class=Response, responses=binary_answer("What it has in memory. The headers tell of it.")
+    "/{id}/state", response_class=Response, responses=binary_answer("The state in memory. The headers describe it.")
 )
 async def export_state(id: InterpreterId, interpreters: UseInterpreters) -> Response:
-    """What it has in memory, as bytes: for `PUT` here, or at another interpreter."""
+    """Export the state in memory as bytes, for `PUT` to this or another interpreter."""
     interpreter = await interpreters.interpreter(id, read_made)
     path = _passing()
     told = await interpreter.save_state(path)
@@ -336,7 +336,7 @@ async def export_state(id: InterpreterId, interpreters: UseInterpreters) -> Resp
 
 @router.put("/{id}/state", openapi_extra=binary_body())
 async def import_state(id: InterpreterId, request: Request, interpreters: UseInterpreters) -> LoadedState:
-    """Replace all that it has in memory by what was exported: it is never merged."""
+    """Replace the state in memory by an exported one. They are never merged."""
     interpreter = await interpreters.interpreter(id, read_made)
     path = _passing()
     try:
@@ -348,7 +348,7 @@ async def import_state(id: InterpreterId, request: Request, interpreters: UseInt
 
 
 def _passing() -> str:
-    """A file of the box, for a moment."""
+    """A temporary file in the box."""
     return f"/tmp/.holdfast-state-{secrets.token_hex(8)}"
 
 
@@ -376,7 +376,7 @@ async def _remove(box: Box, path: str) -> None:
 
 
 def _header(unsaved: Mapping[str, str]) -> str:
-    """Names and reasons as JSON, as much as a header can hold."""
+    """Names and reasons as JSON, cut to what fits into a header."""
     few = {_sound(name)[:100]: _sound(why)[:100] for name, why in list(unsaved.items())[:20]}
     return json.dumps({"count": len(unsaved), "first": few})
 
@@ -385,7 +385,7 @@ async def _begin(id: str, new: NewExecution, interpreters: ServerInterpreters) -
     try:
         variables = {name: value_codec.from_form(value) for name, value in new.variables.items()}
     except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise InvalidInterpreter(f"a variable is not what it says it is: {error}") from None
+        raise InvalidInterpreter(f"a variable is invalid: {error}") from None
     execution = new.id or f"x-{secrets.token_hex(8)}"
     return await interpreters.execute(id, new.code, variables, new.timeout_seconds, execution, read_made)
 
@@ -409,7 +409,7 @@ async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[by
                 yield _line({"type": "missed", "chunks": event.chunks})
             else:
                 stream, data = event
-                # Also where half a character is all there is: who comes again counts lines.
+                # Even for half a character: a client that reconnects counts lines.
                 yield _line({"type": "output", "stream": stream, "text": decoders[stream].decode(data)})
     except HoldfastError as error:
         told = {"code": error.code, "message": error.message, "hint": error.hint}

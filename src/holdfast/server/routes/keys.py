@@ -1,4 +1,4 @@
-"""REST: API keys, and tokens that are renewed."""
+"""REST: API keys, and the renewal of tokens."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
 async def renew_token(
     services: Use, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 ) -> Token:
-    """Exchange the thread token that this is called with for a fresh one."""
+    """Exchange the thread token of this request for a new one."""
     return token_of(await services.access.renew(credentials.credentials if credentials else None))
 
 
 @router.get("/keys", tags=["keys"])
 async def list_keys(services: Use, _: Administrator) -> KeyList:
-    """List API keys, revoked ones too. The keys themselves are not kept."""
+    """List API keys, including revoked ones. The keys themselves are not stored."""
     return KeyList(keys=tuple(map(_key, await services.access.list_keys())))
 
 
 @router.post("/keys", status_code=201, tags=["keys"])
 async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey:
-    """Make an API key. It is shown this once."""
+    """Create an API key. It is returned only this once."""
     key, secret = await services.access.create_key(new.name)
     return CreatedKey(id=key.id, name=key.name, created_at=key.created_at, key=secret)
 
@@ -40,9 +40,7 @@ async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey
 async def revoke_key(id: str, services: Use, _: Administrator) -> None:
     """Revoke an API key, at once."""
     if not await services.access.revoke_key(id):
-        raise NotFound(
-            f"there is no API key {id} that could be revoked", hint="holdfast key list shows the keys there are"
-        )
+        raise NotFound(f"there is no active API key {id}", hint="list keys with holdfast key list")
 
 
 def token_of(issued: IssuedToken) -> Token:

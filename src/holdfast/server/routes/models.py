@@ -1,4 +1,4 @@
-"""REST: the models that agents use. Keys go in, and never come out."""
+"""REST: the models that agents use. Keys are never returned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.api.models import (
     ModelTrial,
 )
 from holdfast.egress.models import InvalidModel, Model, Models, Probe, ask, probe
-from holdfast.server.routes.box_requests import BOX_ERRORS, while_connected
+from holdfast.server.routes.requests import BOX_ERRORS, while_connected
 from holdfast.server.routes.services import Administrator, Services, Use, UseModels
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["models"])
@@ -26,13 +26,13 @@ router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["models"])
 
 @router.get("/models")
 async def list_models(models: UseModels) -> ModelRecordList:
-    """Models, those that can be used first. Providers that are built in are listed without a key, too."""
+    """List models, those that are ready first. Built-in providers are listed even without a key."""
     return ModelRecordList(models=tuple(map(_record, models.all())))
 
 
 @router.get("/models/{name}")
 async def get_model(name: ModelKey, models: UseModels) -> ModelRecord:
-    """One model."""
+    """Get a model."""
     return _record(models.get(name))
 
 
@@ -54,7 +54,7 @@ async def put_model(name: ModelKey, change: ModelChange, models: UseModels) -> M
 
 @router.delete("/models/{name}", status_code=204)
 async def remove_model(name: ModelKey, models: UseModels) -> None:
-    """Forget a model and its key. Runs that use it are refused by the gateway from now on."""
+    """Remove a model and its key. Runs can no longer use it."""
     await models.remove(name)
 
 
@@ -64,10 +64,10 @@ async def try_model(
     services: Use,
     models: UseModels,
     _: Administrator,
-    model: Annotated[ModelId | None, Query(description="One that is not the default.")] = None,
-    api: Annotated[Api | None, Query(description="The best that it speaks, unless said.")] = None,
+    model: Annotated[ModelId | None, Query(description="Another model than the default.")] = None,
+    api: Annotated[Api | None, Query(description="API to use. Default: the best that the model speaks.")] = None,
 ) -> ModelTrial:
-    """Ask a model one small question, by the way that agents go."""
+    """Ask a model a short question, over the same path that agents use."""
     choice = models.resolve(name if model is None else f"{name}/{model}")
     spoken = choice.apis[0] if api is None else choice.spoken_by((api,))
     if spoken is None:
@@ -77,12 +77,12 @@ async def try_model(
 
 @router.post("/completions")
 async def complete(wanted: Complete, request: Request, services: Use, models: UseModels) -> ModelAnswer:
-    """Ask a model something, by the way that agents go. It is given up when the client leaves."""
+    """Ask a model, over the same path that agents use. Cancelled when the client leaves."""
     return await while_connected(request, completion_of(services, models, wanted, run="completion"))
 
 
 async def completion_of(services: Services, models: Models, wanted: Complete, *, run: str) -> ModelAnswer:
-    """Return what a model answers. `run` names the caller, for the gateway's count."""
+    """Return the answer of a model. `run` names the caller in the gateway's statistics."""
     choice = models.resolve(wanted.model)
     said = await ask(
         await services.gateway.get(),

@@ -1,9 +1,7 @@
-"""The live page of a thread, and the list of threads: a few static files, the same for everybody.
+"""The live page of a thread, and the list of threads: static files that get their data from the API.
 
-What they show they ask of the API themselves.
-
-The page holds nothing and needs no credential. The one that it reads the thread with comes in the fragment of its URL,
-which browsers do not send; so no server, log or proxy ever sees it in an address.
+The files need no credential. The credential for the thread is in the fragment of the page's URL, which browsers do not
+send; so no server, log or proxy sees it in an address.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _TYPES: Final = {
     "mark.svg": "image/svg+xml",
 }
 _HEADERS: Final = {
-    # Scripts, styles and data of this very server, and nothing else: what agents wrote is shown here.
+    # Only scripts, styles and data of this server, because the page shows the output of agents.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script';"
@@ -50,20 +48,20 @@ _HEADERS: Final = {
 
 @router.get("/")
 async def show_threads(request: Request) -> Response:
-    """The list of threads, for who may read it."""
+    """The page with the list of threads."""
     return _answer("threads.html", request)
 
 
 @router.get("/t/{id}")
 async def show_thread(id: str, request: Request) -> Response:
-    """The page. Whether there is such a thread is for who may read it to find out."""
+    """The page of a thread. It is served for any id, so that it does not reveal which threads exist."""
     return _answer("thread.html", request)
 
 
 @router.get("/page/{name}")
 async def show_file(name: str, request: Request) -> Response:
     if name not in _TYPES or name.endswith(".html"):
-        raise NotFound(f"there is nothing at /page/{name}")
+        raise NotFound(f"there is no /page/{name}")
     return _answer(name, request)
 
 

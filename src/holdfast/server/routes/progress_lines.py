@@ -1,4 +1,4 @@
-"""The progress of something long as lines of JSON, for an answer that is read as it comes."""
+"""Streams the progress of a long request as lines of JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from holdfast.api.errors.boxes import BoxError
 
 NDJSON: Final = "application/x-ndjson"
 _SILENCE: Final = 10.0
-"""Seconds after which an empty line says that it goes on."""
+"""Seconds without a line after which an empty line is sent."""
 _PAUSE: Final = 0.1
-"""Seconds between lines about bytes: what comes meanwhile is added up."""
+"""Seconds between lines about bytes, which are added up meanwhile."""
 
 
 class ProgressLines:
-    """A `holdfast.images.Progress`. Holds a few lines at most: steps are few, and amounts are added up."""
+    """A `holdfast.images.Progress`. The queue stays short: there are few steps, and amounts are added up."""
 
     def __init__(self) -> None:
         self._held: deque[dict[str, Any]] = deque()
@@ -34,7 +34,7 @@ class ProgressLines:
             self._tell({"type": "advance", "amount": amount})
 
     def output(self, data: bytes) -> None:
-        """What programs print is not passed on."""
+        """The output of programs is not sent."""
 
     def end(self, summary: str = "") -> None:
         self._tell({"type": "end", "summary": summary})
@@ -43,8 +43,8 @@ class ProgressLines:
         self._tell({"type": "skip", "step": step, "detail": detail})
 
     async def lines(self, work: Awaitable[Mapping[str, Any]]) -> AsyncIterator[bytes]:
-        """What is told while `work` goes on, and then what it returns. What it raises before anything was told is
-        raised here; later it is the last line. Ends the work where nobody reads on."""
+        """Yield the progress of `work`, and then its result. An error before the first line is raised here; a later one
+        is the last line. The work is cancelled if the reader leaves."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: self._come.set())
         told = False

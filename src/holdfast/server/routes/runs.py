@@ -1,4 +1,4 @@
-"""REST: runs, launched, looked at, steered, cancelled and gone on with; and the workspaces that they begin with."""
+"""REST: launches, shows, steers, cancels and resumes runs, and takes the workspaces that they start with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from holdfast.api.runs import (
     Workspace,
 )
 from holdfast.runs.launch.plan import Options, Prompt, with_life
-from holdfast.server.routes.box_requests import BOX_ERRORS, began, binary_body
+from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.services import Caller, Use, UseRuns
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.rows import RunFilter
@@ -41,7 +41,7 @@ router = APIRouter(prefix="/v1", tags=["runs"], responses=BOX_ERRORS)
 
 @router.post("/workspaces", status_code=201, openapi_extra=binary_body())
 async def keep_workspace(request: Request, runs: UseRuns) -> Workspace:
-    """Keep a tar archive for a workspace to begin with. The same one twice is kept once."""
+    """Upload a tar archive for a workspace. Equal archives are stored once."""
     return Workspace(digest=await runs.workspaces.keep(_body(request)))
 
 
@@ -53,7 +53,7 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 
 @router.post("/runs", status_code=201)
 async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
-    """Begin a run. Answers once its prompt is on disk; the thread tells the rest."""
+    """Start a run. Answers once the prompt is on disk; everything else appears on the thread."""
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
@@ -67,9 +67,9 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
 
 @router.post("/runs/check")
 async def check_run(wanted: WantedRun, runs: UseRuns) -> CheckedRun:
-    """Say which agent and model a run would use, or why it would be refused. Begins nothing.
+    """Check which agent and model a run would use, or why it would be refused. Starts nothing.
 
-    For whoever would have to send files first.
+    For clients that would have to upload files first.
     """
     spec = None if wanted.box is None else spec_of(wanted.box)
     checked = await runs.check(Options(wanted.agent, wanted.model, spec), thread=wanted.thread)
@@ -85,7 +85,7 @@ async def list_runs(
     cursor: RunId | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> RunPage:
-    """List runs, the newest first."""
+    """List runs, newest first."""
     found = await runs.list(RunFilter(thread, status, agent, limit + 1, cursor))
     page = found[:limit]
     return RunPage(
@@ -96,10 +96,10 @@ async def list_runs(
 
 @router.get("/runs/{id}")
 async def get_run(id: RunId, services: Use, grant: Caller) -> RunInfo:
-    """Look at a run, or at the latest of a thread."""
+    """Get a run, or the latest run of a thread."""
     runs = await services.runs.get()
     if grant.thread is not None:
-        # Before anything is looked up for it: to others, what is there and what is not must look alike.
+        # Checked before any lookup, so that the answer does not reveal what exists.
         thread = await runs.thread_of(id) if id.startswith("r-") else id
         if thread != grant.thread:
             raise Forbidden(f"this token is for thread {grant.thread}, not for {id}")
@@ -110,14 +110,14 @@ async def get_run(id: RunId, services: Use, grant: Caller) -> RunInfo:
 
 @router.post("/runs/{id}/cancel")
 async def cancel_run(id: RunId, runs: UseRuns, cancel: Cancel | None = None) -> RunInfo:
-    """End a run. One that has ended stays as it is."""
+    """Cancel a run. A run that has ended is left unchanged."""
     found = await runs.cancel(id, by=None if cancel is None else cancel.by)
     return run_info(found.thread, found.run)
 
 
 @router.post("/runs/{id}/steer")
 async def steer_run(id: RunId, steer: Steer, runs: UseRuns) -> Steered:
-    """Say something to a thread whose run may be going on: it waits for its end, or brings that about."""
+    """Send a prompt to a thread. If a run is in progress, it is queued, or interrupts the run."""
     thread = await _thread_of(runs, id)
     prompt = Prompt(steer.prompt, steer.prompt_id, steer.author_id)
     return await runs.steer(thread, prompt, interrupt=steer.interrupt)
@@ -125,7 +125,7 @@ async def steer_run(id: RunId, steer: Steer, runs: UseRuns) -> Steered:
 
 @router.post("/runs/{id}/resume", status_code=201)
 async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> Launched:
-    """Go on with a thread: in its box, or in a new one, with its agent, or with another."""
+    """Resume a thread, in its box or a new one, with its agent or another."""
     wanted = resume or Resume()
     prompt = None if wanted.prompt is None else Prompt(wanted.prompt, wanted.prompt_id, wanted.author_id)
 
@@ -145,19 +145,19 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
 
 @router.get("/runs/{id}/diagnose")
 async def diagnose_run(id: RunId, runs: UseRuns) -> Diagnosis:
-    """How far a run came, what is wrong with it, and what to do."""
+    """Diagnose a run: how far it got, what is wrong, and what to do."""
     return await runs.diagnose(id)
 
 
 @router.get("/runs/{id}/diff")
 async def diff_run(id: RunId, runs: UseRuns) -> Changes:
-    """The workspace of a thread as it is now, against what it began with."""
+    """The changes in the workspace of a thread since its start."""
     return await runs.changes(id)
 
 
 @router.get("/runs/{id}/patch", response_class=Response)
 async def patch_run(id: RunId, runs: UseRuns) -> Response:
-    """What `git apply` makes the workspace as it is now of what it began with."""
+    """The changes in the workspace since its start, as a patch for `git apply`."""
     held = AsyncExitStack()
     compared = await held.enter_async_context(runs.compared(id))
     return StreamingResponse(await began(compared.patch(), held), media_type="text/x-diff")
@@ -168,7 +168,7 @@ async def _thread_of(runs: Any, id: str) -> str:
 
 
 def spec_of(box: RunBox) -> BoxSpec:
-    """The spec of a run's box. Raises `InvalidSpec` if it makes no sense."""
+    """The spec of a run's box. Raises `InvalidSpec`."""
     given = {name: value for name, value in box.to_json().items() if value is not None}
     return with_life(BoxSpec.from_json(given))
 

@@ -1,6 +1,6 @@
-"""REST: does it work here? One box with a kernel in it, one question to a model; each phase timed.
+"""REST: smoke tests of boxes and models, with the time of each phase.
 
-What fails is an answer, with its category and what to do; it is no error of the request.
+A failure is a normal answer, with its category and a next step, and not an error of the request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.smoke_report import Report
-from holdfast.server.routes.box_requests import BOX_ERRORS, while_connected
+from holdfast.server.routes.requests import BOX_ERRORS, while_connected
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 
@@ -21,8 +21,8 @@ router = APIRouter(prefix="/v1/runtime/tests", responses=BOX_ERRORS, tags=["runt
 
 @router.post("/box")
 async def try_box(request: Request, services: Use, _: Administrator, wanted: BoxTest | None = None) -> RuntimeReport:
-    """Make a box, start a kernel in it, run two pieces of code that share state, and delete it again."""
-    from holdfast.interpreter.smoke_test import smoke  # late: it loads much
+    """Create a box, start a kernel in it, run two pieces of code that share state, and delete the box."""
+    from holdfast.interpreter.smoke_test import smoke  # here, because it imports much
 
     asked = wanted or BoxTest()
     interpreters = await services.interpreters.get()
@@ -45,7 +45,7 @@ async def try_box(request: Request, services: Use, _: Administrator, wanted: Box
 async def try_model(
     request: Request, services: Use, _: Administrator, wanted: ModelTest | None = None
 ) -> RuntimeReport:
-    """Ask a model one small question, by the way that interpreters go."""
+    """Ask a model a short question, over the same path that interpreters use."""
     from holdfast.interpreter.smoke_test import smoke_model
 
     asked = wanted or ModelTest()

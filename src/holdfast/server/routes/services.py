@@ -1,4 +1,4 @@
-"""What the routes share: the services behind them, who is calling, and how their errors are documented."""
+"""What all routes share: the services, the caller's credential, and the documentation of errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ bearer = HTTPBearer(auto_error=False, description="An API key, or a token for on
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the routes need, put together by `serve`."""
+    """The services that the routes need, composed by `serve`."""
 
     threads: Threads
     access: Access
@@ -46,6 +46,8 @@ class Services:
     origins: OriginPolicy
     next_request_id: Callable[[], str]
     max_body: int
+    open_metrics: bool
+    """Whether `/metrics`, which names boxes, requires no key: only on loopback."""
     previews: Previews
     shutdown: Shutdown
     egress: Lazy[ServerEgress]
@@ -64,7 +66,7 @@ def services_of(connection: HTTPConnection) -> Services:
     return services
 
 
-# These wait for nothing. They are coroutines since FastAPI runs any other function in a thread, which takes longer.
+# Coroutines although they await nothing, because FastAPI runs other functions in a thread, which takes longer.
 async def _services(request: Request) -> Services:
     return services_of(request)
 
@@ -81,13 +83,23 @@ async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
     return grant
 
 
+async def _metrics_reader(
+    services: Annotated[Services, Depends(_services)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Services:
+    if not services.open_metrics:
+        await _administrator(await _grant(services, credentials))
+    return services
+
+
 Use = Annotated[Services, Depends(_services)]
+UseMetrics = Annotated[Services, Depends(_metrics_reader)]
 Caller = Annotated[Grant, Depends(_grant)]
 Administrator = Annotated[Grant, Depends(_administrator)]
 
 
 async def _boxes(services: Use, _: Administrator) -> Boxes:
-    """The box service, for who may use it. Waits while it is being opened."""
+    """The box service, for administrators. Waits until it is open."""
     return await services.boxes.get()
 
 
@@ -96,7 +108,7 @@ async def _egress(services: Use, _: Administrator) -> ServerEgress:
 
 
 async def _runs(services: Use, _: Administrator) -> Runs:
-    """The runs, for who may do anything with them. Waits while they are being opened."""
+    """The service of runs, for administrators. Waits until it is open."""
     return await services.runs.get()
 
 
@@ -115,12 +127,12 @@ def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
 
 
 THREAD_ERRORS: Final = documented(
-    (400, "The request makes no sense."),
-    (401, "No credential, or one that does not hold."),
+    (400, "The request is invalid."),
+    (401, "No credential, or an invalid one."),
     (403, "The credential does not allow this."),
     (404, "There is no such thread."),
-    (409, "It is there already, or not what the request takes it for."),
-    (410, "The thread was deleted; its forks live on."),
+    (409, "It already exists, or is in another state than the request expects."),
+    (410, "The thread was deleted; its forks still exist."),
     (413, "The body is too large."),
     (422, "A field is missing or wrong."),
     (503, "The store cannot write now."),
@@ -129,5 +141,5 @@ THREAD_ERRORS: Final = documented(
 
 
 def answer(document: Document, status: int = 200) -> Response:
-    """An answer as its type writes itself: what is not set in it is left out."""
+    """Answer with a document. Fields that are not set are left out."""
     return Response(to_json(document.to_json()), status, media_type="application/json")

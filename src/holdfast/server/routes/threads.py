@@ -50,7 +50,7 @@ async def list_threads(
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> ThreadPage:
-    """List threads, the latest active first."""
+    """List threads, most recently active first."""
     page = await services.threads.list(
         RowFilter(
             parent=parent,
@@ -71,7 +71,7 @@ def _label(text: str) -> tuple[str, str | None]:
 
 @router.get("/threads/{id}", tags=["threads"])
 async def get_thread(id: ThreadId, services: Use, grant: Caller) -> ThreadInfo:
-    """Look at one thread."""
+    """Get a thread."""
     grant.check_thread(id, Scope.READ)
     runs = services.runs.opened
     return thread_info(await (services.threads.get(id) if runs is None else runs.reconcile(id)))
@@ -79,7 +79,7 @@ async def get_thread(id: ThreadId, services: Use, grant: Caller) -> ThreadInfo:
 
 @router.patch("/threads/{id}", tags=["threads"])
 async def change_thread(id: ThreadId, change: ThreadChange, services: Use, _: Administrator) -> ThreadInfo:
-    """Rename, label or archive a thread. What is left out stays."""
+    """Rename, label or archive a thread. Omitted fields stay unchanged."""
     if change.title is not None:
         await services.threads.rename(id, change.title)
     if change.labels is not None:
@@ -99,7 +99,7 @@ async def delete_thread(id: ThreadId, services: Use, _: Administrator) -> None:
 
 @router.post("/threads/{id}/chat", status_code=201, response_model=Chatted, tags=["entries"])
 async def post_chat(id: ThreadId, chat: NewChat, services: Use, grant: Caller) -> Response:
-    """Say something on a thread."""
+    """Append a chat entry to a thread."""
     grant.check_thread(id, Scope.WRITE)
     entry, position = await services.threads.chat(id, chat.text, author_id=chat.author_id, entry_id=chat.id)
     return answer(Chatted(entry=entry, next_offset=format_offset_text(position)), status=201)
@@ -111,14 +111,14 @@ async def read_entries(
     services: Use,
     grant: Caller,
     type: Annotated[list[str] | None, Query(description="Payload types: exact, or a prefix such as `pi.*`.")] = None,
-    since: Annotated[str, Query(description="An offset that was given out, or `-1` for the beginning.")] = "-1",
+    since: Annotated[str, Query(description="An offset from an earlier answer, or `-1` for the beginning.")] = "-1",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    live: Annotated[bool, Query(description="With text as it came, piece by piece, before its whole message.")] = False,
+    live: Annotated[bool, Query(description="Include live text, in pieces, before the complete message.")] = False,
     unfinished: Annotated[
-        bool, Query(description="With the pieces of a message that is not whole yet: to follow the thread from there.")
+        bool, Query(description="Include the pieces of an incomplete message, to follow the thread from there.")
     ] = False,
 ) -> Response:
-    """Read entries, the oldest first. Live reading is the stream's business."""
+    """Read entries, oldest first. To follow a thread live, read its stream."""
     grant.check_thread(id, Scope.READ)
     page = await services.threads.entries(
         id, types=tuple(type or ()), since=start_of(since), limit=limit, live=live, unfinished=unfinished
@@ -134,14 +134,14 @@ async def read_entries(
 
 @router.post("/threads/{id}/tokens", status_code=201, tags=["tokens"])
 async def issue_token(id: ThreadId, new: NewToken, services: Use, _: Administrator) -> Token:
-    """Make a token for this thread alone."""
+    """Create a token for only this thread."""
     await services.threads.get(id)
     return token_of(services.access.issue(id, new.scope, new.ttl_seconds))
 
 
 @router.post("/threads/{id}/links", status_code=201, tags=["tokens"])
 async def issue_link(id: ThreadId, new: NewLink, services: Use, _: Administrator) -> Link:
-    """Make a link to the page of this thread, for reading."""
+    """Create a read-only link to the page of this thread."""
     await services.threads.get(id)
     issued = services.access.issue_link(id, new.ttl_seconds)
     return Link(path=f"/t/{id}#key={issued.key}", expires_at=issued.expires_at)

@@ -1,6 +1,6 @@
-"""The names under which ports of boxes are visited: `<port>-<box>.localhost`. Pure.
+"""The host names of ports of boxes: `<port>-<box>.localhost`. Pure.
 
-Each port has a name of its own, so that a page that a box serves is a stranger to every other page, and to the API.
+Each port has its own host name, so that a page from a box has another origin than every other page and the API.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _PATH: Final = re.compile(rb"/v1/boxes/([A-Za-z0-9_-]{1,64})/ports/([0-9]{1,5})(
 
 
 class PortTarget(NamedTuple):
-    """A port of a box, and what is asked of whoever listens there."""
+    """A port of a box, and the requested path."""
 
     box: str
     port: int
     path: bytes
-    """What follows; empty where not even a slash does."""
+    """The path after the port; empty if not even a slash follows."""
     prefix: bytes
-    """What came before; empty where the host names the port."""
+    """The path before it; empty if the host names the port."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -36,7 +36,7 @@ def is_box_host(host: bytes) -> bool:
 
 
 def find_target(host: bytes | None, raw_path: bytes) -> PortTarget | None:
-    """The port that a request is for, if it is for one. Where the host names one, all of its paths are the box's."""
+    """The port that a request is for, or None. If the host names one, all paths belong to the box."""
     if host is not None and (named := _parse_host(host)) is not None:
         return PortTarget(*named, raw_path or b"/", b"")
     if raw_path.startswith(b"/v1/boxes/") and (match := _PATH.fullmatch(raw_path)) is not None:

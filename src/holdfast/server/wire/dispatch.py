@@ -1,4 +1,4 @@
-"""The outermost ASGI app: what is for a port of a box goes there, everything else to the API."""
+"""The outermost ASGI app: sends requests to ports of boxes or to the API."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Dispatch:
-    """Decides by host and path alone, before anything else is looked at.
+    """Decides by host and path alone.
 
-    The relay is made when the first visitor comes: no start should wait for all that it loads. Requests to the API
-    wait until that is loaded.
+    The relay is created for the first request to a port, so that the start does not wait for its modules. Requests to
+    the API wait until that is loaded.
     """
 
     def __init__(self, api: Lazy[Any], ports: Ports, make_relay: Callable[[], PortRelay]) -> None:

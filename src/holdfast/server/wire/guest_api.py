@@ -1,8 +1,8 @@
 """The guest API: what a run may ask of the server from inside its box, and nothing else.
 
-A connection is known by the box that it came from, and every request needs the token of a run in that box, also where
-the server itself asks nobody for a key. A runner appends to its thread in its own epoch, shows that it lives and renews
-its token; an agent asks the model of its run.
+A connection is known by the box that it came from, and every request needs the token of a run in that box, even if
+the server itself requires no key. A runner appends to its thread in its own epoch, sends heartbeats and renews its
+token; an agent uses the model of its run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.time_limit import time_limit
 log = logging.getLogger(__name__)
 
 PRODUCER: Final = b"run"
-"""Of everything that runs append to a thread: one producer, whose epochs they take in turn."""
+"""The producer of all entries that runs append to a thread. Each run has its own epoch."""
 MODEL: Final = "/model"
 _STREAM: Final = "/v1/stream/"
 _RUNS: Final = "/v1/runs/"
@@ -49,7 +49,7 @@ class GuestRuns(Protocol):
     """What runners and agents ask of the service of runs."""
 
     async def beat(self, run: str, epoch: int) -> str | None:
-        """Record that the runner is alive. Returns how it is to end, if it is to end.
+        """Record that the runner is alive. Returns how it should end, or None.
 
         Raises if the run is over, or another runner has it.
         """
@@ -60,11 +60,11 @@ class GuestRuns(Protocol):
         ...
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
-        """Whether it is the thread's run now, in that epoch."""
+        """Whether it is the thread's current run, in that epoch."""
         ...
 
     async def report_model_error(self, thread: str, run: str, message: str) -> None:
-        """Write on the thread why the model of its run gives no answer."""
+        """Write on the thread why the model of its run does not answer."""
         ...
 
 
@@ -83,7 +83,7 @@ class ModelRelay(Protocol):
     async def handle(
         self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: Callable[[str], Awaitable[None]] | None
     ) -> None:
-        """`tell` is called with the reason when a provider gives no answer."""
+        """`tell` is called with the reason if a provider does not answer."""
         ...
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:
@@ -130,7 +130,7 @@ class GuestApi:
             transport, _ = await loop.connect_accepted_socket(lambda: wire, connection)
             await wire.over
         except OSError:
-            pass  # it is gone already
+            pass  # it is already gone
         finally:
             if transport is None:
                 connection.close()
@@ -154,7 +154,7 @@ class GuestApi:
             return
         except Exception:
             log.exception("a request from box %s failed", scope["state"]["box"])
-            message = "the server failed; the log says more under this request id"
+            message = "the server failed; its log has details under this request id"
             response = Response(500, [JSON_TYPE], error_body("internal", message, request_id))
         await _send(send, response)
 
@@ -179,7 +179,7 @@ class GuestApi:
             if what == "beat":
                 return _json({"cancel": await self._open_runs().beat(grant.run, grant.epoch)})
             return _json({"limit": await self._open_runs().limit(grant.run, grant.epoch)})
-        raise NotFound(f"there is nothing at {path} for a box")
+        raise NotFound(f"there is no {path} for boxes")
 
     def _runner(self, credential: str | None, box: str) -> RunGrant:
         grant = self._access.grant_run(credential, box)
@@ -193,9 +193,9 @@ class GuestApi:
         path = stream_path(raw_path)
         if path != THREADS + grant.thread:
             raise Forbidden(f"this token is for thread {grant.thread}")
-        # As another producer, or as none, a runner that lost its run could still write.
+        # Otherwise a runner that lost its run could still write.
         if headers.get(b"producer-id") != PRODUCER or headers.get(b"producer-epoch") != b"%d" % grant.epoch:
-            raise Forbidden(f"a runner appends as producer {PRODUCER.decode()} in epoch {grant.epoch}")
+            raise Forbidden(f"a runner must append as producer {PRODUCER.decode()} in epoch {grant.epoch}")
         if b"stream-closed" in headers:
             raise Forbidden("a run cannot close its thread")
         request = Request("POST", path, b"", headers, body, request_id)
@@ -206,7 +206,7 @@ class GuestApi:
         issued = self._access.renew_run(credential, box)
         grant = self._access.grant_run(issued.token, box)
         if not await self._open_runs().lives(grant.thread, grant.run, grant.epoch):
-            raise Forbidden(f"run {grant.run} is over, or another runner's: its token is not renewed")
+            raise Forbidden(f"run {grant.run} has ended or has another runner, so its token is not renewed")
         return _json({"token": issued.token, "expires_at": issued.expires_at})
 
     async def _model(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -222,7 +222,7 @@ class GuestApi:
             if grant.scope is not RunScope.MODEL:
                 raise Forbidden("this token is not for a model")
             if not await runs.lives(grant.thread, grant.run, grant.epoch):
-                raise Forbidden(f"run {grant.run} is over: its model is not asked any more")
+                raise Forbidden(f"run {grant.run} has ended, so it can no longer use its model")
         except Refused as error:
             await models.refuse(scope, send, error.status, error.message)
             return
@@ -251,21 +251,21 @@ class GuestApi:
                     if not message.get("more_body"):
                         return b"".join(pieces)
         except TimeoutError:
-            raise InvalidRequest(f"the body did not come within {_BODY_SECONDS:g} s") from None
+            raise InvalidRequest(f"the body did not arrive within {_BODY_SECONDS:g} s") from None
 
 
 class _Left(Exception):
-    """Nobody is there to be answered."""
+    """The client has left."""
 
 
 class _GuestProtocol(HttpToolsProtocol):
-    """A connection. Its head is bounded in size and time: whatever is at the other end is hostile."""
+    """A connection. The head is limited in size and time, because the other end is not trusted."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.over: asyncio.Future[None] = self.loop.create_future()
         self.ahead = b""
-        """Read of it already. Taken before the loop reads more, which it does before who connected us goes on."""
+        """Bytes that were already read. They come before what the loop reads."""
         self._head_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
 

@@ -1,8 +1,8 @@
 """The thread's hot path below ASGI: a uvicorn HTTP protocol that answers the stream surface itself.
 
 Requests under `/v1/stream/` are parsed, answered and written here, without a task or a scope per append; everything
-else goes on to the ASGI app as usual. Why not plain ASGI: docs/decisions/0003-hot-path-below-asgi.md. Connections that
-are upgraded leave here: to uvicorn's WebSocket protocol, or straight to a port of a box.
+else goes to the ASGI app as usual. Why not plain ASGI: docs/decisions/0003-hot-path-below-asgi.md. Upgraded connections
+are handed over to uvicorn's WebSocket protocol, or directly to a port of a box.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PREFIX: Final = PREFIX.encode()
 _BOXES: Final = b"/v1/boxes/"
 _COMPLETIONS: Final = b"/v1/completions"
 _SOCKETS: Final = (_BOXES, b"%b/socket" % _COMPLETIONS)
-"""How paths begin that can be WebSockets."""
+"""Prefixes of paths that can be WebSockets."""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024
 _SECURITY: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: cross-origin\r\n"
@@ -39,7 +39,7 @@ _SLOWEST_BODY: Final = 8 * 1024
 
 
 class Exchange:
-    """One request to the stream surface and its response. Stands where uvicorn keeps its own request cycle."""
+    """One request to the stream surface and its response. Takes the place of uvicorn's request cycle."""
 
     __slots__ = (
         "body",
@@ -67,9 +67,9 @@ class Exchange:
         """The path after the prefix, still quoted."""
         self.keep_alive = keep_alive
         self.chunked = chunked
-        """Whether the client understands a body in chunks; HTTP/1.0 reads to the end of the connection."""
+        """Whether the client understands a chunked body; HTTP/1.0 reads to the end of the connection."""
         self.refusal: Response | None = None
-        """The answer, where it is known before the request's turn has come."""
+        """The answer, if it is known before the request's turn."""
         self.body: list[bytes] = []
         self.size = 0
         self.whole = False
@@ -121,7 +121,7 @@ class Exchange:
         self._complete()
 
     def respond_appended(self, appended: Appended | None, error: Refused | None) -> None:
-        """Answer an append with what became of it: one of the two is given."""
+        """Answer an append with its result or its error."""
         service = self.wire.service
         if appended is not None:
             self.respond(service.appended(self.request, appended))
@@ -165,7 +165,7 @@ class Exchange:
 
 
 class _CommonHeaders:
-    """The headers that every response has, encoded once for each list that uvicorn makes of them: one a second."""
+    """The headers of every response, encoded once for each list that uvicorn makes, which is one a second."""
 
     def __init__(self) -> None:
         self._headers: list[tuple[bytes, bytes]] | None = None
@@ -182,7 +182,7 @@ _COMMON: Final = _CommonHeaders()
 
 
 class _NoEvent:
-    """In the place of the event that uvicorn sets for its own cycles: nobody waits for ours."""
+    """Takes the place of the event that uvicorn sets for its own cycles. Nothing waits for ours."""
 
     def set(self) -> None:
         pass
@@ -192,7 +192,7 @@ _NO_EVENT: Any = _NoEvent()
 
 
 class _StopReading(Exception):
-    """Ends the parsing of what has come: an answer is on its way that ends the connection."""
+    """Stops parsing, because an answer that ends the connection is being sent."""
 
 
 def _is_sse(query: bytes) -> bool:
@@ -204,8 +204,8 @@ def _is_live(cycle: Any) -> bool:
 
 
 def _ends_with_client(cycle: Any) -> bool:
-    """What somebody does in a box, or follows there, ends when they leave: nobody else would ever end it. So does
-    what they ask a model, which is paid for."""
+    """Whether a request ends when its client leaves: work in a box, which nothing else would end, and requests to a
+    model, which cost money."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
         return False
     scope = cycle.scope
@@ -222,21 +222,21 @@ class StreamProtocol(HttpToolsProtocol):
         self.service = service
         self.front = front
         self._upgrading = False
-        """The request that came in last ends the HTTP on this connection."""
+        """The last request on this connection, after which it no longer speaks HTTP."""
         self.reading_since: float | None = None
-        """When the request began that is still coming in; for the sweep of slow clients."""
+        """When the incomplete request began; for the sweep of slow clients."""
         self._reading_head = False
         self._head_bytes = 0
-        """How much of a head has come that is not complete yet."""
+        """Bytes of an incomplete head."""
         self._header_bytes = 0
         self._deaf = False
-        """Whatever still comes is read and forgotten."""
+        """Whether further input is discarded."""
         self._hanging_up: asyncio.TimerHandle | None = None
         self.cycle: Any = None
         self._answering: Any = None
-        """The cycle whose turn it is; `cycle` is the one that came in last."""
+        """The cycle whose turn it is; `cycle` is the latest one."""
         self._repeated: RepeatedHead | None = None
-        """The head of the last append, which the next one mostly repeats."""
+        """The head of the last append, which the next one usually repeats."""
         self._idle_since = 0.0
         """When the last response was complete."""
 
@@ -258,7 +258,8 @@ class StreamProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether to stay: who has finished sending still gets answers; who was reading live, or mid-request, left."""
+        """Whether to stay open. A client that has finished sending still gets answers. One that was reading live, or in
+        the middle of a request, has left."""
         cycle = self.cycle
         if self._deaf or cycle is None or cycle.response_complete or self._is_coming_in(cycle):
             return False
@@ -304,7 +305,7 @@ class StreamProtocol(HttpToolsProtocol):
             return
         headers = dict(self.headers)
         if is_box_host(headers.get(b"host", b"")):
-            self._hand_to_asgi()  # every path of such a host is the box's
+            self._hand_to_asgi()  # all paths of such a host belong to the box
             return
         target, _, query = self.url[len(_PREFIX) :].partition(b"?")
         method = self.parser.get_method().decode("ascii")
@@ -318,7 +319,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._take_turn(exchange)
 
     def _learn_head(self, data: bytes) -> None:
-        """Keep the head of an append that came whole in `data`: the next one needs no parsing if it repeats it."""
+        """Keep the head of an append that is complete in `data`. If the next one repeats it, it needs no parsing."""
         exchange = self.cycle
         self._repeated = None
         if isinstance(exchange, Exchange) and exchange.whole and exchange.keep_alive and not self.expect_100_continue:
@@ -327,7 +328,7 @@ class StreamProtocol(HttpToolsProtocol):
                 self._repeated = RepeatedHead.learn(data, request, exchange.target)
 
     def _repeat(self, head: RepeatedHead, body: bytes) -> None:
-        """Answer a request whose head was parsed before. Nothing else is under way on this connection."""
+        """Answer a request whose head was parsed before. No other request is in progress on this connection."""
         request = Request("POST", "", head.query, head.headers, body, id=self.service.next_request_id())
         exchange = Exchange(self, request, head.target, keep_alive=True)
         exchange.whole = True
@@ -335,7 +336,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._answer(exchange)
 
     def _take_turn(self, exchange: Exchange) -> None:
-        """Begin with a request, or let it wait for those before it."""
+        """Start a request, or queue it behind earlier ones."""
         previous, self.cycle = self.cycle, exchange
         if previous is not None and not previous.response_complete:
             self.flow.pause_reading()
@@ -359,7 +360,9 @@ class StreamProtocol(HttpToolsProtocol):
         self.headers.extend(headers)
         self.scope["state"]["transport"] = self.transport
         if sum(name == b"host" for name, _ in headers) > 1:
-            self._refuse_connection(400, "bad_request", "a request has one Host")  # or two of us could differ on it
+            self._refuse_connection(
+                400, "bad_request", "a request must have exactly one Host"
+            )  # else two parts of us could disagree
             return
         self._upgrading = bool(self.parser.should_upgrade()) and self._should_upgrade()
         if self._upgrading and not self._may_upgrade():
@@ -370,7 +373,7 @@ class StreamProtocol(HttpToolsProtocol):
     # Upgrading
 
     def _should_upgrade_to_ws(self) -> bool:
-        """Few paths have something to upgrade to; anywhere else the offer is declined by a plain answer."""
+        """Only a few paths can be upgraded. Any other gets a plain answer."""
         headers = dict(self.headers)
         return b"sec-websocket-key" in headers and (
             self.url.startswith(_SOCKETS) or is_box_host(headers.get(b"host", b""))
@@ -384,15 +387,15 @@ class StreamProtocol(HttpToolsProtocol):
         )
 
     def _upgrade(self, rest: bytes) -> None:
-        """Hand the connection over, with what came after the head."""
+        """Hand over the connection, with the bytes after the head."""
         if self._deaf or self.transport.is_closing():
             return
         if not self._upgrading:
-            return  # the answer is a plain one
+            return  # a plain answer follows
         url = httptools.parse_url(self.url)
         target = self.front.ports.find(self.headers, url.path or b"/")
         if target is None:
-            # Here, and not at the start: loading it takes a while.
+            # Imported here, because it takes long.
             from holdfast.server.wire.websocket_protocol import WebSocketProtocol
 
             self.ws_protocol_class = WebSocketProtocol
@@ -421,7 +424,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self.reading_since is not None:
-            # A large body may take its time, as long as it comes.
+            # A large body may take long, as long as it keeps coming.
             self.reading_since = min(self.loop.time(), self.reading_since + len(body) / _SLOWEST_BODY)
         exchange = self.cycle
         if not isinstance(exchange, Exchange):
@@ -456,7 +459,7 @@ class StreamProtocol(HttpToolsProtocol):
     # Answering
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """Called by uvicorn also when a pipelined request's turn has come."""
+        """Also called by uvicorn when it is a pipelined request's turn."""
         if isinstance(cycle, Exchange):
             self._begin(cycle)
         else:
@@ -468,7 +471,7 @@ class StreamProtocol(HttpToolsProtocol):
         try:
             if request.method != "OPTIONS":
                 service.origins.check(request.headers)
-            # A quoted spelling of what is reserved is refused as a stream.
+            # A quoted spelling of a reserved path is refused as a stream.
             if request.method == "POST" and service.takes_at_once(request) and not is_control(exchange.target):
                 appending = service.append(exchange.target, request)
                 if appending is not None:
@@ -508,7 +511,7 @@ class StreamProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn does it, but for its timer: `sweep_connections` ends connections that stay idle, all in one go."""
+        """As in uvicorn, but without its timer: `sweep_connections` closes all idle connections at once."""
         now = self._idle_since = self.loop.time()
         if self.reading_since is not None and self.flow.read_paused:
             self.reading_since = now  # it could not arrive while we did not read
@@ -528,10 +531,10 @@ class StreamProtocol(HttpToolsProtocol):
         return error_response(error, exchange.request.id)
 
     def _refuse(self, exchange: Exchange, refusal: Response) -> None:
-        """Answer without having read all of the request, and hang up.
+        """Answer without reading the whole request, and close the connection.
 
-        A close with something left to read is a reset, and would overtake the answer: so we say that we are done, and
-        read on for a while.
+        Closing with unread input causes a reset, which could overtake the answer. So we close for writing, and read on
+        for a while.
         """
         self._deaf = True
         self._hanging_up = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
@@ -543,7 +546,7 @@ class StreamProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _refuse_connection(self, status: int, code: str, message: str) -> None:
-        """Answer what cannot be read as a request, once those before it are answered, and hang up."""
+        """Answer an unreadable request, after all earlier ones, and close the connection."""
         if self._deaf or self.transport.is_closing():
             return
         self._deaf = True
@@ -558,7 +561,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._refuse_connection(431, "headers_too_large", f"headers have at most {_MAX_HEADER_BYTES} bytes")
 
     def _forget_incoming(self) -> None:
-        """A request that will not be completed gets no answer of its own."""
+        """An incomplete request gets no answer."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or not self._is_coming_in(cycle):
             return
@@ -598,15 +601,15 @@ class StreamProtocol(HttpToolsProtocol):
             if between_requests:
                 self._learn_head(data)
         if self._reading_head and self._head_bytes > _MAX_URL_BYTES + _MAX_HEADER_BYTES:
-            self._refuse_headers()  # one that has no end yet, which nobody was told of
+            self._refuse_headers()  # an incomplete one, which was not passed on
 
     @property
     def _between_requests(self) -> bool:
-        """Whether the last request is answered, and nothing of the next has come."""
+        """Whether the last request is answered, and nothing of the next one has arrived."""
         return self.reading_since is None and self.cycle is not None and self.cycle.response_complete
 
     def is_slow(self, now: float, limit: float) -> bool:
-        """Whether a request has been coming in for too long. Not its client's fault while we do not read."""
+        """Whether a request takes too long to arrive. Time in which we do not read does not count."""
         return self.reading_since is not None and not self.flow.read_paused and now - self.reading_since > limit
 
     def is_idle(self, now: float, limit: float) -> bool:
@@ -614,12 +617,12 @@ class StreamProtocol(HttpToolsProtocol):
         return self._between_requests and not self._deaf and now - self._idle_since > limit
 
     def time_out(self) -> None:
-        """Called by the sweep for a client that has not finished its request in time."""
+        """Called by the sweep if a request has not arrived in time."""
         self._refuse_connection(408, "timeout", "the request did not arrive in time")
 
 
 def sweep_connections(connections: set[Any], now: float, request_timeout: float, keep_alive: float) -> int:
-    """End connections that are idle or whose request has been coming in for too long. Returns how many were slow."""
+    """Close connections that are idle or whose request takes too long to arrive. Returns how many were slow."""
     wires = [wire for wire in connections if isinstance(wire, StreamProtocol)]
     slow = [wire for wire in wires if wire.is_slow(now, request_timeout)]
     for wire in slow:

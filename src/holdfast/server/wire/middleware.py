@@ -1,4 +1,4 @@
-"""What surrounds every REST request: an id, a look at where it comes from, a bound on its body, a log line, a count."""
+"""Surrounds every REST request: gives it an id, checks its origin, limits its body, logs and counts it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def refusal(error: HoldfastError) -> Response:
 
 
 def failure(error: Exception) -> Response:
-    """The answer where something failed that nobody foresaw. A full disk can be anywhere, and is told by its name."""
+    """The answer to an unexpected failure. A full disk, which can happen anywhere, is reported as such."""
     log.error("a request failed", exc_info=error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return error_answer(507, "no_space", "the server's disk is full: not all of this was done", DISK_HINT)
-    return error_answer(500, "internal", "the server failed; the log says more under this request id")
+        return error_answer(507, "no_space", "the server's disk is full: this may be only partly done", DISK_HINT)
+    return error_answer(500, "internal", "the server failed; its log has details under this request id")
 
 
 _STREAMED: Final = re.compile(
@@ -62,12 +62,12 @@ _STREAMED: Final = re.compile(
 
 
 def is_streamed(method: str, path: str) -> bool:
-    """Whether a body is passed on as it comes, and may have any size."""
+    """Whether a body is streamed, and may have any size."""
     return _STREAMED.fullmatch(f"{method} {path}") is not None
 
 
 class RequestMiddleware:
-    """The outermost ASGI layer of the REST surface. No stack trace gets past it."""
+    """The outermost ASGI layer of the REST API. No exception leaves it."""
 
     def __init__(self, app: ASGIApp, services: EnvelopeServices) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class RequestMiddleware:
 
 
 class _Answer:
-    """Sends on what the app answers, with the headers that every answer has; remembers how far it got."""
+    """Forwards the app's answer, adds the common headers, and remembers how much was sent."""
 
     def __init__(self, send: Send, id: str) -> None:
         self._send = send
@@ -138,7 +138,7 @@ class _Answer:
         await self._send(message)
 
     async def instead(self, response: Response, scope: Scope) -> None:
-        """Answer with this, unless the app has begun to answer."""
+        """Send this answer, unless the app has started its own."""
         if not self._started:
             await response(scope, _never, self)
 

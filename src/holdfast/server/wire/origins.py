@@ -1,8 +1,8 @@
-"""Which web pages may talk to this server. Matters most where no key is asked for: a page must not reach a laptop.
+"""Decides which web pages may use this server. This matters most if no key is required.
 
-The API takes no credentials from cookies, so with keys required any origin is harmless. Without keys, only the pages of
-this very server are answered: by a name of this machine, which defeats names that are made to point here, and from the
-port that the request went to. Other ports of this machine may be forwarded from a box: their pages are strangers.
+The API takes no credentials from cookies, so with keys required any origin is harmless. Without keys, only pages of
+this server are answered: with a host name of this machine, which defeats DNS rebinding, and from the port of the
+request. Other ports of this machine may be forwarded from a box, so their pages are not trusted.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def is_loopback(host: str) -> bool:
 
 
 class OriginPolicy:
-    """Checks the Host and Origin of a request, and says which CORS headers its response gets."""
+    """Checks the Host and Origin of a request, and returns the CORS headers of its response."""
 
     def __init__(self, *, open_server: bool) -> None:
         self._open = open_server
-        """No key is asked for."""
+        """No key is required."""
 
     def check(self, headers: dict[bytes, bytes]) -> None:
         if not self._open:
@@ -52,12 +52,12 @@ class OriginPolicy:
         origin = headers.get(b"origin")
         if origin is not None and not is_same_site(origin, host):
             raise Forbidden(_STRANGER)
-        # What a page loads without asking (an image, a script) has no Origin, but browsers say where it comes from.
+        # Images and scripts are loaded without an Origin, but browsers send where the page comes from.
         if headers.get(b"sec-fetch-site") in _ELSEWHERE and headers.get(b"sec-fetch-mode") != b"navigate":
             raise Forbidden(_STRANGER)
 
     def check_port(self, host: bytes | None, origin: bytes | None) -> None:
-        """For what is proxied to a port of a box: its own page may ask, and so may those that may use the API."""
+        """Check a request to a port of a box: allowed are its own pages, and those that may use the API."""
         if not self._open or origin is None or is_same_site(origin, host):
             return
         if not _is_local(origin) or _port_of(origin) != _port_of(b"//" + (host or b"")):
@@ -65,12 +65,12 @@ class OriginPolicy:
 
     def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
         if origin is None or self._open:
-            return []  # the server's own pages need none
+            return []  # its own pages need no such headers
         return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
 
 
 def is_same_site(origin: bytes, host: bytes | None) -> bool:
-    """Whether an Origin is the very place that a request with this Host went to."""
+    """Whether an Origin is the host that the request went to."""
     return host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
 
 
@@ -79,12 +79,12 @@ def _is_local(url: bytes) -> bool:
     try:
         parts = urlsplit(url.decode("latin-1"))
         return is_loopback(parts.hostname or "") and not is_box_host(parts.netloc.encode("latin-1"))
-    except ValueError:  # no URL at all, an unfinished IPv6 address, say
+    except ValueError:  # not a URL, for example an incomplete IPv6 address
         return False
 
 
 def _port_of(url: bytes) -> int | None:
-    """None for what has none, or is no URL. Without a port, http means 80."""
+    """The port of a URL, 80 if it has none, or None if it is not a URL."""
     try:
         return urlsplit(url.decode("latin-1")).port or 80
     except ValueError:

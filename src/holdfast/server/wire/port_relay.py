@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 15.0
 ANSWER_SECONDS: Final = 120.0
-"""How long the beginning of an answer may take, from the last byte of the request that the box took."""
+"""How long the start of an answer may take, after the box has read the last byte of the request."""
 
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
@@ -35,18 +35,18 @@ Send = Callable[[dict[str, Any]], Any]
 
 
 class SlowAnswer(BadAnswer):
-    """What listens in the box took the request, and did not answer in time."""
+    """The program in the box read the request, but did not answer in time."""
 
     status = 504
     code = "gateway_timeout"
 
 
 class _Left(Exception):
-    """The client is gone."""
+    """The client has left."""
 
 
 class PortRelay:
-    """Owns each connection to a box for the time of one request. `Ports` decides who may make one."""
+    """Opens a connection to a box for each request. `Ports` decides who may do that."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class PortRelay:
 
     @contextlib.asynccontextmanager
     async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
-        """A connection to the port, while which the box is at work."""
+        """Connect to the port. The box counts as active meanwhile."""
         boxes = await self.boxes.get()
         id = visit.target.box
         with boxes.working(id):
@@ -110,7 +110,7 @@ class PortRelay:
                         connection = await box.connect(visit.target.port)
                 except TimeoutError:
                     raise SlowAnswer(
-                        f"port {visit.target.port} of box {id} did not take a connection in time"
+                        f"port {visit.target.port} of box {id} did not accept a connection in time"
                     ) from None
                 async with connection:
                     yield connection
@@ -118,7 +118,7 @@ class PortRelay:
     async def _relay(
         self, connection: Connection, visit: Visit, headers: list[Header], receive: Receive, send: Send
     ) -> int:
-        """Whatever ends first ends the rest: the answer, the client's patience, the server."""
+        """Runs until the answer is complete, the client leaves, or the server stops."""
         answer = Answer(connection, method=visit.method)
         limit = time_limit(self.answer_seconds)
         started: list[Head] = []
@@ -132,9 +132,9 @@ class PortRelay:
                 async with limit:
                     head = await answer.head()
                     if head.status == 101:
-                        raise BadAnswer("what listens in the box wants to switch protocols, and nobody asked it to")
+                        raise BadAnswer("the program in the box switched protocols without being asked to")
             except TimeoutError:
-                raise SlowAnswer("what listens in the box did not answer in time") from None
+                raise SlowAnswer("the program in the box did not answer in time") from None
             passing = answer_headers(visit, head)
             started.append(head)
             await send({"type": "http.response.start", "status": head.status, "headers": passing})
@@ -154,7 +154,7 @@ class PortRelay:
 
 
 async def _first_of(down: Any, up: Any) -> None:
-    """Until the answer is through. The request may end before; if it fails, as when the client leaves, that is all."""
+    """Run until the answer is complete. If the request fails, for example because the client leaves, that ends both."""
     downward, upward = asyncio.ensure_future(down), asyncio.ensure_future(up)
     try:
         await asyncio.wait((downward, upward), return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +168,7 @@ async def _first_of(down: Any, up: Any) -> None:
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes | None]:
-    """The request's body as it comes; None at its end. Goes on until the client leaves, which it raises."""
+    """Yield the body as it comes, then None. Afterwards wait for the client to leave, and raise that."""
     ended = False
     while True:
         message = await receive()
@@ -196,7 +196,7 @@ async def send_request(
     on_progress()
     async for piece in body:
         if taking:
-            # A box that wants no more of it may answer all the same.
+            # A program that reads no more may still answer.
             taking = await _write(connection, _framed(piece, chunked=chunked))
         on_progress()
 
@@ -217,7 +217,7 @@ async def _write(connection: Connection, data: bytes) -> bool:
 
 
 def request_head(visit: Visit, framing: list[Header], upgrade: list[Header] | None = None) -> bytes:
-    """A request as the box gets it. Everything in it was parsed once, and is written anew."""
+    """The request for the box, written anew from its parsed parts."""
     connection = upgrade or [(b"connection", b"close")]
     lines = [b"%b %b HTTP/1.1\r\n" % (visit.method, visit.path)]
     lines += [b"%b: %b\r\n" % header for header in (*visit.headers, *framing, *connection)]
@@ -225,7 +225,7 @@ def request_head(visit: Visit, framing: list[Header], upgrade: list[Header] | No
 
 
 def body_framing(headers: list[Header]) -> list[Header]:
-    """How the body of a request is delimited: as it came."""
+    """The framing header of the body, as in the request."""
     framing: list[Header] = []
     for name, value in headers:
         if name == b"transfer-encoding":
@@ -243,13 +243,13 @@ def answer_headers(visit: Visit, head: Head) -> list[Header]:
 
 
 def refusal(error: Exception, request_id: str) -> tuple[int, list[Header], bytes]:
-    """Any failure as an answer. What we did not expect is logged and not told."""
+    """Turn any failure into an answer. Unexpected ones are logged, without details in the answer."""
     kind: Header = (b"content-type", b"application/json")
     if isinstance(error, HoldfastError):
         body = error_body(error.code, error.message, request_id, error.hint)
         return error.status or 500, [kind, *error.headers], body
     log.error("a request to a port of a box failed", exc_info=error, extra={"request_id": request_id})
-    message = "the server failed; the log says more under this request id"
+    message = "the server failed; its log has details under this request id"
     return 500, [kind], error_body("internal", message, request_id)
 
 
@@ -257,7 +257,7 @@ async def _exchange(send: Send, exchange: Exchange) -> None:
     if not exchange.cookie:
         await _send_whole(send, 308, [(b"location", exchange.location)], b"")
         return
-    # Not a redirect: a page that another site led here would be opened without its new cookie.
+    # Not a redirect: after a link from another site, a browser would not send the new cookie.
     place = html.escape(exchange.location.decode("latin-1"), quote=True)
     page = f'<!doctype html><meta http-equiv="refresh" content="0;url={place}"><title>One moment</title>'
     headers = [
@@ -277,7 +277,7 @@ async def _send_whole(send: Send, status: int, headers: list[Header], body: byte
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """An answer that cannot be completed must not look complete: the connection ends in the middle of it."""
+    """The answer cannot be completed, so the connection is closed: it must not look complete."""
     scope["state"]["transport"].abort()
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Reads one HTTP/1.1 answer off a connection to a box, never believing it: bounded, and framed in one way only."""
+"""Reads one HTTP/1.1 answer from a box, which is not trusted: sizes are limited, and framing must be unambiguous."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _PIECE: Final = 64 * 1024
 
 
 class CutShort(Exception):
-    """The box's answer ended in the middle: the client has to see that it is not whole."""
+    """The answer of the box was cut off, which the client must notice."""
 
 
 class Head(NamedTuple):
-    """The beginning of an answer."""
+    """The head of an answer."""
 
     status: int
     headers: list[Header]
-    """As they came; names in lower case."""
+    """In their original order; names in lower case."""
     length: int | None
-    """Bytes of the body, where they were told."""
+    """The length of the body, if it is known."""
 
 
 class _Parsing:
-    """What httptools tells of one answer. Heads that only inform are skipped, what follows the answer is ignored."""
+    """Callbacks of httptools for one answer. Skips informational heads, and ignores what follows the answer."""
 
     def __init__(self) -> None:
         self.parser: Any = httptools.HttpResponseParser(self)
         self.headers: list[Header] = []
         self.status = 0
-        """Of the answer, once its head is there."""
+        """The head of the answer, once it is complete."""
         self.body: list[bytes] = []
         self.complete = False
 
@@ -49,7 +49,7 @@ class _Parsing:
         if self.status:
             return  # trailers
         if len(self.headers) >= MAX_HEADERS:
-            raise BadAnswer(f"what listens in the box answered with more than {MAX_HEADERS} headers")
+            raise BadAnswer(f"the program in the box answered with more than {MAX_HEADERS} headers")
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -65,7 +65,7 @@ class _Parsing:
 
 
 class Answer:
-    """One answer, its head first."""
+    """One answer: first the head, then the body."""
 
     def __init__(self, connection: Connection, *, method: bytes) -> None:
         self._connection = connection
@@ -73,22 +73,22 @@ class Answer:
         self._parsing = _Parsing()
         self._ends_with_connection = False
         self.rest = b""
-        """What came after the head of an answer that switches protocols."""
+        """The bytes after the head of an answer that switches protocols."""
 
     async def head(self) -> Head:
         """Raises `BadAnswer`."""
         parsing, seen, upgraded = self._parsing, 0, False
         while not parsing.status:
             if seen > MAX_HEAD_BYTES:
-                raise BadAnswer(f"what listens in the box answered with a head of more than {MAX_HEAD_BYTES} bytes")
+                raise BadAnswer(f"the program in the box answered with a head of more than {MAX_HEAD_BYTES} bytes")
             data = await self._read()
             if not data:
-                raise BadAnswer("what listens in the box hung up without an answer")
+                raise BadAnswer("the program in the box closed the connection without an answer")
             seen += len(data)
             upgraded = self._feed(data)
         status = parsing.status
         if status > 599 or (status == 101 and not upgraded):
-            raise BadAnswer(f"what listens in the box answered with status {status}")
+            raise BadAnswer(f"the program in the box answered with status {status}")
         return Head(status, parsing.headers, None if status == 101 else self._length())
 
     def _feed(self, data: bytes) -> bool:
@@ -103,24 +103,24 @@ class Answer:
                 raise error.__context__ from None
             if self._parsing.complete and self._parsing.status != 101:
                 return False  # garbage after the answer
-            raise BadAnswer(f"what listens in the box does not speak HTTP: {error}") from None
+            raise BadAnswer(f"the program in the box does not speak HTTP: {error}") from None
         return False
 
     def _length(self) -> int | None:
-        """The parser has refused what is ambiguous; what it would take and others would not is refused here."""
+        """Refuse ambiguous framing that the parser accepts but others do not."""
         headers = self._parsing.headers
         codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
         lengths = {value.strip() for name, value in headers if name == b"content-length"}
         if codings not in ([], [b"chunked"]) or len(lengths) > 1 or (codings and lengths):
-            raise BadAnswer("what listens in the box answered with a body whose length is not clear")
+            raise BadAnswer("the program in the box answered with a body of ambiguous length")
         length = lengths.pop() if lengths else None
         if length is not None and (not length.isdigit() or len(length) > 18):
-            raise BadAnswer("what listens in the box answered with a length that is no number")
+            raise BadAnswer("the program in the box answered with a length that is not a number")
         self._ends_with_connection = not codings and length is None
         return None if length is None else int(length)
 
     async def body(self, head: Head) -> AsyncIterator[bytes]:
-        """The body, piece by piece. Raises `CutShort` where it ends too early."""
+        """Yield the body in pieces. Raises `CutShort` if it ends too early."""
         if self._method == b"HEAD" or head.status in (204, 304):
             return
         parsing = self._parsing

@@ -1,7 +1,7 @@
-"""Ports of boxes, proxied: who may visit one, and what of a request and of its answer may pass.
+"""Access to ports of boxes: who may use one, and which parts of requests and answers may pass.
 
-Whatever listens in a box is a stranger: it never sees our credentials, and what it answers can set nothing on our
-side. Plain requests are relayed by `port_relay`, upgraded connections by `tunnel`.
+Programs in boxes are not trusted: they never see our credentials, and their answers cannot set cookies or policies of
+the API. Plain requests are relayed by `port_relay`, upgraded connections by `tunnel`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _NOT_TO_THE_CLIENT: Final = frozenset(
     {b"content-length", b"alt-svc", b"strict-transport-security", b"public-key-pins", b"service-worker-allowed"}
 )
 _NOT_ON_OUR_ORIGIN: Final = frozenset({b"set-cookie", b"clear-site-data", b"nel", b"report-to", b"reporting-endpoints"})
-"""What a box could change for the API's own pages with, where it is visited by path."""
+"""Headers by which a box could affect the API's own pages, if it is visited by path."""
 _SANDBOX: Final = (
     b"content-security-policy",
     b"sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts",
 )
-"""Makes a page a stranger although it has the API's address. Such a page cannot do much: browsers visit by name."""
+"""Gives a page its own origin although it has the API's address. This limits it; browsers should visit by name."""
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _TOKEN_PART: Final = TOKEN.encode() + b"="
 
 
 class BadAnswer(Refused):
-    """What listens in the box did not speak HTTP."""
+    """The program in the box did not speak HTTP."""
 
     status = 502
     code = "bad_gateway"
@@ -56,12 +56,12 @@ class Visit:
     path: bytes
     """With the query, without our token."""
     headers: list[Header]
-    """For the box, framing left out."""
+    """The headers for the box, without framing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A page that was opened with a token in its URL: it gets a cookie, and is opened again without."""
+    """A page that was opened with a token in its URL. It gets a cookie, and is opened again without the token."""
 
     location: bytes
     cookie: bytes
@@ -69,7 +69,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Decides. Knows who is who; touches no box."""
+    """Decides by credentials and headers alone; touches no box."""
 
     access: Access
     origins: OriginPolicy
@@ -81,9 +81,9 @@ class Ports:
     async def admit(
         self, target: PortTarget, method: str, query: bytes, headers: list[Header], *, scheme: str
     ) -> Visit | Exchange:
-        """Raises where the visitor may not come in."""
+        """Return the request that may pass. Raises if the visitor may not use the port."""
         if not 1 <= target.port <= 65535:
-            raise InvalidRequest(f"port {target.port}: a number from 1 to 65535")
+            raise InvalidRequest(f"port {target.port} is not a number from 1 to 65535")
         host, origin = _first(headers, b"host"), _first(headers, b"origin")
         if target.prefix:
             self.origins.check(dict(headers))
@@ -95,7 +95,7 @@ class Ports:
         if tokens and method == "GET" and _is_navigation(headers):
             return Exchange(_without_authority(location), self._cookie(target))
         if not target.path:
-            # Relative links would lead elsewhere.
+            # Otherwise relative links would be wrong.
             return Exchange(_without_authority(location), b"")
         path = (target.path or b"/") + (b"?" + query if query else b"")
         sent = _for_the_box(target, headers, host or b"localhost", scheme, authorization=passing_authorization)
@@ -104,7 +104,7 @@ class Ports:
     async def _authenticate(
         self, target: PortTarget, headers: list[Header], tokens: list[str], host: bytes | None, origin: bytes | None
     ) -> bool:
-        """Whether an Authorization header is not ours, and may pass."""
+        """Whether an Authorization header is not for us, and may pass."""
         credential, ours = None, False
         value = _first(headers, b"authorization")
         if value is not None:
@@ -126,14 +126,14 @@ class Ports:
         if any(self.previews.holds(token, Carrier.URL, target.box, target.port) for token in tokens):
             return not ours
         if any(self.previews.holds(each, Carrier.COOKIE, target.box, target.port) for each in _cookies(headers)):
-            # A cookie comes by itself: only the port's own pages may make use of it.
+            # Browsers send cookies on their own, so only the port's own pages may use ours.
             if origin is not None and not is_same_site(origin, host):
-                raise Forbidden("only pages of this very port may use its cookie")
+                raise Forbidden("only pages of this port may use its cookie")
             return not ours
         if problem is not None:
             raise problem
         raise Unauthorized(
-            "this port of a box needs an API key, or the URL that a preview gives",
+            "this port of a box needs an API key, or the URL of a preview",
             hint=f"holdfast box port {target.box} {target.port}",
         )
 
@@ -143,14 +143,14 @@ class Ports:
         return f"{COOKIE}={value}; Path={path}; Max-Age=43200; HttpOnly; SameSite=Strict".encode("latin-1")
 
 
-# --- what of an answer passes ---
+# --- what passes of an answer ---
 
 
 def for_the_client(target: PortTarget, headers: list[Header]) -> list[Header]:
-    """The headers of a box's answer that a client gets; framing left out. Raises `BadAnswer` for what is no header."""
+    """The headers of a box's answer for the client, without framing. Raises `BadAnswer` for invalid headers."""
     for name, value in headers:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise BadAnswer("what listens in the box answered with headers that are none")
+            raise BadAnswer("the program in the box answered with invalid headers")
     dropped = _HOP_BY_HOP | _NOT_TO_THE_CLIENT | _named_by_connection(headers)
     if target.prefix:
         dropped |= _NOT_ON_OUR_ORIGIN
@@ -170,7 +170,7 @@ def for_the_client(target: PortTarget, headers: list[Header]) -> list[Header]:
 
 
 def _host_only(cookie: bytes) -> bytes | None:
-    """A box's cookie, for its own name alone; None where it has the name of ours."""
+    """Restrict a box's cookie to its own host. Returns None if it has the name of ours."""
     pair, *attributes = cookie.split(b";")
     if pair.partition(b"=")[0].strip().lower() == COOKIE.encode():
         return None
@@ -178,7 +178,7 @@ def _host_only(cookie: bytes) -> bytes | None:
     return b";".join([pair, *kept])
 
 
-# --- what of a request passes ---
+# --- what passes of a request ---
 
 
 def _for_the_box(
@@ -187,13 +187,13 @@ def _for_the_box(
     dropped = _HOP_BY_HOP | _NOT_TO_THE_BOX | _named_by_connection(headers)
     if not authorization:
         dropped |= {b"authorization"}
-    # By name the box is the origin, and sees its own name. By path it has none that it could use.
+    # By name, the box is the origin and gets its own name. By path, it has no usable origin.
     kept = [(b"host", b"localhost:%d" % target.port if target.prefix else host)]
     for name, value in headers:
         if name in dropped or name.startswith(b"x-forwarded-"):
             continue
         if name == b"cookie":
-            # Cookies of our own address are none of the box's business.
+            # The box must not see cookies of our own address.
             value = b"" if target.prefix else _without_ours(value)
             if not value:
                 continue
@@ -235,7 +235,7 @@ def _is_navigation(headers: list[Header]) -> bool:
 
 
 def _without_authority(location: bytes) -> bytes:
-    """A path that begins with two slashes would be taken for another host."""
+    """A path that starts with two slashes would mean another host."""
     return b"/" + location.lstrip(b"/\\") if location[:1] in b"/\\" else location
 
 

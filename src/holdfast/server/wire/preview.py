@@ -1,4 +1,4 @@
-"""Credentials for one port of one box: a token for a URL, exchanged for a cookie. Signed: nothing is kept."""
+"""Credentials for one port of one box: a token in a URL, exchanged for a cookie. Signed, so nothing is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS: Final = {"url": 300, "cookie": 12 * 3600}
 
 
 class Carrier(StrEnum):
-    """Where a credential is good: one that stood in a URL is no cookie, and lives shorter."""
+    """Where a credential is used. One for a URL is not valid as a cookie, and expires earlier."""
 
     URL = "url"
     COOKIE = "cookie"
@@ -28,11 +28,11 @@ class Carrier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Previews:
-    """Makes and checks those credentials, and knows where a port is visited."""
+    """Issues and checks these credentials, and knows the URLs of ports."""
 
     key: bytes
     required: bool
-    """Whether anybody is asked for a credential at all."""
+    """Whether a credential is required."""
     clock: Callable[[], int] = now_ms
 
     def issue(self, carrier: Carrier, box: str, port: int) -> str:
@@ -51,7 +51,7 @@ class Previews:
         )
 
     def url(self, scheme: str, host: str, box: str, port: int) -> str:
-        """Where a browser that reaches us as `host` finds a port: names below localhost are for this machine alone."""
+        """The URL of a port, for a browser that calls us `host`. Names below localhost are for this machine only."""
         name, colon, number = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if not colon:
             name, number = host, ""

@@ -1,4 +1,4 @@
-"""The stream surface as the server offers it: the protocol, live tails, subscriptions, and who may use them."""
+"""The stream API of the server: the protocol, live tails, subscriptions, and access to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PREFLIGHT: Final = [
 
 
 class StreamService:
-    """One request at a time, whatever carries it: authenticate, decide who answers, answer errors in one shape."""
+    """Serves one request, independent of the transport: authenticates, dispatches, and answers errors in one form."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class StreamService:
         return f"{self._prefix}{next(self._ids):08x}"
 
     def note(self, request: Request, status: int) -> None:
-        """Count a response. Only failures are logged, unless everything is: this is the hot path."""
+        """Count a response. Usually only failures are logged, because this is the hot path."""
         self.answered[request.method, status] += 1
         if status >= 500 or self._log_all:
             details = {"method": request.method, "path": request.path, "status": status, "request_id": request.id}
@@ -76,13 +76,13 @@ class StreamService:
         return self._tails.open_count
 
     def takes_at_once(self, request: Request) -> bool:
-        """Whether an append may go by `append`; all others go by `respond`."""
+        """Whether `append` can serve this append; `respond` serves all others."""
         return len(request.body) <= WHOLE_BYTES and self._surface.takes_at_once
 
     def append(self, raw_path: str, request: Request) -> Acknowledgement | None:
-        """The hot path: no task, no second look at the bytes. For what it `takes_at_once`.
+        """The hot path, without a task and with a single pass over the bytes. For appends that `takes_at_once` accepts.
 
-        Returns None where the store has to be asked who is calling: then the request goes by `respond`.
+        Returns None if the store has to look up the credential: then `respond` serves the request.
         """
         request.path = path = stream_path(raw_path)
         _check_not_reserved(path)
@@ -106,13 +106,13 @@ class StreamService:
         await self._tails.serve(request, channel)
 
     def refuse(self, error: BaseException, request_id: str) -> Response:
-        """Any failure as a response. What we did not expect is logged and not told."""
+        """Turn any failure into a response. Unexpected ones are logged, without details in the response."""
         if isinstance(error, Refused):
             return error_response(error, request_id)
         if isinstance(error, UnicodeDecodeError):
             return error_response(InvalidRequest("the request is not valid UTF-8"), request_id)
         log.error("a request failed", exc_info=error, extra={"request_id": request_id})
-        message = "the server failed; the log says more under this request id"
+        message = "the server failed; its log has details under this request id"
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
     async def _respond_control(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ class StreamService:
             (await self._access.grant(bearer(request.headers))).check_administer()
         response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
-            raise NotFound(f"there is nothing at {path}")
+            raise NotFound(f"there is no {path}")
         return response
 
     async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:
@@ -136,11 +136,11 @@ class StreamService:
 
 def _check_not_reserved(path: str) -> None:
     if is_control(path):
-        raise Forbidden(f"{path} is reserved: it cannot be a stream")
+        raise Forbidden(f"{path} is reserved and cannot be a stream")
 
 
 def _author(grant: Grant, request: Request, path: str) -> Author:
-    """Who is calling. Raises `Forbidden` where the caller may not do this to the stream at all."""
+    """Return the grant of the caller. Raises `Forbidden` if the caller may not do this to the stream."""
     grant.check_stream(path, request.method)
     if grant.thread is None:
         return KEY
@@ -150,7 +150,7 @@ def _author(grant: Grant, request: Request, path: str) -> Author:
 
 
 def bearer(headers: dict[bytes, bytes]) -> str | None:
-    """The credential of a request, where it has one."""
+    """The credential of a request, or None."""
     value = headers.get(b"authorization")
     if value is None:
         return None

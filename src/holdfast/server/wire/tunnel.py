@@ -1,4 +1,4 @@
-"""Upgraded connections to ports of boxes: the handshake is looked at, what follows is passed on byte for byte."""
+"""Upgraded connections to ports of boxes: checks the handshake, and forwards the rest byte for byte."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 _BUFFER: Final = 64 * 1024
 _GOODBYE_SECONDS: Final = 10.0
-"""How long one side may go on after the other has ended."""
+"""How long one side may continue after the other has ended."""
 
 
 class Tunnel:
-    """Takes over a client's connection after the head of its request. Stands among the server's connections."""
+    """Takes over a client's connection after the head of its request. It counts among the server's connections."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Tunnel:
         self._task = loop.create_task(self._run())
         tasks.add(self._task)
         self._task.add_done_callback(tasks.discard)
-        # Not by the task alone: one that is cancelled before its first step does nothing at all.
+        # Not only in the task, which does nothing if it is cancelled before its first step.
         self._task.add_done_callback(self._let_go)
 
     def shutdown(self) -> None:
@@ -72,7 +72,7 @@ class Tunnel:
         try:
             await self._serve()
         except asyncio.CancelledError:
-            pass  # only we cancel it, and nothing waits for it but its end
+            pass  # only this object cancels the task
         except (CutShort, OSError, Stopping):
             pass
         except Exception as error:
@@ -89,7 +89,7 @@ class Tunnel:
             self._target, self._method, self._query, self._headers, scheme=self._scheme
         )
         if isinstance(visit, Exchange):
-            raise InvalidRequest("this is no page that could be opened")
+            raise InvalidRequest("this page cannot be opened by an upgrade")
         async with self._relay.connected(visit) as connection:
             wanted = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
             await connection.write(request_head(visit, [], wanted))
@@ -98,7 +98,7 @@ class Tunnel:
                 async with time_limit(self._relay.answer_seconds):
                     head = await answer.head()
             except TimeoutError:
-                raise SlowAnswer("what listens in the box did not answer in time") from None
+                raise SlowAnswer("the program in the box did not answer in time") from None
             if head.status == 101:
                 self._writer.write(_head(101, _switching(visit, head)))
                 if answer.rest:
@@ -108,7 +108,7 @@ class Tunnel:
                 await self._pass_answer(visit, head, answer)
 
     async def _pass_answer(self, visit: Visit, head: Head, answer: Answer) -> None:
-        """A box that does not upgrade says so in plain HTTP."""
+        """Forward the plain HTTP answer of a box that does not upgrade."""
         self._writer.write(_head(head.status, answer_headers(visit, head)))
         async for piece in answer.body(head):
             self._writer.write(piece)
@@ -140,7 +140,7 @@ class Tunnel:
 def _switching(visit: Visit, head: Head) -> list[Header]:
     upgrades = [value.strip().lower() for name, value in head.headers if name == b"upgrade"]
     if upgrades != [b"websocket"]:
-        raise BadAnswer("what listens in the box switches to another protocol than it was asked for")
+        raise BadAnswer("the program in the box switched to another protocol than requested")
     return [*for_the_client(visit.target, head.headers), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
 
 

@@ -25,8 +25,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def make_config(app: Any, protocol: Any, **options: Any) -> Config:
-    """Returns the settings of connections that `protocol` serves. There is no lifespan, no log of its own and no
-    choice of event loop; WebSockets are up to the protocol."""
+    """Return uvicorn's settings for connections that `protocol` serves: no lifespan, no log, no choice of event loop.
+    WebSockets are left to the protocol."""
     return Config(
         app,
         http=protocol,
@@ -61,12 +61,12 @@ class Server(uvicorn.Server):
         return self.server_state.connections
 
     def stop(self) -> None:
-        """Make `serve` return, once what is under way has ended."""
+        """Make `serve` return, once the requests in progress have ended."""
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """A signal ends serving, and no more: uvicorn would raise it again, before we have taken anything down."""
+        """A signal only ends serving. Uvicorn would raise it again, before we have closed anything."""
         loop = asyncio.get_running_loop()
         for name in _SIGNALS:
             loop.add_signal_handler(name, self.handle_exit, name, None)

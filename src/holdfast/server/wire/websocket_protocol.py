@@ -1,4 +1,4 @@
-"""A WebSocket connection that says when it is lost, also to who is not receiving from it right now."""
+"""A WebSocket connection that reports its loss even while nothing receives from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.server.wire.uvicorn_adapter import Config, ServerState
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """`lost` in the state of its scope is set when it ends. Whoever waits for a slow command would not hear of it."""
+    """Sets `lost` in the state of its scope when it ends, for code that waits for something else, such as a command."""
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         self._lost = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What WebSockets share: who is let in, and how one ends. Who may not come in is told so in plain HTTP, before."""
+"""What WebSockets share: authentication and endings. A refusal is a plain HTTP answer to the handshake."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SEND_SECONDS: Final = 10.0
 
 
 class Left(Exception):
-    """The client is gone."""
+    """The client has left."""
 
 
 async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) -> None:
-    """Let somebody in who may come in, and say how it ended.
+    """Authenticate the client, run `work`, and report how it ended.
 
-    What is refused before `work` accepts is an answer to the handshake; what fails afterwards is a last text frame.
+    An error before `work` accepts is the answer to the handshake; a later one is the last text frame.
     """
     services = services_of(socket)
     request_id = services.next_request_id()
@@ -42,7 +42,7 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
     except (Left, WebSocketDisconnect):
         pass
     except Exception as error:
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may have left meanwhile
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client may have left meanwhile
             if socket.application_state is WebSocketState.CONNECTED:
                 await _end_with(socket, error, request_id)
             else:
@@ -56,17 +56,17 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
 
 
 async def check_administer(socket: WebSocket, services: Services) -> None:
-    """A key may be revoked while a socket is open that it opened."""
+    """Close the socket if its key is revoked."""
     (await services.access.grant(_bearer(socket))).check_administer()
 
 
 def answer_to(error: Exception) -> Response:
-    """What HTTP would answer."""
+    """The answer as in HTTP."""
     return refusal(error) if isinstance(error, HoldfastError) else failure(error)
 
 
 async def receive(socket: WebSocket) -> str | bytes:
-    """The next frame. Raises `Left`."""
+    """Return the next frame. Raises `Left`."""
     message = await socket.receive()
     if message["type"] == "websocket.disconnect":
         raise Left
@@ -75,7 +75,7 @@ async def receive(socket: WebSocket) -> str | bytes:
 
 
 def problems_of(error: ValidationError) -> str:
-    """The first few, each with its field."""
+    """The first few problems, each with its field."""
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {describe_problem(each)}" for each in error.errors()[:5])
 
 

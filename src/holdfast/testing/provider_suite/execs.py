@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.api.box.box import Box
-from holdfast.api.errors.boxes import CannotExecute, ExecTimeout, InvalidSpec, OutputTooLarge
+from holdfast.api.errors.boxes import CannotExecute, CommandNotFound, ExecTimeout, InvalidSpec, OutputTooLarge
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,
@@ -111,15 +111,19 @@ class Execs(Suite):
         await box.files.write("no-program", b"text", mode=0o644)
         await box.files.mkdir("folder")
         here = await text(box, "pwd -P")
-        for argv in (["no-such-program-anywhere"], ["/no/such/program"], [f"{here}/no-program"], [f"{here}/folder"]):
-            with pytest.raises(CannotExecute):
-                await box.exec(argv)
-            with pytest.raises(CannotExecute):
-                await box.spawn(argv)
-            with pytest.raises(CannotExecute):
-                await box.channel(argv)
-        with pytest.raises(CannotExecute):
+        for argv, error in (
+            (["no-such-program-anywhere"], CommandNotFound),
+            (["/no/such/program"], CommandNotFound),
+            ([f"{here}/no-program"], CannotExecute),
+            ([f"{here}/folder"], CannotExecute),
+        ):
+            for attempt in (box.exec, box.spawn, box.channel):
+                with pytest.raises(CannotExecute) as raised:
+                    await attempt(argv)
+                assert raised.type is error
+        with pytest.raises(CannotExecute) as raised:
             await box.exec(["true"], cwd="no-such-folder")
+        assert raised.type is CannotExecute
         assert (await box.exec(["true"])).ok
 
     async def test_a_command_that_makes_no_sense_is_refused(self, box: Box) -> None:

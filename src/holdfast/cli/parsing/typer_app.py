@@ -1,6 +1,6 @@
-"""The command line as a Typer application: help, usage errors, completion, and whatever `parser` leaves to it.
+"""The command line as a Typer application, for help, usage errors, completion, and lines that `parser` does not read.
 
-Importing this imports Typer and, with the first parameter, pydantic. A plain command does not come here.
+Importing this imports Typer and pydantic, which usual commands do without.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast import __version__
-from holdfast.cli.command_line import arrange
 from holdfast.cli.commands import COMMANDS, Group, load
-from holdfast.cli.parameters import REQUIRED, Given, Option, OtherCommand, Parameter, signature_of
+from holdfast.cli.parsing.command_line import arrange
+from holdfast.cli.parsing.parameters import REQUIRED, Option, OptionsUsed, OtherCommand, Parameter, signature_of
 
 _ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
 _CONTEXT: Final = "typer_context"
 
 
 def build(words: list[str]) -> typer.Typer:
-    """The application, with all commands; or with one only, where the words name it."""
+    """Build the application with all commands, or with only the command that the words name."""
     app = typer.Typer(
         name="holdfast",
         help=_ABOUT,
         no_args_is_help=True,
-        rich_markup_mode=None,  # plain help reads as well in a pipe, and costs no import of rich
+        rich_markup_mode=None,  # plain help is readable in a pipe, and needs no import of rich
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
@@ -49,25 +49,25 @@ def _add(app: typer.Typer, commands: Mapping[str, Group | str], words: list[str]
             app.add_typer(group)
         else:
             command = load(found)
-            app.command(name, cls=class_of(command))(as_typer_takes_it(command, command))
+            app.command(name, cls=class_of(command))(for_typer(command, command))
 
 
 def class_of(command: Callable[..., Any]) -> type[TyperCommand] | None:
-    """The class that reads its command line, where that is not the usual one."""
+    """The class that parses the command line of `command`, or None for the usual one."""
     ends_in_command = any(isinstance(each.declaration, OtherCommand) for each in signature_of(command).parameters)
     return _CommandOfBox if ends_in_command else None
 
 
-def as_typer_takes_it(command: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that Typer sees with the parameters of `command`, its groups spread out, and that calls `call`."""
+def for_typer(command: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `call`, with the parameters of `command` declared for Typer, groups expanded."""
     signature = signature_of(command)
 
     @wraps(command)
     def called(**values: Any) -> Any:
         context = values.pop(_CONTEXT, None)
         if context is not None:
-            given = Given(each.opts[0] for each in context.command.params if _is_given(context, each.name or ""))
-            values |= {each.name: given for each in signature.parameters if each.type is Given}
+            used = OptionsUsed(each.opts[0] for each in context.command.params if _is_used(context, each.name or ""))
+            values |= {each.name: used for each in signature.parameters if each.type is OptionsUsed}
         return call(**signature.arguments(values))
 
     declared = [_typer_parameter(each) for each in signature.parameters]
@@ -89,7 +89,7 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     )
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
+def _is_used(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

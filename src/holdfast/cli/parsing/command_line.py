@@ -1,4 +1,4 @@
-"""Commands that end in a command of the box: what belongs to us and what belongs to it."""
+"""Separates our options from the command to run in the box, for commands such as `box exec`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 
 def arrange(arguments: Sequence[str], with_value: Collection[str]) -> list[str]:
-    """Our options first, then `--`, then BOX and its command.
+    """Return our options first, then `--`, then BOX and the command.
 
-    Options of ours stand before BOX, or between it and the command; from the command's first word on, or from `--` on,
-    everything is the command's. `with_value` are the options that take the word after them.
+    Our options stand before BOX, or between BOX and the command. From the command's first word on, or from `--` on,
+    everything belongs to the command. `with_value` are the options that take the following word as their value.
     """
     options: list[str] = []
     words: list[str] = []

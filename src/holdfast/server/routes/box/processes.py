@@ -1,4 +1,4 @@
-"""REST: processes that were spawned in a box. Their terminals are WebSockets, in `box_sockets`."""
+"""REST: spawned processes of a box. Their terminals are WebSockets, in `websockets`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.box.process import Process, ProcessInfo, ProcessList, Resize, Signal, Spawn, Stream, Waited
 from holdfast.api.limits import BoxId, ProcessId
-from holdfast.server.routes.box_requests import (
+from holdfast.server.routes.box.views import process_info
+from holdfast.server.routes.requests import (
     BOX_ERRORS,
     OCTETS,
     binary_answer,
@@ -20,12 +21,11 @@ from holdfast.server.routes.box_requests import (
     opened_for_work,
     while_connected,
 )
-from holdfast.server.routes.box_views import process_info
 from holdfast.server.routes.services import Use, UseBoxes
 from holdfast.server.shutdown import close_pieces
 
 MAX_WAIT = 60.0
-"""Seconds that one request waits for an end."""
+"""Most seconds that one request waits for the end of a process."""
 _MOST = 1 << 62
 
 router = APIRouter(prefix="/v1/boxes/{id}/processes", tags=["processes"], responses=BOX_ERRORS)
@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1/boxes/{id}/processes", tags=["processes"], respon
 
 @router.post("", status_code=201)
 async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessInfo:
-    """Start a command that goes on by itself, its output kept."""
+    """Start a command in the background. Its output is kept."""
     async with opened_for_work(boxes, id) as box:
         process = await box.spawn(
             command.argv,
@@ -50,19 +50,19 @@ async def spawn(id: BoxId, command: Spawn, boxes: UseBoxes) -> ProcessInfo:
 
 @router.get("")
 async def list_processes(id: BoxId, boxes: UseBoxes) -> ProcessList:
-    """All processes that were spawned in a box, the oldest first."""
+    """List the spawned processes of a box, oldest first."""
     async with await boxes.peek(id) as box:
         return ProcessList(processes=tuple(map(process_info, await box.processes())))
 
 
 @router.get("/{process}")
 async def get_process(id: BoxId, process: ProcessId, boxes: UseBoxes) -> ProcessInfo:
-    """Look at one process."""
+    """Get a process."""
     async with await boxes.peek(id) as box:
         return process_info(await (await box.process(process)).info())
 
 
-@router.get("/{process}/output", response_class=Response, responses=binary_answer("What it printed."))
+@router.get("/{process}/output", response_class=Response, responses=binary_answer("The output."))
 async def read_output(
     id: BoxId,
     process: ProcessId,
@@ -71,16 +71,16 @@ async def read_output(
     stream: Annotated[Stream, Query()] = "stdout",
     offset: Annotated[int, Query(ge=0, le=_MOST)] = 0,
     limit: Annotated[int, Query(ge=1, le=16 << 20)] = 1 << 20,
-    follow: Annotated[bool, Query(description="Go on until the process has ended.")] = False,
+    follow: Annotated[bool, Query(description="Follow the output until the process ends.")] = False,
 ) -> Response:
-    """What a process printed, from an offset on."""
-    if not follow:  # it is kept, whether the box sleeps or not
+    """Read the output of a process, from an offset on."""
+    if not follow:  # the output is there even while the box sleeps
         async with await boxes.peek(id) as box:
             return Response(await (await box.process(process)).read(stream, offset, limit), media_type=OCTETS)
     box, held = await held_box(boxes, id)
     try:
         found = await box.process(process)
-        # The answer begins before there is anything to tell: a process may be silent for long.
+        # The answer starts before there is any output: a process may be silent for long.
         pieces = services.shutdown.until_stopping(_followed(found, stream, offset))
         held.push_async_callback(close_pieces, pieces)
         taken = held.pop_all()
@@ -109,7 +109,7 @@ async def send_signal(id: BoxId, process: ProcessId, signal: Signal, boxes: UseB
 
 @router.post("/{process}/resize", status_code=204)
 async def resize(id: BoxId, process: ProcessId, size: Resize, boxes: UseBoxes) -> None:
-    """Tell a process how large its terminal is."""
+    """Set the size of a process's terminal."""
     async with opened(boxes, id) as box:
         await (await box.process(process)).resize(size.rows, size.columns)
 
@@ -120,9 +120,9 @@ async def write_stdin(
     process: ProcessId,
     request: Request,
     boxes: UseBoxes,
-    eof: Annotated[bool, Query(description="Nothing comes after this.")] = False,
+    eof: Annotated[bool, Query(description="Close stdin after this.")] = False,
 ) -> None:
-    """Bytes for the stdin of a process."""
+    """Write to the stdin of a process."""
     async with opened(boxes, id) as box:
         found = await box.process(process)
         async for piece in request.stream():
@@ -140,7 +140,7 @@ async def wait_for_process(
     boxes: UseBoxes,
     timeout: Annotated[float, Query(ge=0, le=MAX_WAIT, allow_inf_nan=False)] = 30.0,
 ) -> Waited:
-    """The exit code of a process, as soon as it has ended; null where that takes longer."""
+    """Wait for the exit code of a process. Returns null if it is still running."""
     async with await boxes.peek(id) as box:
         found = await box.process(process)
         try:

@@ -1,7 +1,7 @@
 """WebSockets of a box: exec, channels, terminals and ports.
 
-Frames are binary, their first byte says what they carry; text frames are JSON. A terminal has no such byte: there,
-binary frames are the terminal's bytes.
+Frames are binary, and their first byte tells what they contain; text frames are JSON. Binary frames of a terminal have
+no such byte: they are the terminal's bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Command, Connection, ExecuteFrames, Process
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.errors.boxes import BoxError, InvalidSpec
-from holdfast.server.routes.box_views import decode
+from holdfast.server.routes.box.views import decode
 from holdfast.server.routes.services import Services
 from holdfast.server.wire.websockets import Left, problems_of, receive, serve
 from holdfast.time_limit import time_limit
@@ -35,7 +35,7 @@ STDERR: Final = 2
 END: Final = 4
 MAX_FRAME: Final = 256 * 1024
 _WAITING_FRAMES: Final = 4
-"""Frames of stdin that wait for a command to take them. Then the client waits: we read no more."""
+"""Most frames of stdin to queue for a command. If there are more, we stop reading, and the client waits."""
 _FIRST_FRAME_SECONDS: Final = 30.0
 
 router = APIRouter(prefix="/v1/boxes")
@@ -45,7 +45,7 @@ Work = Callable[[Box], Awaitable[None]]
 
 
 async def _serve(socket: WebSocket, name: str, work: Work) -> None:
-    """Let somebody in who may come in, to a box that is there, by its id or key. `work` accepts."""
+    """Check the credential and open the box by id or key. `work` accepts the socket."""
 
     async def with_box(services: Services) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -67,33 +67,33 @@ async def _first_frame(socket: WebSocket, kind: TypeAdapter[T]) -> T:
         async with time_limit(_FIRST_FRAME_SECONDS):
             frame = await receive(socket)
     except TimeoutError:
-        raise InvalidRequest("the first frame, which says what to run, did not come in time") from None
+        raise InvalidRequest("the first frame, which has the command, did not arrive in time") from None
     if not isinstance(frame, str):
-        raise InvalidRequest("the first frame has to be text: JSON that says what to run")
+        raise InvalidRequest("the first frame must be text: JSON with the command")
     try:
         return kind.validate_json(frame)
     except ValidationError as error:
-        raise InvalidSpec(f"the first frame makes no sense: {problems_of(error)}") from None
+        raise InvalidSpec(f"the first frame is invalid: {problems_of(error)}") from None
 
 
 async def _tagged(socket: WebSocket) -> tuple[int, bytes]:
     frame = await receive(socket)
     if isinstance(frame, str) or not frame or frame[0] not in (STDIN, END):
-        raise InvalidRequest("frames are binary, and begin with 0 (stdin) or 4 (its end)")
+        raise InvalidRequest("frames must be binary, and start with 0 (stdin) or 4 (its end)")
     return frame[0], frame[1:]
 
 
 async def _send(socket: WebSocket, tag: int, data: bytes) -> None:
-    """Waits while the client does not keep up."""
+    """Send. Waits for a slow client."""
     head = bytes((tag,))
     for start in range(0, len(data), MAX_FRAME):
         await socket.send_bytes(head + data[start : start + MAX_FRAME])
 
 
 async def _both(socket: WebSocket, down: Coroutine[Any, Any, None], up: Coroutine[Any, Any, None]) -> None:
-    """Until `down` has ended. If `up` fails, as it does when the client leaves, that ends both.
+    """Run both until `down` has ended. If `up` fails, for example because the client leaves, both end.
 
-    So does the end of the connection: `up` may be waiting for a command that takes nothing, and not see it.
+    The end of the connection also ends both: `up` may be waiting for a command that reads nothing, and not notice.
     """
     downward, upward = asyncio.create_task(down), asyncio.create_task(up)
     lost = asyncio.create_task(socket.scope["state"]["lost"].wait())
@@ -116,7 +116,7 @@ async def _both(socket: WebSocket, down: Coroutine[Any, Any, None], up: Coroutin
 
 @router.websocket("/{id}/exec")
 async def exec_socket(socket: WebSocket, id: str) -> None:
-    """Run a command, its output as it comes. The command is killed when the socket closes."""
+    """Run a command, and send its output as it comes. The command is killed when the socket closes."""
 
     async def work(box: Box) -> None:
         await socket.accept()
@@ -144,7 +144,7 @@ async def _execute(socket: WebSocket, box: Box, command: ExecuteFrames, stdin: b
 
 
 async def _take_stdin(socket: WebSocket, pieces: asyncio.Queue[bytes]) -> None:
-    """Frames for a command, as fast as it takes them; then only the client's leaving is of interest."""
+    """Yield stdin for a command, as fast as it reads; after its end, wait for the client to leave."""
     while True:
         tag, data = await _tagged(socket)
         if tag == END:
@@ -166,7 +166,7 @@ async def _ignore(socket: WebSocket) -> None:
 
 @router.websocket("/{id}/channel")
 async def channel_socket(socket: WebSocket, id: str) -> None:
-    """Talk to a command: bytes to its stdin, bytes from its stdout. It is killed when the socket closes."""
+    """Connect to a command's stdin and stdout. It is killed when the socket closes."""
 
     async def work(box: Box) -> None:
         await socket.accept()
@@ -187,7 +187,7 @@ async def channel_socket(socket: WebSocket, id: str) -> None:
 
 
 async def _write_frames(socket: WebSocket, connection: Connection, ended: asyncio.Event | None = None) -> None:
-    """What the client sends, to the other side, until the client leaves. `ended` is set once it has sent all."""
+    """Forward what the client sends, until it leaves. `ended` is set once it has sent everything."""
     broken = False
     while True:
         tag, data = await _tagged(socket)
@@ -201,7 +201,7 @@ async def _write_frames(socket: WebSocket, connection: Connection, ended: asynci
             elif data:
                 await connection.write(data)
         except (BoxError, OSError):
-            broken = True  # it takes nothing more, but may have something to say
+            broken = True  # it reads no more, but may still write
 
 
 # --- terminals and ports ---
@@ -209,7 +209,7 @@ async def _write_frames(socket: WebSocket, connection: Connection, ended: asynci
 
 @router.websocket("/{id}/processes/{process}/attach")
 async def attach_socket(socket: WebSocket, id: str, process: str) -> None:
-    """A process's terminal, from an offset on. The process goes on when the socket closes."""
+    """Connect to a process's terminal, from an offset on. The process keeps running when the socket closes."""
 
     async def work(box: Box) -> None:
         offset = _number(socket, "offset", 0, 1 << 62)
@@ -237,7 +237,7 @@ async def _type(socket: WebSocket, process: Process) -> None:
             elif frame:
                 await process.write(frame)
         except (BoxError, OSError):
-            # It has ended, or reads nothing: what it printed is still worth showing.
+            # It has ended, or reads nothing: still show its output.
             continue
 
 
@@ -248,17 +248,17 @@ def _terminal_size(frame: str) -> tuple[int, int]:
         rows = columns = None
     for number in (rows, columns):
         if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 10_000:
-            raise InvalidRequest('a text frame should look like {"resize": [24, 80]}')
+            raise InvalidRequest('a text frame must have the form {"resize": [24, 80]}')
     return rows, columns
 
 
 @router.websocket("/{id}/connect/{port}")
 async def connect_socket(socket: WebSocket, id: str, port: str) -> None:
-    """A connection to a port in the box, byte for byte."""
+    """Connect to a port in the box, byte for byte."""
 
     async def work(box: Box) -> None:
         if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
-            raise InvalidRequest(f"port {port!r}: a number from 1 to 65535")
+            raise InvalidRequest(f"port {port!r} is not a number from 1 to 65535")
         async with await box.connect(int(port)) as connection:
             await socket.accept()
 
@@ -278,5 +278,5 @@ async def connect_socket(socket: WebSocket, id: str, port: str) -> None:
 def _number(socket: WebSocket, name: str, default: int, most: int) -> int:
     text = socket.query_params.get(name, str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > most:
-        raise InvalidRequest(f"{name} {text!r}: a number from 0 to {most}")
+        raise InvalidRequest(f"{name} {text!r} is not a number from 0 to {most}")
     return int(text)

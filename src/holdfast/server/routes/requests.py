@@ -1,4 +1,4 @@
-"""What the box routes have in common: opening a box for one request, and streams that begin only once they have."""
+"""What routes share: opening a box for one request, bodies, streams, and requests that end when the client leaves."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ OCTETS: Final = "application/octet-stream"
 TAR: Final = "application/x-tar"
 
 BOX_ERRORS: Final = documented(
-    (400, "The request makes no sense."),
-    (401, "No credential, or one that does not hold."),
-    (403, "The credential, the provider or the box's files do not allow this."),
+    (400, "The request is invalid."),
+    (401, "No credential, or an invalid one."),
+    (403, "The credential, the provider or the permissions of a file do not allow this."),
     (404, "There is no such box, snapshot, volume, process or file."),
-    (409, "It is in a state, or of a kind, that does not allow this."),
-    (410, "The box, or the process, is no more."),
-    (413, "The body, or what the answer would be, is too large."),
+    (409, "Its state or kind does not allow this."),
+    (410, "The box or the process is gone."),
+    (413, "The body or the answer is too large."),
     (414, "The URL is too long."),
     (422, "A field is missing or wrong, or the provider cannot do this."),
-    (500, "The box could not be made, or the server failed."),
+    (500, "The box could not be created, or the server failed."),
     (502, "Nothing listens on that port in the box."),
     (503, "The box does not answer now, or this machine cannot isolate boxes."),
     (504, "The command did not end in time."),
-    (507, "No room is left."),
+    (507, "The disk is full."),
 )
 
 
@@ -49,7 +49,7 @@ def binary_body(media_type: str = OCTETS) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def opened(boxes: Boxes, id: str) -> AsyncIterator[Box]:
-    """A handle on a box for the time of one request."""
+    """Open a box for one request."""
     with boxes.using(id):
         async with await boxes.open(id) as box:
             yield box
@@ -57,16 +57,16 @@ async def opened(boxes: Boxes, id: str) -> AsyncIterator[Box]:
 
 @contextlib.asynccontextmanager
 async def opened_for_work(boxes: Boxes, id: str) -> AsyncIterator[Box]:
-    """A handle on a box for the time of one request that is what a one-shot box was made for."""
+    """Open a box for one request that counts as the work of a one-shot box."""
     with boxes.working(id):
         async with await boxes.open(id) as box:
             yield box
 
 
 async def began(pieces: AsyncIterator[bytes], held: contextlib.AsyncExitStack | None = None) -> AsyncIterator[bytes]:
-    """A stream whose first piece is there: what fails until then is an error of its own, and not a broken answer.
+    """Answer with a stream, after waiting for its first piece: a failure until then gets a proper error response.
 
-    `held` is what the stream needs; closed with it.
+    `held` is what the stream needs, and is closed with it.
     """
     resources = held or contextlib.AsyncExitStack()
     resources.push_async_callback(close_pieces, pieces)
@@ -86,7 +86,7 @@ async def began(pieces: AsyncIterator[bytes], held: contextlib.AsyncExitStack | 
 
 
 async def held_box(boxes: Boxes, id: str) -> tuple[Box, contextlib.AsyncExitStack]:
-    """A handle on a box that a stream goes on needing after its request was understood."""
+    """Open a box for a stream that outlives the handling of its request."""
     stack = contextlib.AsyncExitStack()
     stack.enter_context(boxes.using(id))
     try:
@@ -99,7 +99,7 @@ async def held_box(boxes: Boxes, id: str) -> tuple[Box, contextlib.AsyncExitStac
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
-    """The result of some work, which ends when the client leaves."""
+    """Return the result of `work`, which is cancelled when the client leaves."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_left(request))
     try:
@@ -114,7 +114,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 
 class ClientLeft(Exception):
-    """Nobody is there to be answered any more."""
+    """The client has left."""
 
 
 async def _left(request: Request) -> None:

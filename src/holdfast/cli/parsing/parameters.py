@@ -1,10 +1,10 @@
-"""What a command takes, as its signature declares it: options, arguments, and groups of options that commands share.
+"""Declarations of a command's parameters: options, arguments, and groups of options that commands share.
 
 A command is a function. Its parameters are annotated with `Annotated[type, Option(...)]` or `Argument(...)`, or with an
-`OptionGroup`: a data class whose fields are options, so that a command lists all of them in one word.
+`OptionGroup`: a data class whose fields are options, so that one parameter stands for all of them.
 
-This only describes. `parser` reads command lines by it, and `typer_app` turns it into Typer's words, for help, usage
-errors and completion. Nothing here imports Typer: that takes longer than most commands do.
+`parser` reads command lines by these declarations, and `typer_app` translates them for Typer, which prints help, usage
+errors and completions. Nothing here imports Typer, because that takes longer than most commands do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 
 class Declaration:
-    """How a parameter looks on the command line. The settings are those of Typer's function of the same name."""
+    """How a parameter appears on the command line. The settings are those of Typer's function of the same name."""
 
     __slots__ = ("names", "settings")
 
@@ -25,29 +25,29 @@ class Declaration:
 
 
 class Option(Declaration):
-    """`--name VALUE`. Without names it is called as its parameter is."""
+    """`--name VALUE`. Without names, it has the name of its parameter."""
 
     __slots__ = ()
 
 
 class Argument(Declaration):
-    """A word by its place."""
+    """A positional word."""
 
     __slots__ = ()
 
 
 class OtherCommand(Argument):
-    """The command line of another program: from its first word on, nothing is ours."""
+    """The command line of another program: from its first word on, no word is an option of ours."""
 
     __slots__ = ()
 
 
 class OptionGroup:
-    """Base of data classes whose fields are options. A command that takes one takes all of its options."""
+    """The base of data classes whose fields are options. A command with such a parameter takes all its options."""
 
 
-class Given(tuple[str, ...]):
-    """The options that were on the command line, by their first names: for a command that has to know."""
+class OptionsUsed(tuple[str, ...]):
+    """The options that were on the command line, by their first names, for a command that needs to know."""
 
     __slots__ = ()
 
@@ -62,19 +62,19 @@ class Parameter(NamedTuple):
     name: str
     type: Any
     declaration: Declaration | None
-    """None for `Given`, which is no part of the command line."""
+    """None for `OptionsUsed`, which is not part of the command line."""
     default: Any
     group: str | None = None
-    """The parameter of the command that this is a field of."""
+    """The parameter of the command whose group has this field."""
 
 
 class Signature(NamedTuple):
     parameters: list[Parameter]
-    """In the order of the help; those of a group in the group's place."""
+    """In the order of the help; the fields of a group stand in the group's place."""
     groups: Mapping[str, type[OptionGroup]]
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What the command is called with, for what its parameters were given. The others keep their defaults."""
+        """Return the arguments to call the command with. Parameters without a value keep their defaults."""
         grouped: dict[str, dict[str, Any]] = {name: {} for name in self.groups}
         plain: dict[str, Any] = {}
         for parameter in self.parameters:
@@ -85,7 +85,7 @@ class Signature(NamedTuple):
 
 
 def signature_of(command: Callable[..., Any]) -> Signature:
-    """Read the signature of a command. `inspect` does the same in ten times the time."""
+    """Read the signature of a command, ten times as fast as `inspect` does."""
     code, kept = command.__code__, command.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     defaults = dict(zip(reversed(names[: code.co_argcount]), reversed(kept), strict=False))
@@ -109,8 +109,8 @@ def _evaluate(annotation: Any, space: dict[str, Any]) -> Any:
 
 
 def _parameter(name: str, annotation: Any, default: Any, group: str | None) -> Parameter:
-    if annotation is Given:
-        return Parameter(name, Given, None, (), group)
+    if annotation is OptionsUsed:
+        return Parameter(name, OptionsUsed, None, (), group)
     if get_origin(annotation) is not Annotated:
         raise TypeError(f"parameter {name} of a command is neither an option nor an argument nor a group: {annotation}")
     type, declaration = get_args(annotation)

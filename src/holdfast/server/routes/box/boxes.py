@@ -24,8 +24,7 @@ from holdfast.api.box.records import (
 from holdfast.api.box.usage import BoxMetrics, BoxUsages
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
 from holdfast.boxes.rows import BoxFilter
-from holdfast.server.routes.box_requests import BOX_ERRORS, opened, opened_for_work, while_connected
-from holdfast.server.routes.box_views import (
+from holdfast.server.routes.box.views import (
     box_record,
     chosen_owner,
     decode,
@@ -36,20 +35,21 @@ from holdfast.server.routes.box_views import (
     steps,
     usage,
 )
+from holdfast.server.routes.requests import BOX_ERRORS, opened, opened_for_work, while_connected
 from holdfast.server.routes.services import Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024
-"""Bytes of each stream that an exec answers at once."""
+"""Most bytes of stdout and of stderr in the answer of an exec."""
 
 router = APIRouter(prefix="/v1/boxes", tags=["boxes"], responses=BOX_ERRORS)
 
 
 @router.post("", status_code=201)
 async def create_box(new: NewBox, services: Use, boxes: UseBoxes) -> MadeBox:
-    """Make a box; with a key, acquire the one of that key."""
+    """Create a box. With a key, acquire the box of that key."""
     spec, owner = new.spec, chosen_owner(new.owner)
     if spec.network.mode is not Network.NONE:
-        await (await services.egress.get()).ready()  # its first command should find the registries
+        await (await services.egress.get()).ready()  # so that its first command can reach the registries
     if new.key is None:
         return MadeBox(box=box_record(await boxes.create(spec, owner=owner)), how="created")
     acquired = await boxes.acquire(new.key, spec, owner=owner, fresh=new.fresh, replaces=new.replaces)
@@ -62,11 +62,11 @@ async def list_boxes(
     state: Annotated[list[BoxState] | None, Query(description="Any of these.")] = None,
     label: Annotated[list[str] | None, Query(description="`name:value`; all must match.")] = None,
     key: BoxKey | None = None,
-    all: Annotated[bool, Query(description="Those that are no more, too.")] = False,
+    all: Annotated[bool, Query(description="Include boxes that were deleted or are gone.")] = False,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> BoxRecordPage:
-    """List boxes, the newest first."""
+    """List boxes, newest first."""
     page = await boxes.list(
         BoxFilter(
             states=tuple(state or ()),
@@ -82,50 +82,50 @@ async def list_boxes(
 
 @router.get("/diagnose")
 async def diagnose_provider(boxes: UseBoxes, provider: ProviderName = "local") -> Steps:
-    """What of a provider works on this machine and what does not."""
+    """Check what of a provider works on this machine."""
     return steps(await boxes.provider(provider).diagnose())
 
 
 @router.post("/prune")
 async def prune(boxes: UseBoxes) -> Pruned:
-    """Delete idle and stopped ephemeral boxes and leftovers now."""
+    """Delete idle and stopped ephemeral boxes, and leftovers."""
     return pruned(await boxes.prune())
 
 
 @router.get("/metrics")
 async def all_metrics(boxes: UseBoxes, services: Use) -> BoxUsages:
-    """What all boxes use, as of a second ago at most. Of those that are stopped or hibernated only their state."""
+    """What all boxes use, at most a second old. Stopped and hibernated boxes have only a state."""
     found = await services.samples.fresh(boxes)
     return BoxUsages(boxes=tuple(map(usage, found.usages)), left_out=found.left_out)
 
 
 @router.get("/{id}")
 async def get_box(id: BoxId, boxes: UseBoxes) -> BoxRecord:
-    """Look at one box. One that is no more is shown as it was."""
+    """Get a box, even one that was deleted."""
     return box_record(await boxes.get(id))
 
 
 @router.delete("/{id}")
 async def delete_box(id: BoxId, boxes: UseBoxes) -> Freed:
-    """Delete a box and everything of its own."""
+    """Delete a box with its files and processes."""
     return Freed(freed=(await boxes.delete(id)).freed)
 
 
 @router.post("/{id}/stop")
 async def stop_box(id: BoxId, boxes: UseBoxes) -> BoxRecord:
-    """End every process in a box. Its files stay."""
+    """Stop a box: end all its processes and keep its files."""
     return box_record(await boxes.stop(id))
 
 
 @router.post("/{id}/start")
 async def start_box(id: BoxId, boxes: UseBoxes) -> BoxRecord:
-    """Start a stopped box on its files, or wake one that sleeps."""
+    """Start a stopped box with its files, or wake a sleeping one."""
     return box_record(await boxes.start_box(id))
 
 
 @router.post("/{id}/fork", status_code=201)
 async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxRecord:
-    """Make another box with the same spec and files."""
+    """Create another box with the same spec and files."""
     wanted = fork or Fork()
     owner = None if wanted.owner is None else chosen_owner(wanted.owner)
     return box_record(await boxes.fork(id, owner=owner, key=wanted.key, idle_seconds=wanted.idle_seconds))
@@ -134,28 +134,28 @@ async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxR
 @router.get("/{id}/metrics")
 async def box_metrics(id: BoxId, boxes: UseBoxes) -> BoxMetrics:
     """What a box uses now."""
-    # Looking at a box does not make it busy, and wakes nobody.
+    # This neither counts as activity nor wakes the box.
     async with await boxes.peek(id) as box:
         return metrics(await box.metrics())
 
 
 @router.get("/{id}/ping")
 async def ping_box(id: BoxId, boxes: UseBoxes) -> Steps:
-    """The path to a box and through it, each step timed."""
+    """Measure each step to a box and back."""
     async with await boxes.peek(id) as box:
         return steps(await box.ping())
 
 
 @router.get("/{id}/diagnose")
 async def diagnose_box(id: BoxId, boxes: UseBoxes) -> Steps:
-    """What of a box works and what does not, with the next step per failure."""
+    """Check what of a box works, with a next step for each failure."""
     row = await boxes.get(id)
     return steps(await boxes.provider(row.provider).diagnose(id))
 
 
 @router.get("/{id}/python")
 async def box_python(id: BoxId, boxes: UseBoxes) -> BoxPython:
-    """What runs code of Holdfast's own in a box, whose programs need have no Python."""
+    """The Python in a box that runs Holdfast's own code, whether or not the image has one."""
     async with opened(boxes, id) as box:
         return BoxPython(command=tuple(await box.python()))
 
@@ -164,7 +164,7 @@ async def box_python(id: BoxId, boxes: UseBoxes) -> BoxPython:
 async def preview_port(
     id: BoxId, request: Request, services: Use, boxes: UseBoxes, port: Annotated[PortNumber, Query()]
 ) -> Preview:
-    """Where a browser finds a port of a box. The URL holds a credential for that port, for a few minutes."""
+    """The URL of a port of a box, for a browser. It contains a credential for that port, valid for a few minutes."""
     async with await boxes.peek(id) as box:
         host = request.headers.get("host") or "localhost"
         return Preview(services.previews.url(request.url.scheme, host, box.id, port))
@@ -172,9 +172,9 @@ async def preview_port(
 
 @router.post("/{id}/exec")
 async def execute(id: BoxId, command: Execute, request: Request, boxes: UseBoxes) -> Executed:
-    """Run a command to its end. It is killed if the client leaves. The box may be named by its key.
+    """Run a command to its end. It is killed if the client leaves. The box may be given by its key.
 
-    For much output, use the WebSocket of this path.
+    For large outputs, use the WebSocket at this path.
     """
     async with opened_for_work(boxes, await boxes.resolve(id)) as box:
         done = await while_connected(

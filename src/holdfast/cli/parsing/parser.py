@@ -1,8 +1,8 @@
-"""Reads a command line by the signature of its command: quickly, or not at all.
+"""A fast parser for the usual command lines, by the signature of the command.
 
-What is plainly right is read here. Everything else (a request for help, a mistake, a spelling that is seldom used) is
-left to Typer, which reads the line again and explains it; `None` asks for that. So every message has one author, and a
-line that is accepted here means the same to Typer. `tests/cli/test_parser.py` compares the two.
+Everything else (a request for help, a mistake, an unusual spelling) is left to Typer, which parses the line again and
+explains it; `parse` then returns None. So every message comes from Typer, and a line that is accepted here means the
+same to Typer. `tests/cli/test_parser.py` compares the two.
 """
 
 from __future__ import annotations
@@ -14,23 +14,32 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
-from holdfast.cli.command_line import arrange
-from holdfast.cli.parameters import REQUIRED, Argument, Declaration, Given, Option, OtherCommand, Parameter, Signature
+from holdfast.cli.parsing.command_line import arrange
+from holdfast.cli.parsing.parameters import (
+    REQUIRED,
+    Argument,
+    Declaration,
+    Option,
+    OptionsUsed,
+    OtherCommand,
+    Parameter,
+    Signature,
+)
 
 _INTEGER: Final = re.compile(r"[0-9]{1,15}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 
 
 class _Unclear(Exception):
-    """The line is not for this parser."""
+    """This parser does not understand the line."""
 
 
 def parse(signature: Signature, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the values that the command line gives, by parameter; None where Typer has to read it."""
+    """Return the values on the command line by parameter, or None if Typer has to parse it."""
     options = [each for each in signature.parameters if isinstance(each.declaration, Option)]
     arguments = [each for each in signature.parameters if isinstance(each.declaration, Argument)]
     try:
-        texts, places = _read_options(options, _arranged(options, arguments, words))
+        texts, places = _read_options(options, _arrange(options, arguments, words))
         texts |= _read_places(arguments, places)
         _check_complete(signature, texts, environment)
         values = {
@@ -40,12 +49,12 @@ def parse(signature: Signature, words: Sequence[str], environment: Mapping[str, 
         }
     except _Unclear:
         return None
-    given = Given(_names(each)[0][0] for each in options if each.name in texts)
-    return values | {each.name: given for each in signature.parameters if each.type is Given}
+    used = OptionsUsed(_names(each)[0][0] for each in options if each.name in texts)
+    return values | {each.name: used for each in signature.parameters if each.type is OptionsUsed}
 
 
 def _names(option: Parameter) -> tuple[list[str], list[str]]:
-    """The names of an option, and those that turn it off: `--stdin/--no-stdin`."""
+    """Return the names of an option, and the names that turn it off, as in `--stdin/--no-stdin`."""
     assert option.declaration is not None
     names = option.declaration.names or (f"--{option.name.replace('_', '-')}",)
     pairs = [name.partition("/") for name in names]
@@ -56,14 +65,14 @@ def _is_flag(option: Parameter) -> bool:
     return _plain(option.type) is bool
 
 
-def _arranged(options: Sequence[Parameter], arguments: Sequence[Parameter], words: Sequence[str]) -> Sequence[str]:
+def _arrange(options: Sequence[Parameter], arguments: Sequence[Parameter], words: Sequence[str]) -> Sequence[str]:
     if not any(isinstance(each.declaration, OtherCommand) for each in arguments):
         return words
     return arrange(words, {name for each in options if not _is_flag(each) for name in _names(each)[0]})
 
 
 def _read_options(options: Sequence[Parameter], words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Tell options from words by their place. The text of a flag is a boolean, that of a list a list."""
+    """Separate options from positional words. The text of a flag is a boolean, that of a list option a list."""
     known: dict[str, tuple[Parameter, bool]] = {}
     for each in options:
         on, off = _names(each)
@@ -98,7 +107,7 @@ def _read_options(options: Sequence[Parameter], words: Sequence[str]) -> tuple[d
 
 
 def _read_places(arguments: Sequence[Parameter], places: list[str]) -> dict[str, Any]:
-    """Give each argument its word. One that takes several takes the rest, and has to be the last."""
+    """Give each argument its word. A list argument takes the rest, and must be the last."""
     texts: dict[str, Any] = {}
     left = list(places)
     for argument in arguments:
@@ -124,7 +133,7 @@ def _check_complete(signature: Signature, texts: Mapping[str, Any], environment:
 
 
 def _plain(type: Any) -> Any:
-    """A type without its None."""
+    """The type without None."""
     several = [each for each in get_args(type) if each is not NoneType]
     return several[0] if NoneType in get_args(type) and len(several) == 1 else type
 

@@ -1,4 +1,4 @@
-"""Boxes, their files and processes as the REST surface tells them. Values of `env` are never shown."""
+"""Converts boxes, files and processes to API types. Values of `env` are never included."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decode(text: str) -> bytes:
 
 
 def shown(text: str) -> str:
-    """File names and arguments in a box are bytes. What is not UTF-8 is replaced: JSON cannot hold it."""
+    """File names and arguments in a box are bytes. Bytes that are not UTF-8 are replaced, for JSON."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -109,7 +109,7 @@ def file_info(info: FileInfo) -> FileInfo:
 
 
 def label_filter(labels: list[str]) -> dict[str, str]:
-    """`name:value` pairs, as a query gives them."""
+    """Parse the `name:value` pairs of a query."""
     wanted = {}
     for label in labels:
         name, colon, value = label.partition(":")

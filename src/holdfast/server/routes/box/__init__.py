@@ -1,0 +1,1 @@
+"""REST: boxes, with their files, processes, snapshots and WebSockets."""
