@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.errors import told_error
+from holdfast.api.errors import error_from_document
 from holdfast.client.connection import Answer, Parameters, ServerConnection, encode_json, not_understood
 from holdfast.client.transport.websockets import keep_trying, open_socket, unreachable, words_of
 
@@ -100,7 +100,7 @@ def read_frame(frame: bytes | str, asked: str) -> bytes | dict[str, Any]:
     if not isinstance(told, dict):
         raise not_understood(f"a frame of {asked} cannot be read: {frame[:80]!r}")
     if isinstance(problem := told.get("error"), dict):
-        raise told_error(problem)
+        raise error_from_document(problem)
     return told
 
 

@@ -70,7 +70,7 @@ class RemoteBox(Box):
         socket = await self._box.open_socket("/exec")
         feeding: asyncio.Future[None] | None = None
         try:
-            await socket.send(json.dumps(request.given()))
+            await socket.send(json.dumps(request.to_request()))
             if at_once is None:
                 feeding = asyncio.ensure_future(_feed(socket, stdin))
             return await _attend(socket, output, feeding)
@@ -107,7 +107,7 @@ class RemoteBox(Box):
             columns=columns,
             tree=tree,
         )
-        answer = await self._box.ask("POST", "/processes", wanted.given(), repeatable=False)
+        answer = await self._box.ask("POST", "/processes", wanted.to_request(), repeatable=False)
         return RemoteProcess(self._box, answer.read(ProcessInfo.from_json))
 
     async def python(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class RemoteBox(Box):
     ) -> Channel:
         socket = await self._box.open_socket("/channel")
         try:
-            await socket.send(json.dumps(Command(argv=list(argv), env=dict(env or {}), cwd=cwd).given()))
+            await socket.send(json.dumps(Command(argv=list(argv), env=dict(env or {}), cwd=cwd).to_request()))
             return await RemoteChannel.started(socket)
         except BaseException:
             await socket.close()
@@ -160,7 +160,11 @@ class RemoteBox(Box):
 
     async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         answer = await self._box.ask(
-            "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
+            "POST",
+            "/snapshots",
+            NewSnapshot(labels=dict(labels or {})).to_request(),
+            repeatable=False,
+            timeout=LONG_SECONDS,
         )
         return answer.read(Snapshot.from_json)
 

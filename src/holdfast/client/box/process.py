@@ -77,10 +77,10 @@ class RemoteProcess(Process):
         await self._process.ask("POST", "/stdin", body=b"", parameters=[("eof", "true")])
 
     async def signal(self, number: int) -> None:
-        await self._process.ask("POST", "/signal", Signal(number=number).given(), repeatable=False)
+        await self._process.ask("POST", "/signal", Signal(number=number).to_request(), repeatable=False)
 
     async def resize(self, rows: int, columns: int) -> None:
-        await self._process.ask("POST", "/resize", Resize(rows=rows, columns=columns).given())
+        await self._process.ask("POST", "/resize", Resize(rows=rows, columns=columns).to_request())
 
     def attach(self, offset: int = 0) -> Terminal:
         """Returns the terminal of this process from an output offset: `async with process.attach() as terminal`."""

@@ -15,7 +15,9 @@ class Volumes:
         self._volumes = BoxConnection(connection, "/v1/volumes")
 
     async def create(self, name: str, *, provider: str = "local") -> Volume:
-        answer = await self._volumes.ask("POST", "", NewVolume(name=name, provider=provider).given(), repeatable=False)
+        answer = await self._volumes.ask(
+            "POST", "", NewVolume(name=name, provider=provider).to_request(), repeatable=False
+        )
         return answer.read(Volume.from_json)
 
     async def delete(self, name: str, *, provider: str = "local") -> int:
