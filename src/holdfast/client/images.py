@@ -11,7 +11,7 @@ from holdfast.api.box.records import Freed
 from holdfast.api.errors import Unreachable, error_from_document
 from holdfast.api.images import Image, ImageConfig, ImageList, NewImage, NewPull, RegistryCredentials
 from holdfast.client.connection import ServerConnection, encode_json
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 if TYPE_CHECKING:
     from holdfast.api.progress import Progress
@@ -21,7 +21,7 @@ class Images:
     """The images of a server's providers. Raises `ImageNotFound` for unknown names."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        self._images = BoxConnection(connection, "/v1/images")
+        self._images = Resource(connection, "/v1/images")
 
     async def get(self, name: str, *, provider: str = "local") -> Image:
         """Returns an image by name or digest."""

@@ -26,7 +26,7 @@ from holdfast.api.interpreters import (
 )
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 _PAGE: Final = 200
 _SILENCE: Final = 75.0
@@ -40,7 +40,7 @@ class Interpreters:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._interpreters = BoxConnection(connection, "/v1/interpreters")
+        self._interpreters = Resource(connection, "/v1/interpreters")
 
     async def create(
         self,

@@ -28,7 +28,7 @@ STDERR: Final = 2
 END: Final = 4
 
 
-class BoxConnection:
+class Resource:
     """Sends requests about one resource with a path: all boxes, or one of them."""
 
     def __init__(self, connection: ServerConnection, path: str) -> None:
@@ -39,8 +39,8 @@ class BoxConnection:
     def url(self) -> str:
         return self._connection.url
 
-    def below(self, *parts: str) -> BoxConnection:
-        return BoxConnection(self._connection, "/".join((self.path, *(quote(part, safe="") for part in parts))))
+    def below(self, *parts: str) -> Resource:
+        return Resource(self._connection, "/".join((self.path, *(quote(part, safe="") for part in parts))))
 
     async def ask(
         self,

@@ -32,7 +32,7 @@ from holdfast.api.runs import (
 )
 from holdfast.client.connection import ServerConnection
 from holdfast.client.git_credentials import is_configuration, without_credentials
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 from holdfast.client.thread.positions import NOW
 from holdfast.client.thread.tail import Tail
 from holdfast.time_limit import time_limit
@@ -47,8 +47,8 @@ class Runs:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._runs = BoxConnection(connection, "/v1/runs")
-        self._workspaces = BoxConnection(connection, "/v1/workspaces")
+        self._runs = Resource(connection, "/v1/runs")
+        self._workspaces = Resource(connection, "/v1/workspaces")
 
     async def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
         """Upload a folder for workspaces to start with. Returns its digest. `leave_out` is called for each path."""

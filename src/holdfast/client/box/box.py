@@ -33,7 +33,7 @@ from holdfast.api.errors.boxes import ExecTimeout, OutputTooLarge, Unsupported
 from holdfast.client.box.files import RemoteFiles
 from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess
 from holdfast.client.box.types import info_of, power_of
-from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
+from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, Resource, Socket, exit_of
 
 _AT_ONCE: Final = 256 * 1024
 """Up to this many bytes of stdin are sent together with the command."""
@@ -42,7 +42,7 @@ _AT_ONCE: Final = 256 * 1024
 class RemoteBox(Box):
     """Owns only the sockets of its current calls, so closing it does nothing. The client must outlive it."""
 
-    def __init__(self, boxes: BoxConnection, record: BoxRecord, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, boxes: Resource, record: BoxRecord, env: Mapping[str, str] | None = None) -> None:
         self.id = record.id
         self.info = info_of(record, env)
         self._boxes = boxes

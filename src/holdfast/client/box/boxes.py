@@ -25,7 +25,7 @@ from holdfast.api.box.records import (
 )
 from holdfast.api.box.spec import BoxSpec
 from holdfast.client.connection import ServerConnection
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Deleted
@@ -43,8 +43,8 @@ class Boxes:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._boxes = BoxConnection(connection, "/v1/boxes")
-        self._snapshots = BoxConnection(connection, "/v1/snapshots")
+        self._boxes = Resource(connection, "/v1/boxes")
+        self._snapshots = Resource(connection, "/v1/snapshots")
 
     @cached_property
     def volumes(self) -> Volumes:

@@ -25,14 +25,14 @@ from holdfast.api.box.files import (
     ReplacedList,
 )
 from holdfast.api.errors.boxes import FileExists, HostileArchive, OutputTooLarge, file_problem
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 from holdfast.guest import tree
 
 _PIECE: Final = 256 * 1024
 
 
 class RemoteFiles(Files):
-    def __init__(self, box: BoxConnection) -> None:
+    def __init__(self, box: Resource) -> None:
         self._box = box
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from holdfast.api.box.records import Freed
 from holdfast.api.box.snapshots import NewVolume, Volume, VolumeList
 from holdfast.client.connection import ServerConnection
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 
 class Volumes:
     """All volumes of one server: `client.boxes.volumes`."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        self._volumes = BoxConnection(connection, "/v1/volumes")
+        self._volumes = Resource(connection, "/v1/volumes")
 
     async def create(self, name: str, *, provider: str = "local") -> Volume:
         answer = await self._volumes.ask(
