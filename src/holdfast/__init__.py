@@ -20,7 +20,7 @@ __all__ = ["Client", "Entry", "Interpreter", "SyncClient", "SyncInterpreter", "_
 _HOMES = {
     "Client": "holdfast.client",
     "SyncClient": "holdfast.client",
-    "Entry": "holdfast.threads.entries",
+    "Entry": "holdfast.api.entries",
     "Interpreter": "holdfast.interpreter.interpreter",
     "SyncInterpreter": "holdfast.interpreter.sync",
 }

@@ -1,4 +1,4 @@
-"""A private event loop on a thread of its own, for code that has none, or has one that it must not block on."""
+"""A private event loop on its own thread, for sync code, and for code that must not block its own loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 _END_SECONDS: Final = 30.0
-"""How long a program that ends waits for what was forgotten."""
+"""How long the end of a program waits for objects that were not closed."""
 
 
 class LoopThread:
-    """Runs coroutines for callers of any other thread. Starts with the first one; ends with `close`.
+    """Runs coroutines for callers on any other thread. The loop starts with the first one, and ends with `close`.
 
-    The thread is a daemon: a program that forgets to close ends all the same.
+    The thread is a daemon, so a program that does not close the loop still ends.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class LoopThread:
         self._closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return the result. Interrupted (Ctrl-C), the coroutine is cancelled."""
+        """Run a coroutine and return its result. An interrupt (Ctrl-C) cancels it."""
         try:
             loop = self._running_loop()
         except BaseException:
@@ -61,9 +61,9 @@ class LoopThread:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._closed:
-                raise RuntimeError("this is closed: make a new one")
+                raise RuntimeError("this object is closed: create a new one")
             if threading.current_thread() is self._thread:
-                raise RuntimeError("sync calls cannot be made from their own event loop: use the async ones there")
+                raise RuntimeError("sync methods cannot be called from their own event loop: use the async ones there")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast-sync", daemon=True)
@@ -71,22 +71,22 @@ class LoopThread:
             return self._loop
 
 
-class Forgotten:
-    """Ends something that its owner did not end, when the owner is dropped or the program ends. `detach`: it did."""
+class Finalizer:
+    """Calls `end` when the owner is dropped or the program ends, unless `detach` is called before."""
 
     def __init__(self, owner: object, end: Callable[[], None]) -> None:
         self._end = end
         self._finalizer = weakref.finalize(owner, self._start)
-        self._finalizer.atexit = False  # too late: no thread can be started then, and connecting needs one
+        self._finalizer.atexit = False  # too late: then no thread can be started, and connecting needs one
         self._thread: threading.Thread | None = None
-        _FORGOTTEN.add(self)
+        _FINALIZERS.add(self)
 
     def detach(self) -> None:
         self._finalizer.detach()
-        _FORGOTTEN.discard(self)
+        _FINALIZERS.discard(self)
 
     def _start(self) -> None:
-        # Nobody waits for it here: whoever drops the owner may be in the middle of anything.
+        # Do not wait: the code that drops the owner may be in the middle of anything.
         self._thread = threading.Thread(target=self._run, name="holdfast-end", daemon=True)
         with contextlib.suppress(RuntimeError):  # the program has ended
             self._thread.start()
@@ -95,35 +95,37 @@ class Forgotten:
         try:
             self._end()
         finally:
-            _FORGOTTEN.discard(self)
+            _FINALIZERS.discard(self)
 
     def finish(self, seconds: float) -> None:
-        """Be done with it, or give up."""
+        """Call `end` if that has not happened, and wait for it."""
         self._finalizer()
         thread = self._thread
         if thread is not None and thread.is_alive():
             thread.join(seconds)
 
 
-_FORGOTTEN: set[Forgotten] = set()
+_FINALIZERS: set[Finalizer] = set()
 
 
-def at_the_end(owner: object, loop: LoopThread, work: Callable[[], Coroutine[Any, Any, Any]]) -> Forgotten:
-    """Have work done on a loop, and the loop closed, when its owner is dropped, or the program ends. `work` must not
-    hold the owner."""
+def finalize(owner: object, loop: LoopThread, work: Callable[[], Coroutine[Any, Any, Any]]) -> Finalizer:
+    """Run `work` on a loop and close the loop, when the owner is dropped or the program ends.
+
+    `work` must not hold a reference to the owner.
+    """
 
     def end() -> None:
-        with contextlib.suppress(Exception):  # nobody is left who could be told
+        with contextlib.suppress(Exception):  # no caller is left to handle it
             loop.run(work())
         loop.close()
 
-    _watch_the_end()
-    return Forgotten(owner, end)
+    _register_finish()
+    return Finalizer(owner, end)
 
 
 @functools.cache
-def _watch_the_end() -> None:
-    # `atexit` is too late. What asyncio runs threads by ends as early as this does, unless it was loaded before.
+def _register_finish() -> None:
+    # `atexit` is too late. Load the thread pool of asyncio first, so that it is still usable when `_finish` runs.
     import concurrent.futures.thread  # noqa: F401
 
     register = getattr(threading, "_register_atexit", None) or atexit.register
@@ -133,7 +135,7 @@ def _watch_the_end() -> None:
 
 def _finish() -> None:
     deadline = time.monotonic() + _END_SECONDS
-    for each in list(_FORGOTTEN):
+    for each in list(_FINALIZERS):
         each.finish(max(0.0, deadline - time.monotonic()))
 
 

@@ -1,8 +1,7 @@
-"""What the sync twins stand on: handles that run an async object on a private event loop.
+"""The base classes of the sync twins, which run an async object on a private event loop.
 
-The twins themselves (`*/sync.py`) are written by `bin/generate` from the async classes. They work without an event
-loop, inside a running one (which they block, as any sync call does) and in notebooks. Callbacks are called on the
-thread of the private loop.
+`bin/generate` writes the twins (`*/sync.py`) from the async classes. They work without an event loop, inside a running
+one (which they block, like any sync call) and in notebooks. Callbacks are called on the thread of the private loop.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
-from holdfast.loop_thread import Forgotten, LoopThread, at_the_end
+from holdfast.loop_thread import Finalizer, LoopThread, finalize
 
 T = TypeVar("T")
 _END: Final = object()
 
 
 class SyncHandle:
-    """A twin of an object that lives on somebody else's loop. It keeps the owner of that loop alive."""
+    """A twin of an object on the loop of its `_parent`. It keeps the parent alive."""
 
     _async: Any
     _loop: LoopThread
-    _above: SyncHandle | None
+    _parent: SyncHandle | None
 
     @classmethod
-    def _wrap(cls, found: Any, above: SyncHandle) -> Self:
+    def _wrap(cls, found: Any, parent: SyncHandle) -> Self:
         handle = cls.__new__(cls)
-        handle._async, handle._loop, handle._above = found, above._loop, above
+        handle._async, handle._loop, handle._parent = found, parent._loop, parent
         return handle
 
     def __repr__(self) -> str:
@@ -40,21 +39,21 @@ class SyncHandle:
         self._leave()
 
     def _leave(self) -> None:
-        """What the end of a `with` block does. Twins that can be closed override it."""
+        """Called at the end of a `with` block. Twins that can be closed override it."""
 
 
 class SyncOwner(SyncHandle):
-    """A twin that owns its loop. What it hands out shares the loop, and must not be used once the owner is closed."""
+    """A twin that owns its loop. Twins that it returns share the loop, and cannot be used after the owner is closed."""
 
-    _forgotten: Forgotten | None = None
+    _finalizer: Finalizer | None = None
 
     def _own(self, make: Callable[[], Any]) -> None:
-        """Start a loop, and make the async object on it."""
+        """Start a loop, and create the async object on it."""
 
         async def make_there() -> Any:
             return make()
 
-        self._loop, self._above = LoopThread(), None
+        self._loop, self._parent = LoopThread(), None
         try:
             self._async = self._loop.run(make_there())
         except BaseException:
@@ -62,8 +61,8 @@ class SyncOwner(SyncHandle):
             raise
 
     def _end_when_dropped(self, end: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Have it ended where nobody does so: when it is dropped, or when the program ends."""
-        self._forgotten = at_the_end(self, self._loop, end)
+        """Call `end` when this object is dropped or the program ends, if it was not closed before."""
+        self._finalizer = finalize(self, self._loop, end)
 
     def _enter(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -73,7 +72,7 @@ class SyncOwner(SyncHandle):
             raise
 
     def _end(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Do the last piece of work, and end the loop. Doing so twice does nothing."""
+        """Run the last coroutine and close the loop. A second call does nothing."""
         if self._loop.closed:
             return
         try:
@@ -82,14 +81,14 @@ class SyncOwner(SyncHandle):
             self._close_loop()
 
     def _close_loop(self) -> None:
-        if self._above is None:
-            if self._forgotten is not None:
-                self._forgotten.detach()
+        if self._parent is None:
+            if self._finalizer is not None:
+                self._finalizer.detach()
             self._loop.close()
 
 
 class SyncIterator(SyncHandle, Generic[T]):
-    """An async iterator for `for`. Left before its end, it is closed by `with`, by `close`, or when it is dropped."""
+    """An async iterator for use with `for`. To stop before its end, use `with` or `close`, or drop it."""
 
     _async: AsyncIterator[T]
 
@@ -97,7 +96,7 @@ class SyncIterator(SyncHandle, Generic[T]):
         return self
 
     def __next__(self) -> T:
-        # StopAsyncIteration cannot cross a future, so the end is a value.
+        # A future cannot carry StopAsyncIteration, so the end is a value.
         item = self._loop.run(_next(self._async))
         if item is _END:
             raise StopIteration
@@ -133,12 +132,12 @@ def feed(data: Iterable[T]) -> AsyncIterator[T]: ...
 
 
 def feed(data: bytes | Iterable[T]) -> bytes | AsyncIterator[T]:
-    """Returns what an async method takes where the caller has bytes, or an iterable."""
+    """Convert bytes or an iterable to what an async method takes."""
     return data if isinstance(data, bytes) else _items(data)
 
 
 async def _items(data: Iterable[T]) -> AsyncIterator[T]:
-    # The iterable may block, so a thread of its own asks it.
+    # The iterable may block, so it runs on another thread.
     iterator = iter(data)
     while (item := await asyncio.to_thread(next, iterator, _END)) is not _END:
         yield item  # type: ignore[misc]

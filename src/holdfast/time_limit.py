@@ -1,7 +1,7 @@
-"""`asyncio.timeout` as Python 3.11.3 has it, also on Python 3.11.2, the Python of Debian 12.
+"""`asyncio.timeout` as in Python 3.11.3, but also for Python 3.11.2, which Debian 12 has.
 
-Before 3.11.3 a timeout did not work in a task that was being cancelled: it raised `CancelledError` in place of
-`TimeoutError`, so code that ends things properly after a cancellation gave up half-way. Use this one everywhere.
+Before 3.11.3, a timeout in a task that was being cancelled raised `CancelledError` instead of `TimeoutError`, so
+that code which cleans up after a cancellation stopped half-way. Use this module everywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 
 
 class _TimeLimit(asyncio.Timeout):  # type: ignore[misc]
-    """Tells its own cancellation from those that came before it."""
+    """Distinguishes its own cancellation from earlier ones."""
 
     async def __aenter__(self) -> asyncio.Timeout:
         task = asyncio.current_task()
@@ -38,10 +38,10 @@ _Limit = asyncio.Timeout if sys.version_info[:3] >= (3, 11, 3) else _TimeLimit
 
 
 def time_limit(seconds: float | None) -> asyncio.Timeout:
-    """Raises `TimeoutError` where the block takes longer than this; None is no limit."""
+    """Raises `TimeoutError` if the block takes longer than this. None means no limit."""
     return time_limit_at(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 def time_limit_at(when: float | None) -> asyncio.Timeout:
-    """The same, until a moment of the event loop's clock."""
+    """Like `time_limit`, with a time of the event loop's clock."""
     return _Limit(when)

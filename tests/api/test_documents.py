@@ -55,7 +55,7 @@ def test_a_document_is_written_and_read_as_pydantic_does_it() -> None:
 
 
 def test_a_request_says_only_what_differs_from_its_defaults() -> None:
-    assert Whole(first_part=Part(part_name="a")).given() == {"firstPart": {"partName": "a"}}
+    assert Whole(first_part=Part(part_name="a")).to_request() == {"firstPart": {"partName": "a"}}
 
 
 def test_a_client_takes_what_a_newer_server_adds_and_misses_what_is_required() -> None:

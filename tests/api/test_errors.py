@@ -24,7 +24,7 @@ WITH_CODE = [each for each in CLASSES if "code" in each.__dict__ and each is not
 def test_an_error_arrives_as_itself(kind: type[HoldfastError]) -> None:
     raised = kind("no", hint="try this")
     told = {"code": raised.code, "message": raised.message, "hint": raised.hint}
-    arrived = errors.told_error(told, status=raised.status)
+    arrived = errors.error_from_document(told, status=raised.status)
     assert type(arrived) is kind
     assert (arrived.status, arrived.code, arrived.message, arrived.hint) == (raised.status, kind.code, "no", "try this")
 

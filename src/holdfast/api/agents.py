@@ -14,24 +14,24 @@ class OfferedModel(Document):
 
     name: str
     model: str | None
-    """Which of its models is meant if nobody says. Any other that its provider has can be asked for."""
+    """The default model. Any other model of the provider can be used too."""
     api: Api
-    """What the two speak."""
+    """The API that agent and model use."""
     is_ready: bool
-    """It has a key, or wants none."""
+    """Whether it has a key or needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRecord(Document):
     name: str
-    """What it is asked for by."""
+    """The name for use in requests."""
     title: str
     version: str | None
-    """The version that its first run installs. None if it has to be in the box already."""
+    """The version that the first run installs. None if it must already be in the box."""
     apis: tuple[Api, ...]
-    """That it speaks, the best first."""
+    """The APIs that it supports, preferred one first."""
     models: tuple[OfferedModel, ...]
-    """Those that can be used first."""
+    """Usable models first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

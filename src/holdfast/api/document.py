@@ -34,7 +34,7 @@ class Document:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what a server answered. A field that is missing has its default; one that is unknown is passed over.
+        """Parse a response. A missing field gets its default, and an unknown field is ignored.
 
         Raises `LookupError`, `TypeError` or `ValueError` if `value` is no such document. Limits are not checked.
         """
@@ -47,11 +47,11 @@ class Document:
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, null or not."""
+        """Returns all fields, including those that are None."""
         return {key: _plain(getattr(self, name)) for name, key, _, _ in _plan(type(self))}
 
-    def given(self) -> dict[str, Any]:
-        """The fields that differ from their defaults: all that a request has to say."""
+    def to_request(self) -> dict[str, Any]:
+        """Returns only the fields that differ from their defaults. This is enough for a request."""
         said = {}
         for each in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             if not each.init:
@@ -59,12 +59,12 @@ class Document:
             value = getattr(self, each.name)
             usual = each.default_factory() if each.default_factory is not MISSING else each.default
             if usual is MISSING or value != usual:
-                said[camel_case(each.name)] = value.given() if isinstance(value, Document) else _plain(value)
+                said[camel_case(each.name)] = value.to_request() if isinstance(value, Document) else _plain(value)
         return said
 
 
 class Limits:
-    """What a value may be. Stands in `Annotated`, where pydantic finds it.
+    """The limits of a value, for use in `Annotated`, where pydantic finds them.
 
     `limits` are those of pydantic's core schemas: `min_length`, `max_length`, `pattern`, `ge`, `le`, `gt`, `lt`,
     `strict`, `allow_inf_nan`. `check` raises ValueError for what they cannot say. `schema` is added to the JSON schema.
@@ -88,7 +88,7 @@ class Limits:
 
 
 def _plan(kind: type[Document]) -> Plan:
-    """Of each field: its name, its key, what reads it (None: it is taken as it is), and whether it has to be there."""
+    """Returns for each field: its name, its key, its parser (None if it needs none), whether it is required."""
     if kind in _PLANS:
         return _PLANS[kind]
     hints = get_type_hints(kind)

@@ -1,4 +1,4 @@
-"""Policies of environments, and what was decided about what boxes asked for."""
+"""The network policies of environments, and decisions about requests of boxes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.api.document import Document
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPolicy(Document):
-    """What boxes of an environment may reach if they list nothing themselves."""
+    """What boxes of an environment may reach if their own spec lists nothing."""
 
     environment: str
     network: NetworkPolicy
@@ -25,19 +25,19 @@ class EnvironmentPolicyList(Document):
 class DefaultRule(Document):
     rule: str
     source: str
-    """Whose it is: pip, npm, apt, cargo, git."""
+    """The program that uses it: pip, npm, apt, cargo, git."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultList(Document):
-    """What `default` stands for in a list of rules."""
+    """The rules that `default` stands for in a list of rules."""
 
     rules: tuple[DefaultRule, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressDecision(Document):
-    """What was decided about one request of a box, or about several that are alike."""
+    """The decision about one request of a box, or about several similar ones."""
 
     id: str
     at: int
@@ -46,16 +46,16 @@ class EgressDecision(Document):
     """Empty if the request named none."""
     port: int
     method: str
-    """`CONNECT` for HTTPS, and whatever else goes through a tunnel."""
+    """`CONNECT` for HTTPS and everything else that uses a tunnel."""
     allowed: bool
     failed: bool
-    """It was allowed, and came to nothing: the name had no address, or nobody answered there."""
+    """It was allowed but failed: the name has no address, or the host did not answer."""
     why: str
-    """The rule that allowed it, or what speaks against it."""
+    """The rule that allowed it, or the reason why it was refused."""
     count: int
-    """How many this stands for: like ones that came in a flood share a record."""
+    """How many requests this record stands for: many similar requests share one."""
     sent: int
-    """Bytes out of the box."""
+    """Bytes sent by the box."""
     received: int
     milliseconds: int | None
     """None while it is in progress."""
@@ -64,5 +64,5 @@ class EgressDecision(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressDecisionPage(Document):
     decisions: tuple[EgressDecision, ...]
-    """The newest first."""
+    """Newest first."""
     next_cursor: str | None

@@ -43,6 +43,6 @@ class Acknowledgement:
 
     @property
     def entry(self) -> Entry:
-        """The entry, if one was appended."""
+        """The only entry, if exactly one was appended."""
         (entry,) = self.entries
         return entry

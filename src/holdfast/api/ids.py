@@ -1,4 +1,4 @@
-"""Ids: short, sortable by time of making, prefixed by kind (`t-` thread, `e-` entry, `b-` box, `r-` run)."""
+"""Ids: short, sortable by creation time, prefixed by kind (`t-` thread, `e-` entry, `b-` box, `r-` run)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no
 
 
 _STEP_BACK: Final = 1000
-"""Milliseconds that a clock may be set back by, and ids still ascend."""
+"""If the clock is set back by no more than this many milliseconds, ids still ascend."""
 
 
 def _base32(value: int, length: int) -> str:
@@ -33,14 +33,14 @@ class _Sequence:
     def __init__(self, random_digits: int) -> None:
         self._bits = 5 * random_digits
         self.begin_anew()
-        os.register_at_fork(after_in_child=self.begin_anew)  # it would count on from where its parent does
+        os.register_at_fork(after_in_child=self.begin_anew)  # else it makes the same numbers as its parent
 
     def begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._last = (0, 0)
 
     def next(self, now: int) -> tuple[int, int]:
-        """A moment, and a number beside it."""
+        """Returns a time and a number."""
         with self._lock:
             moment, number = self._last
             if not now <= moment < now + _STEP_BACK:
@@ -70,5 +70,5 @@ def new_entry_id() -> str:
 
 
 def _random_bits(count: int) -> int:
-    """As `secrets.randbits`, without what that module loads."""
+    """Like `secrets.randbits`, without the modules that it loads."""
     return int.from_bytes(os.urandom((count + 7) // 8), "big") >> (-count % 8)

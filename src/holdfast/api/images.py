@@ -1,4 +1,4 @@
-"""Images that boxes begin with."""
+"""Images that boxes start from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.api.limits import ImageName, Labels, Password, PathText, ProviderN
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig(Document):
-    """What an image asks for its processes."""
+    """The defaults of an image for its processes."""
 
     env: Variables = field(default_factory=dict)
     workdir: PathText | None = None
@@ -22,17 +22,17 @@ class ImageConfig(Document):
 class Image(Document):
     name: str
     digest: str
-    """`sha256:…` over its layers and configuration: two images of one digest are the same."""
+    """`sha256:…` of its layers and configuration. Two images with the same digest are identical."""
     layers: tuple[str, ...]
-    """Digests, the lowest first."""
+    """Digests, lowest layer first."""
     size: int
-    """Bytes on disk, of all layers; what other images share is counted, too."""
+    """Bytes on disk of all layers, including those that other images share."""
     created_at: int
     """UTC milliseconds."""
     config: ImageConfig = field(default_factory=ImageConfig)
     labels: dict[str, str] = field(default_factory=dict)
     pulled: str | None = None
-    """The digest that the registry has it under. None if it was not pulled."""
+    """Its digest in the registry. None if it was not pulled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +42,19 @@ class ImageList(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewImage(Document):
-    """A snapshot that is to be an image."""
+    """Create an image from a snapshot."""
 
     snapshot: SnapshotId
     name: ImageName
     provider: ProviderName = "local"
     config: ImageConfig | None = None
-    """That of the snapshot's own image, if none is given."""
+    """Defaults to that of the snapshot's image."""
     labels: Labels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryCredentials(Document):
-    """Who asks the registry."""
+    """The user of the registry."""
 
     username: Annotated[str, Limits(min_length=1, max_length=256, pattern=r"^[^:\x00-\x1f]+$")]
     password: Password = field(repr=False)
@@ -62,13 +62,13 @@ class RegistryCredentials(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPull(Document):
-    """An image in a registry that is wanted here."""
+    """Pull an image from a registry."""
 
     name: Annotated[str, Limits(min_length=1, max_length=400)]
-    """As Docker understands it: `debian:12`, `ghcr.io/team/app:1`, `localhost:5000/app@sha256:…`."""
+    """A name as Docker understands it: `debian:12`, `ghcr.io/team/app:1`, `localhost:5000/app@sha256:…`."""
     save_as: ImageName | None = None
-    """Its name here, if not the same."""
+    """The local name, if it is not the same."""
     provider: ProviderName = "local"
     credentials: RegistryCredentials | None = None
     insecure: bool = False
-    """Plain HTTP if the registry does not speak TLS. On loopback that is so without asking."""
+    """Allow plain HTTP if the registry does not support TLS. On loopback it is always allowed."""

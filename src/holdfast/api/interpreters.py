@@ -29,7 +29,7 @@ Count = Annotated[int, Limits(ge=0, lt=1 << 53, strict=True)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits(Document):
-    """Limits on the calls that code makes to the host. None is no limit."""
+    """Limits on the calls that code makes to the host. None means no limit."""
 
     calls: Count | None = 50
     tokens: Count | None = None
@@ -51,26 +51,26 @@ class SubmitField(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpreterSettings(Document):
-    """What an interpreter is made with. All of it is on its thread."""
+    """The settings of a new interpreter. They are stored on its thread."""
 
     template: Line | None = None
     model: ModelName | None = None
-    """What `llm_query` asks; the only one, if it is left out."""
+    """The model for `llm_query`. Defaults to the only one."""
     box: RunBox = field(default_factory=RunBox)
     repo_url: Line | None = None
-    """A repository to clone, at a URL that the box may reach."""
+    """The URL of a repository to clone, which the box must be able to reach."""
     ref: GitRef | None = None
     volume: VolumeName | None = None
     """Mounted at `/home/box/memory`."""
     output_fields: Annotated[tuple[SubmitField, ...], Limits(max_length=256)] | None = None
-    """What SUBMIT takes."""
+    """The parameters of SUBMIT."""
     timeout_seconds: Seconds = 900.0
     output_limit: Annotated[int, Limits(ge=100, le=1_000_000, strict=True)] = OUTPUT_LIMIT
-    """Characters of each stream that a result has. The whole is in a file."""
+    """Characters of each stream that a result contains. A file has the complete output."""
     memory: MemoryBytes | None = None
-    """Bytes that its Python may take."""
+    """Memory limit of its Python, in bytes."""
     restore: Literal["fork"] | None = None
-    """`fork`: a live fork is made before each execution, in case that the code has to be killed."""
+    """`fork`: the process is forked before each execution, in case the code has to be killed."""
     limits: CallLimits = field(default_factory=CallLimits)
 
 
@@ -84,21 +84,21 @@ class NewInterpreter(InterpreterSettings):
 class NewExecution(Document):
     code: Annotated[str, Limits(max_length=8_000_000)]
     variables: Annotated[dict[str, Any], Limits(max_length=10_000)] = field(default_factory=dict)
-    """Become globals before the code runs. What JSON lacks has a form with `$`: see the documentation."""
+    """Set as globals before the code runs. Values that JSON lacks have a form with `$`: see the documentation."""
     timeout_seconds: Seconds | None = None
     id: ExecutionId | None = None
-    """A second request with the same id runs nothing, and follows the first."""
+    """A second request with the same id runs nothing, and waits for the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceChange(Document):
-    """What is left out stays as it is."""
+    """Omitted fields stay as they are."""
 
     repo_url: Line | None = None
     ref: GitRef | None = None
     volume: VolumeName | None = None
     force_new: bool = False
-    """Begin with another box. What only the old one had is lost."""
+    """Start with another box. Data that only the old box had is lost."""
 
 
 # --- responses ---
@@ -106,7 +106,7 @@ class WorkspaceChange(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpreterInfo(Document):
-    """An interpreter as the server knew it when it was asked. Times are UTC milliseconds."""
+    """An interpreter at the time of the request. Times are UTC milliseconds."""
 
     id: str
     thread: str
@@ -115,9 +115,9 @@ class InterpreterInfo(Document):
     created_at: int
     last_activity_at: int
     is_live: bool
-    """It is in the server's memory now. If not, it is found again when it is used."""
+    """Whether it is in the server's memory. If not, it is loaded when it is used."""
     box: str | None
-    """None if it has no box any more."""
+    """None if it no longer has a box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,40 +128,40 @@ class InterpreterPage(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceTransition(Document):
-    """How an interpreter came to the box that it has."""
+    """How an interpreter got its box."""
 
     kind: Literal["created", "reused", "resumed", "recreated"]
     reason: str
     changed: tuple[str, ...] = ()
-    """What was done in the box, in words."""
+    """What was done in the box, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpreterDetail(InterpreterInfo):
-    """An interpreter, and what its thread tells of it."""
+    """An interpreter, with details from its thread."""
 
     python: str | None
     transition: WorkspaceTransition | None
     executions: int
     calls: int
-    """That its code made to the host."""
+    """Calls that its code made to the host."""
     input_tokens: int
     output_tokens: int
     cost: float
     settings: dict[str, Any] | None
-    """None if it lives in the process that made it."""
+    """None if it lives in the process that created it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionError(Document):
-    """What the code did wrong."""
+    """The error of the code."""
 
     kind: str
     """The class of the exception."""
     message: str
     traceback: str
     syntax: bool
-    """Nothing of it ran."""
+    """Whether the error was found before any code ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,41 +169,41 @@ class ExecutionArtifact(Document):
     name: str
     media_type: str
     path: str
-    """In the box: `/v1/boxes/{id}/files` has it."""
+    """Its path in the box: read it at `/v1/boxes/{id}/files`."""
     size: int
     data: str | None
-    """In base64, if it is small enough to come along."""
+    """Its content in base64, if it is small enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteExecution(Document):
-    """The result of a piece of code. What the code did wrong is in `error`."""
+    """The result of an execution. An error of the code is in `error`."""
 
     id: str
     ok: bool
     stdout: str
     stderr: str
     value: Any
-    """Of the last expression, as JSON. What JSON lacks is a document with `$`."""
+    """The value of the last expression as JSON. Values that JSON lacks are documents with `$`."""
     value_text: str | None
     value_missing: str | None
     """Why `value` is null although there was a value."""
     error: ExecutionError | None
     submitted: dict[str, Any] | None
-    """What SUBMIT was called with."""
+    """The arguments of SUBMIT."""
     artifacts: tuple[ExecutionArtifact, ...]
     seconds: float
     compute_seconds: float
-    """Without the time that it waited for the host."""
+    """Without the time spent waiting for the host."""
     state_lost: bool
     restored: bool
-    """Its Python was killed: what it had in memory is as it was before this execution."""
+    """Its Python was killed, and its memory is as it was before this execution."""
     text: str
-    """What a model reads of it."""
+    """The result as text for a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedState(Document):
     names: tuple[str, ...]
     unsaved: dict[str, str]
-    """Names that could not be loaded, with why."""
+    """Names that could not be loaded, with the reason."""

@@ -17,7 +17,7 @@ class Scope(StrEnum):
 
     READ = "read"
     WRITE = "write"
-    """Includes reading: who continues a thread has to know it."""
+    """Includes reading, because a writer has to know the thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class KeyList(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedKey(Document):
-    """An API key with its secret, which is shown this once: only its digest is kept."""
+    """A new API key with its secret. The server stores only the digest, so this is the only time that it is shown."""
 
     id: str
     name: str
@@ -80,5 +80,5 @@ class Link(Document):
     """A link to the page of a thread, for reading."""
 
     path: str
-    """Of the thread's page, with the key to it in the part that browsers never send."""
+    """The URL of the thread's page, with its key in the fragment, which browsers never send."""
     expires_at: int

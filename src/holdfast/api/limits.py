@@ -1,4 +1,4 @@
-"""What values of requests may be: names, ids, paths, texts and numbers. The server checks them."""
+"""The limits of values in requests: names, ids, paths, texts and numbers. The server checks them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated, Final
 from holdfast.api.document import Limits
 
 MOST_MESSAGES: Final = 20_000
-"""In one append."""
+"""Entries in one append."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""In the body of one request."""
+"""Bytes in the body of one request."""
 MAX_TOKEN_SECONDS: Final = 24 * 3600
 MAX_PROMPT: Final = 1024 * 1024
 """Characters."""
 MAX_TIMEOUT: Final = 3 * 24 * 3600
-"""Seconds that a run may take."""
+"""The longest timeout of a run, in seconds."""
 OUTPUT_LIMIT: Final = 8_000
-"""Characters of each stream that the result of an execution has, unless its interpreter has another limit."""
+"""Characters of each stream in the result of an execution, unless the interpreter sets another limit."""
 RESERVED_ENTRY_IDS: Final = ("start-r-", "end-r-", "cancel-r-", "interrupt-r-", "r-")
 """How the ids of entries begin that only runs write. An id is taken once: a caller that took one of these would keep
 the end of a run off the thread."""
@@ -55,7 +55,7 @@ Title = Annotated[str, Limits(min_length=1, max_length=500)]
 Name = Annotated[str, Limits(min_length=1, max_length=128, check=without_nul)]
 PathText = Annotated[str, Limits(min_length=1, check=_path)]
 BoxKey = Annotated[str, Limits(min_length=1, check=_path)]
-"""What a box is acquired by."""
+"""The key of a box."""
 Subpath = Annotated[str, Limits(max_length=1023, check=without_nul)]
 Pattern = Annotated[str, Limits(min_length=1, check=_path)]
 LabelName = Annotated[str, Limits(min_length=1, max_length=128, pattern=r"^[^:\x00-\x1f]+$")]
@@ -69,9 +69,9 @@ Secret = Annotated[str, Limits(min_length=1, max_length=4096, schema={"format": 
 
 ThreadId = Annotated[str, Limits(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 EntryId = Annotated[str, Limits(min_length=1, max_length=128, pattern=r"^[!-~]+$", check=check_chosen_id)]
-"""Of an entry, if the caller chooses it."""
+"""The id of an entry, if the caller chooses it."""
 RunId = Annotated[str, Limits(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-"""Of a run (`r-…`), or of a thread: its latest run."""
+"""The id of a run (`r-…`), or of a thread, which stands for its latest run."""
 BoxId = Annotated[str, Limits(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 ProcessId = Annotated[str, Limits(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 SnapshotId = Annotated[str, Limits(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -85,10 +85,10 @@ ProviderName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$
 VolumeName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 EnvironmentName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ImageText = Annotated[str, Limits(min_length=1, max_length=511, check=without_nul)]
-"""The image that a box is asked for with: a name, or whatever its provider takes."""
+"""The image of a box: a name, or anything that its provider accepts."""
 ImageName = Annotated[str, Limits(min_length=1, max_length=255)]
 AgentName = Annotated[str, Limits(pattern=r"^[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?$")]
-"""With a command, of an agent that is made by one: `acp:opencode acp`."""
+"""The name of an agent, or `acp:` and a command: `acp:opencode acp`."""
 ModelName = Annotated[str, Limits(min_length=1, max_length=256, check=without_nul)]
 
 # --- what runs ---

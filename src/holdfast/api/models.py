@@ -1,4 +1,4 @@
-"""Models: providers and servers of one's own under names, and completions. Keys go in, and never come out."""
+"""Models: named providers and own servers, and completions. No response contains a key."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from holdfast.api.limits import Secret
 from holdfast.api.model_apis import Api
 
 ModelKey = Annotated[str, Limits(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-"""What a model is called here."""
+"""The name of a model in Holdfast."""
 ModelId = Annotated[str, Limits(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
-"""What its provider calls it."""
+"""The name that the provider uses."""
 Tokens = Annotated[int, Limits(ge=1, le=100_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord(Document):
-    """A provider, or a server of one's own, under a name."""
+    """A named provider or own server."""
 
     name: str
     endpoints: dict[Api, str]
-    """Base URL by API, the best API first."""
+    """Base URLs by API, preferred API first."""
     model: str | None
-    """Which of its models is meant if nobody says."""
+    """The default model."""
     context_window: int
     max_tokens: int
     built_in: bool
     has_key: bool
     is_ready: bool
-    """It has a key, or wants none."""
+    """Whether it has a key or needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class ModelRecordList(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChange(Document):
-    """What is left out stays as it is; for a provider that is built in, a key is enough."""
+    """Omitted fields stay as they are. A built-in provider needs only a key."""
 
     apis: Annotated[tuple[Api, ...], Limits(max_length=len(Api))] = ()
-    """All spoken at `baseUrl`, the best first."""
+    """The APIs at `baseUrl`, preferred one first."""
     base_url: Annotated[str, Limits(min_length=1, max_length=2000)] | None = None
-    """As clients take it: OpenAI's with the version, Anthropic's without. A key does not move to another one."""
+    """As clients of the API expect it: OpenAI's with the version, Anthropic's without. A new URL needs a new key."""
     key: Secret | None = field(default=None, repr=False)
-    """Kept sealed, and never shown."""
+    """Stored encrypted, and never shown."""
     model: ModelId | None = None
     context_window: Tokens | None = None
     max_tokens: Tokens | None = None
@@ -55,17 +55,17 @@ class ModelChange(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTrial(Document):
-    """What came of one small question to a model."""
+    """The result of a short test request to a model."""
 
     model: str
     """`NAME/MODEL`."""
     api: Api
     ok: bool
     status: int
-    """Of the provider's answer; 0 if none came."""
+    """The HTTP status of the provider's response, or 0 if there was none."""
     milliseconds: int
     text: str
-    """What the model said, or what was wrong."""
+    """The response of the model, or the problem."""
     hint: str | None
 
 
@@ -78,14 +78,14 @@ class Message(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete(Document):
     model: Annotated[str, Limits(min_length=1, max_length=264)] | None = None
-    """`NAME` or `NAME/MODEL`; the only one, if it is left out."""
+    """`NAME` or `NAME/MODEL`. Defaults to the only model."""
     messages: Annotated[tuple[Message, ...], Limits(min_length=1, max_length=1000)]
     timeout_seconds: Annotated[float, Limits(gt=0, le=3600, allow_inf_nan=False)] = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAnswer(Document):
-    """What a model answered."""
+    """The response of a model."""
 
     text: str
     model: str
@@ -93,6 +93,6 @@ class ModelAnswer(Document):
     input_tokens: int
     output_tokens: int
     cost: float | None
-    """In dollars, if the provider says."""
+    """In dollars, if the provider reports it."""
     is_cut: bool
-    """The answer reached its limit of tokens."""
+    """Whether the response reached its limit of tokens."""

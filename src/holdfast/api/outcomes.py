@@ -51,10 +51,10 @@ OUTCOMES: dict[str, tuple[str, str]] = {
     ),
     "prompt_refused": ("the agent did not take the prompt", _SHOW),
 }
-"""Code: the message where the agent gives none, and the hint."""
+"""By code: the default message and the hint."""
 
 
 def outcome_error(code: str, message: str = "", hint: str = "") -> dict[str, str]:
-    """The error of a run: `{code, message, hint}`. What is left out is as the table has it."""
+    """Returns the error of a run: `{code, message, hint}`. The table has the defaults."""
     usual_message, usual_hint = OUTCOMES[code]
     return {"code": code, "message": message or usual_message, "hint": hint or usual_hint}

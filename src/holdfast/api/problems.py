@@ -1,4 +1,4 @@
-"""What pydantic says of a value that it refused, in words for people. Needs no pydantic itself."""
+"""Readable messages for values that pydantic refused. Does not import pydantic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _OURS: Final = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
-"""Kinds of errors whose words are our own, and what pydantic puts before them."""
+"""Kinds of errors with our own messages, and the prefix that pydantic adds."""
 _LONGEST: Final = 80
 _CLASS: Final = re.compile(r"\^(\[[^\]]+\])?(\[[^\]]+\])(?:\{(\d),(\d{1,5})\}|[+*])\$")
 """The patterns of names: perhaps one class for the first character, one for the rest, and how many there may be."""
@@ -46,7 +46,7 @@ def describe_problem(problem: Mapping[str, Any]) -> str:
 
 
 def _describe_pattern(pattern: str) -> str:
-    """What a name is made of."""
+    """Describe the characters that a pattern allows."""
     found = _CLASS.fullmatch(pattern)
     first, rest, _, most = found.groups() if found is not None else (None, None, None, None)
     if rest not in _CLASSES or (first is not None and first not in _FIRSTS):

@@ -1,4 +1,4 @@
-"""A run, as the server tells it. Times are UTC milliseconds."""
+"""A run as the server shows it. Times are UTC milliseconds."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ class RunStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ORPHANED = "orphaned"
-    """Whatever should have posted its end is gone."""
+    """The runner is gone, and did not post the end."""
 
 
 class Stage(StrEnum):
-    """How far a run came, in this order."""
+    """The stages of a run, in order."""
 
     CLAIM = "claim"
     BOX = "box"
     PROVISION = "provision"
     RUNNER = "runner"
-    """A runner is about to be, or was, started."""
+    """A runner is being started, or was started."""
     AGENT = "agent"
-    """The runner has been heard of."""
+    """The runner has sent something."""
     EVENT = "event"
-    """The agent has read its prompt, and said or done something."""
+    """The agent has read its prompt and responded."""
 
 
 class CancelKind(StrEnum):
     CANCEL = "cancel"
     INTERRUPT = "interrupt"
-    """Make room for a prompt that waits."""
+    """End the run for a waiting prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError(Document):
-    """Why a run failed. The codes that agents give are in `holdfast.api.outcomes`."""
+    """Why a run failed. `holdfast.api.outcomes` lists the codes of agents."""
 
     code: str
     message: str
@@ -52,7 +52,7 @@ class RunError(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage(Document):
-    """What a run used of its models, as the agent counts."""
+    """The usage of models by a run, as counted by the agent."""
 
     input: float = 0
     output: float = 0
@@ -63,7 +63,7 @@ class TokenUsage(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo(Document):
-    """A run as it stood when the server was asked."""
+    """A run at the time of the request."""
 
     id: str
     thread: str
@@ -75,29 +75,29 @@ class RunInfo(Document):
     started_at: int
     ended_at: int | None
     last_sign_at: int
-    """When it last gave a sign of life."""
+    """The time of its last heartbeat or entry."""
     prompts: tuple[str, ...]
-    """Ids of the chats that it answers."""
+    """Ids of the chat entries that it answers."""
     waiting: int
     """Prompts that wait for its end."""
     resumes: str | None
-    """The run that it goes on from."""
+    """The run that it continues."""
     provider: str
     box: str | None
     box_how: str | None
     """live, started, restored or created."""
     files: str | None
-    """What its workspace began as: kept, snapshot, workspace or empty."""
+    """How its workspace started: kept, snapshot, workspace or empty."""
     session: str | None
     """new, continued, rebuilt or handed-over."""
     cancel: CancelKind | None
-    """What it was asked to do, while it is in progress."""
+    """The cancellation that was requested, while the run is in progress."""
     exit_code: int | None
-    """Of the agent."""
+    """The exit code of the agent."""
     error: RunError | None
     usage: TokenUsage | None
     ended_by: str | None
-    """Who posted its end: its runner, or whoever found that it was over."""
+    """What posted its end: its runner, or the server that found it dead."""
 
     @property
     def live(self) -> bool:

@@ -1,4 +1,4 @@
-"""Runs, and the workspaces that they begin with. What a run is told as is in `run_info`."""
+"""Requests and responses about runs and their workspaces. A run itself is in `run_info`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HowChanged = Literal["added", "changed", "deleted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBox(Document):
-    """The box of a run, as asked for. What is left out is left to the provider."""
+    """The box for a run. The provider sets defaults for omitted fields."""
 
     provider: ProviderName = "local"
     image: ImageText | None = None
@@ -46,35 +46,35 @@ class RunBox(Document):
     workdir: PathText = WORKSPACE
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     idle_seconds: Annotated[int, Limits(ge=1, lt=1 << 40, strict=True)] | None = None
-    """After which it sleeps, until it is needed again."""
+    """Idle time after which the box sleeps until it is needed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun(Document):
     prompt: PromptText
     prompt_id: EntryId | None = None
-    """Of the prompt's entry. A second request with the same one launches nothing."""
+    """The id of the prompt's entry. A second request with the same id launches nothing."""
     author_id: Printable | None = None
     agent: AgentName
     model: ModelName | None = None
-    """`NAME` or `NAME/MODEL`; the only one, if it is left out."""
+    """`NAME` or `NAME/MODEL`. Defaults to the only model."""
     thread: ThreadId | None = None
-    """One that exists and is idle. If it is left out, a new one is made."""
+    """An existing, idle thread. By default, a new one is created."""
     new_thread: ThreadId | None = None
-    """The id of the new one."""
+    """The id of the new thread."""
     title: Title | None = None
     labels: Labels = field(default_factory=dict)
     workspace: Digest | None = None
-    """What the workspace begins with, uploaded before."""
+    """The files that the workspace starts with, uploaded before."""
     box: RunBox | None = None
-    """Left out: as the thread's box is, or as boxes are."""
+    """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
-    """Seconds that the run may take in all, after which it is ended as `timed_out`."""
+    """Seconds after which the run is ended as `timed_out`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRun(Document):
-    """A run before it is asked for: everything but its prompt and its files."""
+    """The settings of a run: everything but its prompt and its files."""
 
     agent: AgentName
     model: ModelName | None = None
@@ -94,7 +94,7 @@ class Launched(Document):
     thread: str
     run: str
     prompt: str
-    """Id of its entry on the thread."""
+    """The id of the prompt's entry on the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ class Steered(Document):
     run: str
     """The run that is in progress, or the one that was launched."""
     prompt: str
-    """Id of its entry on the thread."""
+    """The id of the prompt's entry on the thread."""
     how: Literal["queued", "interrupting", "launched"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage(Document):
     runs: tuple[RunInfo, ...]
-    """The newest first."""
+    """Newest first."""
     next_cursor: str | None
 
 
@@ -125,13 +125,13 @@ class Steer(Document):
     prompt_id: EntryId | None = None
     author_id: Printable | None = None
     interrupt: StrictBool = False
-    """End what the agent is doing, and go on with this."""
+    """Interrupt the agent, and continue with this prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(Document):
     prompt: PromptText | None = None
-    """What to do next. Left out: to go on."""
+    """The next prompt. By default, the agent is told to continue."""
     prompt_id: EntryId | None = None
     author_id: Printable | None = None
     agent: AgentName | None = None
@@ -140,12 +140,12 @@ class Resume(Document):
     """In a new box, with the files of the old one if they are still available."""
     box: RunBox | None = None
     network: NetworkPolicy | None = None
-    """What its box may reach from now on; all else stays as it is."""
+    """The new network policy of its box. Everything else stays as it is."""
     memory: MemoryBytes | None = None
-    """What its box may take from now on. A new box takes its place, with its files."""
+    """The new limits of its box. A new box with the same files replaces it."""
     disk: DiskBytes | None = None
     timeout: Annotated[int, Limits(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
-    """As of a launch; 0 is none. Left out: as before."""
+    """As in a launch; 0 means none. Defaults to the previous value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,27 +154,27 @@ class Finding(Document):
 
     stage: str
     ok: bool | None
-    """None: the run has not come that far, or it is not known."""
+    """None if the run did not reach it, or if that is unknown."""
     detail: str
     next_step: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis(Document):
-    """How far a run came, what is wrong with it, and what to do."""
+    """The progress of a run, what is wrong with it, and what to do."""
 
     run: str | None
     status: str
     findings: tuple[Finding, ...]
     wrong: str | None
-    """What is wrong, in a sentence. None if nothing is."""
+    """What is wrong, in one sentence, or None."""
     next_step: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange(Document):
     path: str
-    """For people: what is no UTF-8 in it is escaped."""
+    """For people: bytes that are not UTF-8 are escaped."""
     how: HowChanged
     binary: bool
     added: int
@@ -184,19 +184,19 @@ class FileChange(Document):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Document):
-    """A workspace now, against what it began with."""
+    """The changes of a workspace since its start."""
 
     files: tuple[FileChange, ...]
     patch: str
-    """The beginning of the patch, for people. `/patch`, and `patch()` of a client, give all of it, byte for byte."""
+    """The start of the patch, for people. `/patch`, and `patch()` of a client, return all of it, byte for byte."""
     truncated: bool
-    """There are more files, or there is more of the patch, than is here."""
+    """Whether there are more files, or more of the patch, than this contains."""
     exact: bool
-    """`patch` is the whole one, byte for byte."""
+    """Whether `patch` is complete, byte for byte."""
     ignored: int
-    """New files that are left out, as the workspace's `.gitignore` files say."""
+    """New files that are left out because of the workspace's `.gitignore` files."""
     refused: tuple[str, ...]
-    """Paths that are left out, because git takes such names from no patch."""
+    """Paths that are left out because git accepts no such names in a patch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

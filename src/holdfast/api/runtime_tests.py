@@ -1,4 +1,4 @@
-"""Tests of the runtime: does it work here? Phases, each timed, and whose turn it is if one failed."""
+"""Tests of the runtime on this machine: timed phases, and what is responsible if one failed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ TestSeconds = Annotated[float, Limits(gt=0, le=3600, allow_inf_nan=False)]
 
 
 class Category(StrEnum):
-    """Whose turn it is."""
+    """What is responsible for a failure."""
 
     CONFIG = "config"
-    """What was asked for makes no sense, or this installation cannot do it."""
+    """The request is invalid, or this installation does not support it."""
     SERVER = "server"
-    """It does not answer, or refuses."""
+    """It does not answer, or refuses the request."""
     BOX = "box"
     REPOSITORY = "repository"
     DRIVER = "driver"
     """The kernel in the box."""
     EXECUTION = "execution"
     STATE = "state"
-    """What one execution left was not there for the next."""
+    """The state of one execution was missing in the next."""
     MODEL = "model"
     TIMEOUT = "timeout"
     INTERNAL = "internal"
@@ -35,7 +35,7 @@ class Category(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxTest(Document):
     box: RunBox | None = None
-    """What to try; a local box, if it is left out."""
+    """The box to test. Defaults to a local box."""
     repo_url: Annotated[str, Limits(min_length=1, max_length=2048)] | None = None
     """A repository to clone, at a URL that the box can reach."""
     ref: Annotated[str, Limits(min_length=1, max_length=255)] | None = None
@@ -45,7 +45,7 @@ class BoxTest(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTest(Document):
     model: ModelName | None = None
-    """`NAME` or `NAME/MODEL`; the only one, if it is left out."""
+    """`NAME` or `NAME/MODEL`. Defaults to the only model."""
     timeout_seconds: TestSeconds = 60.0
 
 
@@ -71,6 +71,6 @@ class RuntimeReport(Document):
     kind: Literal["box", "lm"]
     ok: bool
     category: Category | None
-    """Of the first failure: whose turn it is."""
+    """What is responsible for the first failure."""
     seconds: float
     phases: tuple[PhaseReport, ...]

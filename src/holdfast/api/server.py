@@ -1,4 +1,4 @@
-"""What a server says of itself, and the shape of its errors."""
+"""The health of a server, and the format of its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ErrorDetail(Document):
     code: str
     message: str
     hint: str | None = None
-    """What to do next, where that is not plain from the message."""
+    """What to do next, if the message does not make that clear."""
     request_id: str
 
 

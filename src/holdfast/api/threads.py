@@ -30,7 +30,7 @@ class NewThread(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadChange(Document):
-    """What is left out stays."""
+    """Omitted fields stay as they are."""
 
     title: Title | None = None
     labels: Labels | None = None
@@ -39,7 +39,7 @@ class ThreadChange(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastEntry(Document):
-    """The newest entry of a thread, in short."""
+    """A summary of the newest entry of a thread."""
 
     id: str
     ts: int
@@ -49,7 +49,7 @@ class LastEntry(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadInfo(Document):
-    """A thread as it stood when the server was asked."""
+    """A thread at the time of the request."""
 
     id: str
     title: str | None
@@ -61,7 +61,7 @@ class ThreadInfo(Document):
     created_at: int
     last_activity_at: int
     next_offset: str
-    """Where the next entry will be: tail from here to see only what is new."""
+    """The offset of the next entry: tail from here to see only new entries."""
     last_entry: LastEntry | None
     stream: str
     """The path of its stream, for any client of the Durable Streams protocol."""
@@ -71,21 +71,21 @@ class ThreadInfo(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPage(Document):
-    """Some of the threads, and where the next ones are."""
+    """One page of threads."""
 
     threads: tuple[ThreadInfo, ...]
     next_cursor: str | None
-    """Ask for the page at this cursor to go on. None on the last page."""
+    """The cursor of the next page. None on the last page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPage(Document):
-    """Some entries of a thread, and where the next ones are."""
+    """One page of entries."""
 
     entries: tuple[Entry, ...]
     next_offset: str
     up_to_date: bool
-    """Whether this reached the end of the thread, as it was then."""
+    """Whether this page reached the end of the thread at that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
-    from holdfast.client.resource import BoxConnection
+    from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
@@ -138,11 +138,11 @@ class Client:
 
         return Thread(self._connection, id)
 
-    def box_resource(self, name: str) -> BoxConnection:
+    def box_resource(self, name: str) -> Resource:
         """Returns the resource of one box, by its id or, for exec, by its key, without a request."""
-        from holdfast.client.resource import BoxConnection
+        from holdfast.client.resource import Resource
 
-        return BoxConnection(self._connection, "/v1/boxes").below(name)
+        return Resource(self._connection, "/v1/boxes").below(name)
 
     async def health(self) -> dict[str, Any]:
         """Returns the health of the server. Needs no credential."""

@@ -14,7 +14,7 @@ from holdfast.api.egress import (
     EnvironmentPolicyList,
 )
 from holdfast.client.connection import ServerConnection
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 _PAGE: Final = 200
 
@@ -23,9 +23,9 @@ class Egress:
     """The egress of a server's boxes: `client.egress`."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        self._egress = BoxConnection(connection, "/v1/egress")
-        self._policies = BoxConnection(connection, "/v1/egress/policies")
-        self._boxes = BoxConnection(connection, "/v1/boxes")
+        self._egress = Resource(connection, "/v1/egress")
+        self._policies = Resource(connection, "/v1/egress/policies")
+        self._boxes = Resource(connection, "/v1/boxes")
 
     async def set(self, environment: str, policy: NetworkPolicy) -> EnvironmentPolicy:
         """Set the policy of an environment. It also applies to running boxes."""

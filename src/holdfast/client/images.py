@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from holdfast.api.box.records import Freed
-from holdfast.api.errors import Unreachable, told_error
+from holdfast.api.errors import Unreachable, error_from_document
 from holdfast.api.images import Image, ImageConfig, ImageList, NewImage, NewPull, RegistryCredentials
 from holdfast.client.connection import ServerConnection, encode_json
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 if TYPE_CHECKING:
     from holdfast.api.progress import Progress
@@ -21,7 +21,7 @@ class Images:
     """The images of a server's providers. Raises `ImageNotFound` for unknown names."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        self._images = BoxConnection(connection, "/v1/images")
+        self._images = Resource(connection, "/v1/images")
 
     async def get(self, name: str, *, provider: str = "local") -> Image:
         """Returns an image by name or digest."""
@@ -58,7 +58,7 @@ class Images:
         """
         asked = None if credentials is None else RegistryCredentials(username=credentials[0], password=credentials[1])
         new = NewPull(name=name, save_as=save_as, insecure=insecure, provider=provider, credentials=asked)
-        body = encode_json(new.given())
+        body = encode_json(new.to_request())
         media_type = "application/json"
         async with self._images.exchange(
             "POST", "/pull", body=body, media_type=media_type, silence=LONG_SECONDS
@@ -82,7 +82,7 @@ class Images:
     ) -> Image:
         """Name a snapshot's files as an image. Without a config, uses that of the snapshot's image."""
         new = NewImage(snapshot=snapshot, name=name, provider=provider, labels=dict(labels or {}), config=config)
-        answer = await self._images.ask("POST", "", new.given(), timeout=LONG_SECONDS)
+        answer = await self._images.ask("POST", "", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(Image.from_json)
 
     async def remove(self, name: str, *, provider: str = "local") -> int:
@@ -104,7 +104,7 @@ def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
     """Pass one line of a pull on to `told`. Returns the image if this is the last line."""
     match line["type"]:
         case "error":
-            raise told_error(line["error"])
+            raise error_from_document(line["error"])
         case "image":
             return Image.from_json(line["image"])
         case "begin" if told is not None:

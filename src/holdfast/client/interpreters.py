@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from holdfast.api.errors import Unauthorized, Unreachable, told_error
+from holdfast.api.errors import Unauthorized, Unreachable, error_from_document
 from holdfast.api.ids import new_id
 from holdfast.api.interpreters import (
     InterpreterDetail,
@@ -26,7 +26,7 @@ from holdfast.api.interpreters import (
 )
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 _PAGE: Final = 200
 _SILENCE: Final = 75.0
@@ -40,7 +40,7 @@ class Interpreters:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._interpreters = BoxConnection(connection, "/v1/interpreters")
+        self._interpreters = Resource(connection, "/v1/interpreters")
 
     async def create(
         self,
@@ -70,7 +70,7 @@ class Interpreters:
             title=title,
             labels=dict(labels or {}),
         )
-        given = new.given() | _box(box)
+        given = new.to_request() | _box(box)
         if output_fields is not None:
             given["outputFields"] = [dict(each) for each in output_fields]
         if timeout is not None:
@@ -99,7 +99,7 @@ class Interpreters:
         new = NewExecution(
             code=code, id=execution_id or new_id("x"), variables=dict(variables or {}), timeout_seconds=timeout
         )
-        body = encode_json(new.given())
+        body = encode_json(new.to_request())
         path = f"/v1/interpreters/{quote(id, safe='')}/execute/stream"
         following = _Following(on_output)
         connection = self._connection
@@ -151,7 +151,7 @@ class Interpreters:
     ) -> WorkspaceTransition:
         """Change the workspace in place. Returns what happened to the box, and why."""
         change = WorkspaceChange(repo_url=repo_url, ref=ref, volume=volume, force_new=force_new)
-        answer = await self._interpreters.below(id).ask("POST", "/workspace", change.given(), timeout=LONG_SECONDS)
+        answer = await self._interpreters.below(id).ask("POST", "/workspace", change.to_request(), timeout=LONG_SECONDS)
         return answer.read(WorkspaceTransition.from_json)
 
     async def export_state(self, id: str) -> AsyncIterator[bytes]:
@@ -180,11 +180,11 @@ class Interpreters:
         self, *, box: Mapping[str, Any] | None = None, repo_url: str | None = None, ref: str | None = None
     ) -> RuntimeReport:
         """Test whether interpreters work here. Returns each phase with its time and problems."""
-        return await self._test("box", BoxTest(repo_url=repo_url, ref=ref).given() | _box(box))
+        return await self._test("box", BoxTest(repo_url=repo_url, ref=ref).to_request() | _box(box))
 
     async def test_model(self, *, model: str | None = None) -> RuntimeReport:
         """Test whether a model answers."""
-        return await self._test("lm", ModelTest(model=model).given())
+        return await self._test("lm", ModelTest(model=model).to_request())
 
     async def _test(self, what: str, wanted: Mapping[str, Any]) -> RuntimeReport:
         answer = await self._connection.ask(
@@ -239,7 +239,7 @@ class _Following:
             problem = told.get("error") or {}
             if problem.get("code") == "unavailable":
                 raise Unreachable(str(problem.get("message")), code="unavailable", hint=problem.get("hint"))
-            raise told_error(problem)
+            raise error_from_document(problem)
         if kind == "missed":
             self._at += int(told.get("chunks", 0))
             self._seen = max(self._seen, self._at)

@@ -17,7 +17,7 @@ class Keys:
 
     async def create(self, name: str) -> CreatedKey:
         """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
-        body = encode_json(NewKey(name=name).given())
+        body = encode_json(NewKey(name=name).to_request())
         # If the response is lost, a retry would create a second key and leave the first unused.
         return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(CreatedKey.from_json)
 

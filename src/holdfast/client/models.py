@@ -52,7 +52,7 @@ class ModelStore:
             context_window=context_window,
             max_tokens=max_tokens,
         )
-        return (await self._connection.ask("PUT", _path(name), body=encode_json(change.given()))).read(
+        return (await self._connection.ask("PUT", _path(name), body=encode_json(change.to_request()))).read(
             ModelRecord.from_json
         )
 

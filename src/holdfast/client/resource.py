@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.errors import told_error
+from holdfast.api.errors import error_from_document
 from holdfast.client.connection import Answer, Parameters, ServerConnection, encode_json, not_understood
 from holdfast.client.transport.websockets import keep_trying, open_socket, unreachable, words_of
 
@@ -28,7 +28,7 @@ STDERR: Final = 2
 END: Final = 4
 
 
-class BoxConnection:
+class Resource:
     """Sends requests about one resource with a path: all boxes, or one of them."""
 
     def __init__(self, connection: ServerConnection, path: str) -> None:
@@ -39,8 +39,8 @@ class BoxConnection:
     def url(self) -> str:
         return self._connection.url
 
-    def below(self, *parts: str) -> BoxConnection:
-        return BoxConnection(self._connection, "/".join((self.path, *(quote(part, safe="") for part in parts))))
+    def below(self, *parts: str) -> Resource:
+        return Resource(self._connection, "/".join((self.path, *(quote(part, safe="") for part in parts))))
 
     async def ask(
         self,
@@ -100,7 +100,7 @@ def read_frame(frame: bytes | str, asked: str) -> bytes | dict[str, Any]:
     if not isinstance(told, dict):
         raise not_understood(f"a frame of {asked} cannot be read: {frame[:80]!r}")
     if isinstance(problem := told.get("error"), dict):
-        raise told_error(problem)
+        raise error_from_document(problem)
     return told
 
 

@@ -32,7 +32,7 @@ from holdfast.api.runs import (
 )
 from holdfast.client.connection import ServerConnection
 from holdfast.client.git_credentials import is_configuration, without_credentials
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 from holdfast.client.thread.positions import NOW
 from holdfast.client.thread.tail import Tail
 from holdfast.time_limit import time_limit
@@ -47,8 +47,8 @@ class Runs:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._runs = BoxConnection(connection, "/v1/runs")
-        self._workspaces = BoxConnection(connection, "/v1/workspaces")
+        self._runs = Resource(connection, "/v1/runs")
+        self._workspaces = Resource(connection, "/v1/workspaces")
 
     async def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
         """Upload a folder for workspaces to start with. Returns its digest. `leave_out` is called for each path."""
@@ -75,7 +75,7 @@ class Runs:
         box: Mapping[str, Any] | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
-        wanted = WantedRun(agent=agent, model=model, thread=thread).given() | _box(box)
+        wanted = WantedRun(agent=agent, model=model, thread=thread).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
     async def launch(
@@ -112,7 +112,7 @@ class Runs:
             timeout=timeout,
             author_id=author_id,
         )
-        answer = await self._runs.ask("POST", "", new.given() | _box(box), timeout=LONG_SECONDS)
+        answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)
 
     async def resume(
@@ -145,7 +145,7 @@ class Runs:
             timeout=timeout,
             author_id=author_id,
         )
-        given = wanted.given() | _box(box) | ({"network": dict(network)} if network else {})
+        given = wanted.to_request() | _box(box) | ({"network": dict(network)} if network else {})
         answer = await self._runs.below(id).ask(
             "POST", "/resume", given, repeatable=prompt is not None, timeout=LONG_SECONDS
         )
@@ -156,11 +156,11 @@ class Runs:
         happened.
         """
         wanted = Steer(prompt=prompt, prompt_id=new_entry_id(), interrupt=interrupt, author_id=author_id)
-        return (await self._runs.below(id).ask("POST", "/steer", wanted.given())).read(Steered.from_json)
+        return (await self._runs.below(id).ask("POST", "/steer", wanted.to_request())).read(Steered.from_json)
 
     async def cancel(self, id: str, *, by: str | None = None) -> RunInfo:
         """End a run. A run that has already ended stays as it is."""
-        return (await self._runs.below(id).ask("POST", "/cancel", Cancel(by=by).given())).read(RunInfo.from_json)
+        return (await self._runs.below(id).ask("POST", "/cancel", Cancel(by=by).to_request())).read(RunInfo.from_json)
 
     async def get(self, id: str) -> RunInfo:
         return (await self._runs.below(id).ask("GET")).read(RunInfo.from_json)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
-    from holdfast.client.resource import BoxConnection
+    from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
     from holdfast.client.transport import Transport
 
@@ -127,7 +127,7 @@ class SyncClient(SyncOwner):
         """Returns a handle on a thread, without a request."""
         return SyncThread._wrap(self._async.thread(id), self)
 
-    def box_resource(self, name: str) -> BoxConnection:
+    def box_resource(self, name: str) -> Resource:
         """Returns the resource of one box, by its id or, for exec, by its key, without a request."""
         return self._async.box_resource(name)
 

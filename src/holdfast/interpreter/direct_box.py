@@ -15,7 +15,7 @@ from holdfast.api.box.spec import WORKSPACE
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.client.box.box import RemoteBox
 from holdfast.client.box.process import RemoteProcess
-from holdfast.client.resource import BoxConnection
+from holdfast.client.resource import Resource
 from holdfast.providers.guest_box import python_of
 from holdfast.providers.host.files import GuestFiles
 from holdfast.providers.host.guest_client import GuestClient
@@ -91,7 +91,7 @@ class DirectBox(RemoteBox):
 class DirectProcess(RemoteProcess):
     """A process whose output is in files on this machine."""
 
-    def __init__(self, box: BoxConnection, info: ProcessInfo, direct: Process) -> None:
+    def __init__(self, box: Resource, info: ProcessInfo, direct: Process) -> None:
         super().__init__(box, info)
         self._direct = direct
 

@@ -35,7 +35,7 @@ from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.results import CodeError, Execution
-from holdfast.loop_thread import LoopThread, at_the_end
+from holdfast.loop_thread import LoopThread, finalize
 
 try:
     from dspy.primitives.facade import SHIM_SETUP as _SHIM  # looks at all names, and changes none but its own
@@ -135,7 +135,7 @@ class BoxInterpreter:
         self._busy = threading.Lock()
         self._left = _Left()
         if self._parent is None:
-            self._forgotten = at_the_end(self, self._loop, self._left.end)
+            self._forgotten = finalize(self, self._loop, self._left.end)
         self._ended = False
         self._given_up = False
 

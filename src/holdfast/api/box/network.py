@@ -1,4 +1,4 @@
-"""What a box may reach, as plain values."""
+"""The network policy of a box."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Network(StrEnum):
     ALLOW = "allow"
     """The hosts that are listed, through the egress proxy."""
     OPEN = "open"
-    """Every public host, through the egress proxy, by explicit choice."""
+    """Every public host, through the egress proxy. Never the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Allows requests. `*.example.com` stands for everything below example.com, and not for itself."""
+    """Allows requests. `*.example.com` matches everything below example.com, but not example.com itself."""
 
     host: str
-    """A name, a name that begins with `*.`, or an IP address. Lower case, an address as it is written canonically."""
+    """A name, a name that starts with `*.`, or an IP address, in lower case and canonical form."""
     ports: tuple[int, ...] = ()
-    """None given: those of HTTP and HTTPS, 80 and 443."""
+    """If empty: 80 and 443."""
     methods: tuple[str, ...] = ()
-    """None given: all. Inside HTTPS nobody can tell a method, so a rule with methods lets no HTTPS through."""
+    """If empty: all. The method of an HTTPS request is encrypted, so a rule with methods allows no HTTPS."""
 
     @classmethod
     def parse(cls, text: str) -> Rule:
@@ -80,7 +80,7 @@ def _ports(text: str, rule: str) -> tuple[int, ...]:
 
 
 def _canonical(host: str) -> str:
-    """An address can be written in many ways; rules are compared by the one that the proxy uses."""
+    """Convert an address to the form that the proxy uses, because an address can be written in many ways."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -98,7 +98,7 @@ def _is_host(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy(Document):
-    """What a box may reach. It can be changed while the box runs, if the provider has `network-live`."""
+    """What a box may reach. It can be changed while the box runs if the provider supports `network-live`."""
 
     mode: Network = Network.NONE
     allow: Annotated[tuple[RuleText, ...], Limits(max_length=_MOST_RULES)] = ()
@@ -121,7 +121,7 @@ class NetworkPolicy(Document):
                 raise InvalidSpec(f"the box spec makes no sense: network {name} {value!r}: at least {least}")
 
     def rules(self) -> tuple[Rule, ...]:
-        """Those that are listed; the default list is the reader's to add."""
+        """Returns the listed rules. The caller adds the default list."""
         return tuple(Rule.parse(text) for text in self.allow if text != DEFAULT_LIST)
 
     @classmethod

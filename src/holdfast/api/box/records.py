@@ -1,4 +1,4 @@
-"""Boxes as the server tells them, and what is asked of them. Times are UTC milliseconds."""
+"""Boxes as the server shows them, and requests about boxes. Times are UTC milliseconds."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class BoxState(StrEnum):
     STOPPED = "stopped"
     STARTING = "starting"
     PAUSED = "paused"
-    """Its processes are held, for it was idle. The next request lets them go on."""
+    """Its processes are frozen because it was idle. The next request resumes them."""
     HIBERNATING = "hibernating"
     HIBERNATED = "hibernated"
-    """Stopped, for it was idle, with a snapshot of its files. The next request wakes it."""
+    """Stopped because it was idle, with a snapshot of its files. The next request wakes it."""
     WAKING = "waking"
     DELETING = "deleting"
     DELETED = "deleted"
-    """A tombstone: we removed it."""
+    """A tombstone: Holdfast deleted it."""
     GONE = "gone"
-    """A tombstone: its provider has it no more, and it was not us."""
+    """A tombstone: its provider lost it, without a request of Holdfast."""
 
 
 TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
@@ -55,7 +55,7 @@ TOMBSTONES: Final = frozenset({BoxState.DELETED, BoxState.GONE})
 
 @dataclass(frozen=True, slots=True)
 class Owner(Document):
-    """Whom a box serves."""
+    """What a box is used for."""
 
     tenant: str = "default"
     thread: str | None = None
@@ -64,7 +64,7 @@ class Owner(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxOwner(Document):
-    """Whom a new box serves."""
+    """What a new box is used for."""
 
     thread: ThreadId | None = None
     environment: Name | None = None
@@ -76,15 +76,15 @@ class NewBox(Document):
     key: BoxKey | None = None
     """Acquire the box of this key: resume it, restore its latest snapshot, or create it."""
     fresh: StrictBool = False
-    """Delete the box that the key has, and create one that has nothing of it."""
+    """Delete the existing box of the key, and create one that shares nothing with it."""
     replaces: StrictBool = True
-    """A box of the key that has another spec is deleted for the one that is wanted. False: that is an error."""
+    """If the box of the key has another spec, replace it. If false, that is an error."""
     owner: BoxOwner = field(default_factory=BoxOwner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSpec(Document):
-    """What a box was asked to be."""
+    """The spec of a box, without secrets."""
 
     provider: ProviderName = "local"
     image: ImageText | None = None
@@ -101,19 +101,19 @@ class ShownSpec(Document):
     on_idle: OnIdle | None = None
     labels: dict[str, str]
     env: tuple[str, ...]
-    """Names alone: values may be secrets."""
+    """Only names, because values may be secrets."""
     hash: str
-    """Equal for specs that ask for the same machine."""
+    """Equal for specs that describe the same machine."""
 
     def to_spec(self) -> BoxSpec:
-        """A spec like it. The values of its `env` are empty."""
+        """Returns a spec with the same fields. The values of its `env` are empty."""
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("env", "hash")}
         return BoxSpec(**given, env=dict.fromkeys(self.env, ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRecord(Document):
-    """A box as the server knew it when it was asked."""
+    """A box at the time of the request."""
 
     id: str
     node: str
@@ -141,7 +141,7 @@ class BoxRecordPage(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeBox(Document):
-    """A box, and how it came to be."""
+    """A box, and whether it was created, resumed or restored."""
 
     box: BoxRecord
     how: Literal["created", "resumed", "restored"]
@@ -153,7 +153,7 @@ class MadeBox(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed(Document):
     freed: int
-    """Bytes that are free again."""
+    """Bytes that were freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,27 +165,27 @@ class RemovedBox(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned(Document):
-    """What was cleaned up."""
+    """The result of a sweep."""
 
     removed: tuple[RemovedBox, ...]
-    """Boxes that were deleted just now."""
+    """Boxes that were deleted."""
     gone: tuple[str, ...]
-    """Boxes that their providers have no more."""
+    """Boxes that their providers no longer have."""
     leftovers: tuple[str, ...]
-    """What was left of things that died halfway, one line each."""
+    """Leftovers of interrupted operations, one line each."""
     failed: tuple[str, ...]
-    """What could not be done, one line each."""
+    """Failures, one line each."""
     freed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork(Document):
     owner: BoxOwner | None = None
-    """The owner of the box that is forked, if none is given."""
+    """Defaults to the owner of the source box."""
     key: BoxKey | None = None
-    """Of the new box. The key must have no box yet."""
+    """The key of the new box, which must not have a box yet."""
     idle_seconds: IdleSeconds | None = None
-    """The new box is ephemeral, and is reaped after being idle for so long, whatever the first one is."""
+    """If set, the new box is ephemeral and deleted after this idle time, whatever the source box is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Step(Document):
     milliseconds: float
     detail: str = ""
     next_step: str | None = None
-    """What to do if it failed."""
+    """What to do about a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +208,13 @@ class Steps(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxPython(Document):
     command: tuple[str, ...]
-    """The first words of a command."""
+    """The first arguments of a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview(Document):
-    """Where a port of a box can be visited."""
+    """The address of a port of a box for browsers."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
-    """To be sent along."""
+    """Headers to send with each request."""

@@ -13,9 +13,9 @@ from holdfast.api.limits import Labels, ProviderName, VolumeName
 
 class Holding(StrEnum):
     REFERENCE = "reference"
-    """Shares its data with other snapshots, or lies with the provider."""
+    """Shares its data with other snapshots, or its data is with the provider."""
     VALUE = "value"
-    """Has all of its data, and can be carried elsewhere."""
+    """Contains all of its data, and can be copied elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,14 @@ class Snapshot(Document):
     id: str
     provider: str
     kind: str
-    """What the provider made it of (`layers`, `copy`, `image`): another kind cannot be restored there."""
+    """What the provider made it of (`layers`, `copy`, `image`). A provider restores only its own kind."""
     holding: Holding
     box: str
-    """The box that it was taken of."""
+    """The box that it was taken from."""
     parent: str | None
     """The snapshot that it builds on."""
     size: int
-    """Bytes that it adds to its parent's."""
+    """Bytes that it adds to its parent."""
     created_at: int
     """UTC milliseconds."""
     labels: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class SnapshotList(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore(Document):
     spec: BoxSpec | None = None
-    """The spec of the snapshot's box, if none is given."""
+    """Defaults to the spec of the snapshot's box."""
     owner: BoxOwner = field(default_factory=BoxOwner)
 
 
@@ -68,7 +68,7 @@ class Volume(Document):
     name: str
     created_at: int
     size: int | None = None
-    """Bytes, if they were asked for."""
+    """Bytes. None if not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

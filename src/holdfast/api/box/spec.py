@@ -1,4 +1,4 @@
-"""What a box is asked to be. Plain values, checked once; their hash tells whether two boxes are the same machine."""
+"""The spec of a box: plain values, checked once. Specs with the same hash describe the same machine."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL: Final = re.compile(r"[^:\x00-\x1f]{1,128}")
 _MEGABYTE: Final = 1024 * 1024
 NOT_OF_THE_MACHINE: Final = ("labels", "lifetime", "idleSeconds", "onIdle", "network")
-"""What a spec says of a box's life and surroundings: a box can be given another without becoming another machine."""
+"""Fields about the lifetime and surroundings of a box. They can change without making it another machine."""
 
 
 class Lifetime(StrEnum):
     SHARED = "shared"
-    """Never reaped: somebody deletes it."""
+    """Kept until a caller deletes it."""
     EPHEMERAL = "ephemeral"
-    """Reaped once it has been idle for its idle time."""
+    """Deleted once it has been idle for its idle time."""
     ONE_SHOT = "one-shot"
-    """Deleted as soon as the first work in it has ended; never given out a second time."""
+    """Deleted as soon as the first work in it has ended. Never reused."""
 
 
 class OnIdle(StrEnum):
-    """What happens to a box that has done nothing for its idle time."""
+    """What happens to a box that was idle for its idle time."""
 
     KEEP = "keep"
     PAUSE = "pause"
-    """Its processes are held; they go on with the next request. Memory stays taken."""
+    """Its processes are frozen until the next request. It keeps its memory."""
     HIBERNATE = "hibernate"
-    """A snapshot is taken and it is stopped, which frees its memory; the next request wakes it, on its files."""
+    """It is stopped with a snapshot, which frees its memory. The next request starts it again with its files."""
     DELETE = "delete"
 
 
@@ -66,13 +66,13 @@ class VolumeMount(Document):
     volume: VolumeName
     path: PathText
     subpath: Subpath = ""
-    """A folder of the volume to mount instead of all of it. Made where it is missing."""
+    """Mount only this folder of the volume. It is created if it is missing."""
     read_only: StrictBool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HostMount(Document):
-    """A folder or file of the machine that the box runs on. Refused by providers that have none."""
+    """A folder or file of the machine that the box runs on. Some providers do not support it."""
 
     source: PathText
     path: PathText
@@ -80,7 +80,7 @@ class HostMount(Document):
 
 
 class _Remembered:
-    """What a spec has worked out once. Apart from its fields: it is not on the wire."""
+    """Values that a spec computes once. They are not fields, because they are not part of its JSON."""
 
     __slots__ = ("_hash", "_text")
     _hash: str
@@ -89,7 +89,7 @@ class _Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSpec(_Remembered, Document):
-    """A box as asked for. `None` leaves a limit to the provider."""
+    """Describes the box that a caller wants. None leaves a limit to the provider."""
 
     provider: ProviderName = "local"
     image: ImageText | None = None
@@ -98,18 +98,18 @@ class BoxSpec(_Remembered, Document):
     memory: MemoryBytes | None = None
     """Bytes."""
     disk: DiskBytes | None = None
-    """Bytes that the box may have on disk, its kept output included."""
+    """Bytes that the box may use on disk, including stored output."""
     pids: Pids | None = None
     """Processes and threads at once."""
     env: Variables = field(default_factory=dict, repr=False)
-    """May hold secrets: never shown, only its names are."""
+    """May contain secrets, so only the names are ever shown."""
     workdir: PathText = WORKSPACE
     volumes: Annotated[tuple[VolumeMount, ...], Limits(max_length=256)] = ()
     mounts: Annotated[tuple[HostMount, ...], Limits(max_length=256)] = ()
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     lifetime: Lifetime = Lifetime.SHARED
     idle_seconds: IdleSeconds | None = None
-    """How long it may do nothing before `on_idle` happens."""
+    """The idle time after which `on_idle` happens."""
     on_idle: OnIdle | None = None
     """None: shared boxes are kept, others are deleted."""
     labels: Labels = field(default_factory=dict)
@@ -125,10 +125,10 @@ class BoxSpec(_Remembered, Document):
 
     @property
     def hash(self) -> str:
-        """Equal for specs that ask for the same machine."""
+        """Equal for specs that describe the same machine."""
         try:
             return self._hash
-        except AttributeError:  # asked for several times for each box that is made
+        except AttributeError:  # needed several times for each new box
             document = self.to_json()
             for apart in NOT_OF_THE_MACHINE:
                 del document[apart]
@@ -149,7 +149,7 @@ class BoxSpec(_Remembered, Document):
             return made
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, secrets too: for the store and for providers, never for people."""
+        """Returns all fields, including secrets. For the store and providers, never for people."""
         return {
             "provider": self.provider,
             "image": self.image,
@@ -173,7 +173,7 @@ class BoxSpec(_Remembered, Document):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BoxSpec:
-        """The inverse of `to_json`; also takes a document that leaves things out."""
+        """The inverse of `to_json`. Omitted fields get their defaults."""
         known = {
             "provider", "image", "cpu", "memory", "disk", "pids", "env", "workdir", "volumes", "mounts", "network",
             "lifetime", "idleSeconds", "onIdle", "labels",
@@ -235,7 +235,7 @@ def _check(spec: BoxSpec) -> None:
         places.append(mount.path)
     for number, place in enumerate(places):
         for other in places[number + 1 :]:
-            # One inside the other would put a mount on ground that a box, or a neighbour, can move.
+            # If one contained the other, a box could move the folder that a mount is on.
             _wants(not _within(place, other) and not _within(other, place), f"{place} and {other}: one is in the other")
     spec.network.check()
 
@@ -258,7 +258,7 @@ def _is_limit(value: object, least: int) -> bool:
 
 
 def check_path(path: str, what: str) -> None:
-    """An absolute path that says what it means: no `..`, no `//`, no control characters."""
+    """Check that a path is absolute and canonical: no `..`, no `//`, no control characters."""
     fits = (
         isinstance(path, str)
         and path.startswith("/")

@@ -1,4 +1,4 @@
-"""What boxes use: processes, memory, processor time and traffic, at one moment."""
+"""The resource usage of boxes: processes, memory, processor time and traffic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.api.document import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMetrics(Document):
-    """What a box uses now. None: the provider cannot tell."""
+    """What a box uses now. A field is None if the provider cannot measure it."""
 
     processes: int
     connections: int
@@ -20,12 +20,12 @@ class BoxMetrics(Document):
     disk: int | None
     out_of_memory: int | None
     listening: int | None
-    """Ports that something in the box listens on."""
+    """Ports that processes in the box listen on."""
     sent: int | None
-    """Bytes to the network, since the server started."""
+    """Bytes sent to the network since the server started."""
     received: int | None
     outgoing: int | None
-    """Connections to the network that it has open."""
+    """Open connections to the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,4 +54,4 @@ class BoxUsages(Document):
 
     boxes: tuple[BoxUsage, ...]
     left_out: int
-    """Boxes that there are beside these."""
+    """How many more boxes there are."""

@@ -1,9 +1,9 @@
 """Errors, one class per cause. A caller catches a cause and never parses a message.
 
 Each class has an HTTP status and a code. The server answers with both, and `error_of` turns the answer into the same
-class again: what is raised in a server arrives at the caller of a client as itself.
+class again: a client raises the same error that was raised in the server.
 
-This module has the base and what any part may raise. The errors of one noun are in the module of that name.
+This module contains the base class and the errors that any part may raise. Errors about one noun are in its module.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _BY_CODE: Final[dict[str, type[HoldfastError]]] = {}
 
 
 class HoldfastError(Exception):
-    """The base of all errors of Holdfast. Subclasses set `status` and `code`; an instance may have others."""
+    """The base class of all errors of Holdfast. Subclasses set `status` and `code`; an instance can override them."""
 
     status: int | None = None
-    """The HTTP status. None if no server answered."""
+    """The HTTP status. None if there was no response."""
     code: str = "error"
-    """The cause as one word, the same on both sides of the wire."""
+    """The cause as one word, the same in server and client."""
     hint: str | None = None
-    """What to do next, unless the message makes that plain."""
+    """What to do next, if the message does not make that clear."""
     headers: Headers = ()
-    """HTTP headers that belong in the answer."""
+    """HTTP headers of the response."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -57,13 +57,13 @@ class HoldfastError(Exception):
         if headers:
             self.headers = headers
         self.request_id = request_id
-        """Finds this request in the server's log."""
+        """To find this request in the server's log."""
         self.repeated = False
-        """An earlier attempt of the same request may have been carried out, although its answer was lost."""
+        """Whether an earlier attempt may have been carried out although its response was lost."""
 
 
 class Unreachable(HoldfastError):
-    """No answer came, in spite of retries. What was sent may or may not have been written."""
+    """There was no response, in spite of retries. The request may or may not have been carried out."""
 
     code = "unreachable"
 
@@ -80,23 +80,23 @@ class Unreachable(HoldfastError):
     ) -> None:
         super().__init__(message, status=status, code=code, hint=hint, headers=headers, request_id=request_id)
         self.unacknowledged = unacknowledged
-        """The entries that no answer came for. Appending them again is safe: their ids keep them single."""
+        """The entries that were not acknowledged. Appending them again is safe: the server drops duplicates."""
 
 
 class NotUnderstood(HoldfastError):
-    """The answer makes no sense. Most likely this is not a Holdfast server."""
+    """The response cannot be parsed. Most likely this is not a Holdfast server."""
 
     code = "not_understood"
 
 
 class Refused(HoldfastError):
-    """The server answered, and said no."""
+    """The server refused the request."""
 
     status: int = 400
 
 
 class InvalidRequest(Refused):
-    """The request makes no sense: a bad header, offset, entry, id or field."""
+    """The request is invalid: a bad header, offset, entry, id or field."""
 
     code = "invalid_request"
 
@@ -107,7 +107,7 @@ class MethodNotAllowed(Refused):
 
 
 class Unauthorized(Refused):
-    """There is no credential, or it is unknown, revoked or expired."""
+    """The credential is missing, unknown, revoked or expired."""
 
     status = 401
     code = "unauthorized"
@@ -115,7 +115,7 @@ class Unauthorized(Refused):
 
 
 class Forbidden(Refused):
-    """The credential is good, but not for this."""
+    """The credential is valid, but not for this request."""
 
     status = 403
     code = "forbidden"
@@ -129,28 +129,28 @@ class NotFound(Refused):
 
 
 class Gone(NotFound):
-    """It was deleted. What is left of a stream serves its forks only."""
+    """It was deleted. Only forks of a stream can still read its data."""
 
     status = 410
     code = "gone"
 
 
 class Conflict(Refused):
-    """It exists already, or is not what the request takes it for."""
+    """It already exists, or is not of the expected kind."""
 
     status = 409
     code = "conflict"
 
 
 class TooLarge(Refused):
-    """More bytes than the server takes in one request."""
+    """The request has more bytes than the server accepts."""
 
     status = 413
     code = "too_large"
 
 
 class TooManyRequests(Refused):
-    """The server asks for a slower pace."""
+    """There were too many requests: send them more slowly."""
 
     status = 429
     code = "too_many_requests"
@@ -164,14 +164,14 @@ class DiskFull(Refused):
 
 
 class ServerFailed(Refused):
-    """The server could not do it, for a reason of its own."""
+    """The server failed because of a problem of its own."""
 
     status = 500
     code = "internal"
 
 
 class Unavailable(ServerFailed):
-    """The server is starting or shutting down, or its store cannot write for another reason than a full disk."""
+    """The server is starting or shutting down, or its store cannot write for a reason other than a full disk."""
 
     status = 503
     code = "unavailable"
@@ -194,47 +194,49 @@ _BY_HEADER: Final = (
     (409, "producer-expected-seq", "producer_gap"),
     (403, "producer-epoch", "stale_epoch"),
 )
-"""Headers name the cause if no body does: in an answer to HEAD, or of another server of the protocol."""
+"""Headers that name the cause if there is no body: in a response to HEAD, or from another server of the protocol."""
 
 
 def class_of(code: str) -> type[HoldfastError] | None:
-    """The class of an error by its code. None if there is no such class."""
+    """Returns the class of an error by its code, or None."""
     from holdfast.api.errors import agents, boxes, images, interpreters, models, runs, threads  # noqa: F401  # they register
 
     return _BY_CODE.get(code)
 
 
-def told_error(told: Mapping[str, Any], *, status: int | None = None, request_id: str | None = None) -> HoldfastError:
-    """The error that a document `{code, message, hint?}` stands for.
+def error_from_document(
+    document: Mapping[str, Any], *, status: int | None = None, request_id: str | None = None
+) -> HoldfastError:
+    """Returns the error of a document `{code, message, hint?}`.
 
-    `status` is that of the answer, if it came with one. It decides the class where the code is unknown.
+    `status` is that of the response, if there was one. It decides the class if the code is unknown.
     """
-    code = str(told.get("code", f"http_{status}"))
+    code = str(document.get("code", f"http_{status}"))
     fallback = ServerFailed if status is not None and status >= 500 else Refused
     kind = class_of(code) or _BY_STATUS.get(status or 400) or fallback
-    hint = str(told["hint"]) if told.get("hint") else None
-    return kind(str(told.get("message", "")), status=status, code=code, hint=hint, request_id=request_id)
+    hint = str(document["hint"]) if document.get("hint") else None
+    return kind(str(document.get("message", "")), status=status, code=code, hint=hint, request_id=request_id)
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, asked: str) -> HoldfastError:
-    """The error that an unsuccessful answer stands for. `asked` is the request in words (`GET /v1/threads`)."""
+    """Returns the error of an unsuccessful response. `asked` describes the request (`GET /v1/threads`)."""
     request_id = headers.get("x-request-id")
-    told = _told(body)
-    if not told:
-        said = body[:200].decode(errors="replace").strip()
-        told = {"message": f"{asked} was answered {status} {said}".rstrip()}
+    document = _error_document(body)
+    if not document:
+        text = body[:200].decode(errors="replace").strip()
+        document = {"message": f"{asked} was answered {status} {text}".rstrip()}
         if cause := next((code for expected, name, code in _BY_HEADER if status == expected and name in headers), None):
-            told["code"] = cause
-    told.setdefault("message", f"{asked} was answered {status}")
+            document["code"] = cause
+    document.setdefault("message", f"{asked} was answered {status}")
     if 300 <= status < 400:
         hint = "is this the URL of a Holdfast server?"
-        return NotUnderstood(str(told["message"]), status=status, code=f"http_{status}", hint=hint)
-    return told_error(told, status=status, request_id=request_id)
+        return NotUnderstood(str(document["message"]), status=status, code=f"http_{status}", hint=hint)
+    return error_from_document(document, status=status, request_id=request_id)
 
 
-def _told(body: bytes) -> dict[str, Any]:
+def _error_document(body: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(body)["error"]
+        document = json.loads(body)["error"]
     except (ValueError, TypeError, LookupError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return document if isinstance(document, dict) else {}

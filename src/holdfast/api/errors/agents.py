@@ -1,4 +1,4 @@
-"""Errors of agents that somebody asks for."""
+"""Errors about agents."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class UnknownAgent(InvalidRequest, HarnessError):
 
 
 class CannotInstall(ServerFailed, HarnessError):
-    """The agent could not be brought to this machine, or into a box."""
+    """The agent could not be installed on this machine or in a box."""
 
     status = 503
     code = "agent_not_installed"
 
 
 class ModelNotSpoken(InvalidRequest, HarnessError):
-    """The agent does not speak the API of the model that was chosen."""
+    """The agent does not support the API of the chosen model."""
 
     status = 422
     code = "model_not_spoken"

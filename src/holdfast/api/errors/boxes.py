@@ -13,14 +13,14 @@ from holdfast.api.errors import DiskFull, Headers, HoldfastError
 
 
 class BoxError(HoldfastError):
-    """The base of everything that a provider, a box or the box service refuses or fails to do."""
+    """The base class of errors of providers, boxes and the box service."""
 
     status: int = 500
     code = "box_error"
 
 
 class InvalidSpec(BoxError):
-    """The request makes no sense: a bad path, limit, name or argument."""
+    """The request is invalid: a bad path, limit, name or argument."""
 
     status = 422
     code = "invalid_spec"
@@ -34,14 +34,14 @@ class Unsupported(BoxError):
 
 
 class ProviderRefused(BoxError):
-    """The provider could do this, and says no: a quota, a permission, a limit."""
+    """The provider supports this, but refused: a quota, a permission, a limit."""
 
     status = 403
     code = "refused"
 
 
 class CannotIsolate(BoxError):
-    """This machine does not let us build a sandbox. The hint says what to change."""
+    """This machine does not allow sandboxes. The hint says what to change."""
 
     status = 503
     code = "cannot_isolate"
@@ -126,7 +126,7 @@ class SnapshotInUse(BoxError):
 
 
 class WrongSnapshot(BoxError):
-    """The snapshot is of another provider, or of a kind that this one does not take."""
+    """The snapshot is of another provider, or of a kind that this one does not accept."""
 
     status = 409
     code = "wrong_snapshot"
@@ -177,7 +177,7 @@ class CommandNotFound(CannotExecute):
 
 
 class ExecTimeout(BoxError):
-    """The command did not end in time and was killed. What it had printed is kept here."""
+    """The command did not end in time and was killed. The error contains its output."""
 
     status = 504
     code = "exec_timeout"
@@ -200,7 +200,7 @@ class ExecTimeout(BoxError):
 
 
 class OutputTooLarge(BoxError):
-    """There is more output than the caller takes at once. Stream it instead."""
+    """There is more output than the caller accepts. Stream it instead."""
 
     status = 413
     code = "output_too_large"
@@ -245,13 +245,13 @@ DISK_HINT: Final = "free some space on the server's disk and try again: boxes an
 
 
 class NoSpace(DiskFull, FileProblem):
-    """The box, or the machine it is on, has no room left."""
+    """The disk of the box or of its machine is full."""
 
     code = "no_space"
 
 
 class HostileArchive(FileProblem):
-    """The archive names a path outside of its target, or a kind of file that it may not hold."""
+    """The archive names a path outside of its target, or contains a kind of file that is not allowed."""
 
     status = 422
     code = "hostile_archive"
@@ -284,5 +284,5 @@ _BY_ERRNO: dict[int, type[FileProblem]] = {
 
 
 def file_problem(number: int, path: str) -> FileProblem:
-    """The error for an errno that an operation on a path in a box gave."""
+    """Returns the error for the errno of an operation on a path in a box."""
     return _BY_ERRNO.get(number, FileProblem)(f"{path}: {os.strerror(number).lower()}")

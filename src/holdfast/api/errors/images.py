@@ -1,4 +1,4 @@
-"""The errors of images that are pulled from registries."""
+"""Errors of pulling images from registries."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from holdfast.api.errors.boxes import BoxError
 
 
 class RegistryFailed(BoxError):
-    """A registry could not be reached, or answered in a way that makes no sense."""
+    """A registry could not be reached, or sent an invalid response."""
 
     status = 502
     code = "registry_failed"
 
 
 class RegistryRefused(BoxError):
-    """A registry does not let this user have the image."""
+    """The registry does not allow this user to pull the image."""
 
     status = 403
     code = "registry_refused"

@@ -1,4 +1,4 @@
-"""Errors of interpreters. What the code that they run does wrong is a result, not one of these."""
+"""Errors of interpreters. An error in the code that they run is a result, not one of these."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class InterpreterDeleted(Gone, InterpreterError):
 
 
 class InterpreterElsewhere(Conflict, InterpreterError):
-    """The interpreter lives in the process that made it."""
+    """The interpreter lives in the process that created it."""
 
     code = "interpreter_elsewhere"
 
 
 class InvalidInterpreter(InvalidRequest, InterpreterError):
-    """The interpreter that was asked for makes no sense."""
+    """The settings of the interpreter are invalid."""
 
     status = 422
     code = "invalid_interpreter"
@@ -45,57 +45,57 @@ class KernelUnreachable(ServerFailed, InterpreterError):
 
 
 class KernelLost(Gone, InterpreterError):
-    """The kernel has ended, and all that it had in memory is lost."""
+    """The kernel has ended, and its memory is lost."""
 
     code = "kernel_lost"
 
 
 class NoPython(InvalidRequest, InterpreterError):
-    """The box has no Python that a kernel could run on."""
+    """The box has no Python for the kernel."""
 
     status = 422
     code = "no_python"
 
 
 class ExecutionKnown(Conflict, InterpreterError):
-    """This execution has run already, and nothing runs twice."""
+    """This execution has already run, and nothing runs twice."""
 
     code = "execution_known"
 
 
 class BudgetExceeded(TooManyRequests, InterpreterError):
-    """Code has used up the calls, tokens, cost or time that it may use."""
+    """Code has used up its budget of calls, tokens, cost or time."""
 
     code = "budget_exceeded"
 
 
 class CallRefused(Conflict, InterpreterError):
-    """Code in a box asked its host for something that it may not have, or that does not exist."""
+    """Code in a box requested something from its host that is not allowed or does not exist."""
 
     code = "call_refused"
 
 
 class CallFailed(Conflict, InterpreterError):
-    """The host tried what code in a box asked for, and could not do it."""
+    """The host could not carry out a request of code in a box."""
 
     code = "call_failed"
 
 
 class InvalidSubmission(InvalidRequest, InterpreterError):
-    """SUBMIT was called with something else than the output fields."""
+    """The arguments of SUBMIT do not match the output fields."""
 
     status = 422
     code = "invalid_submission"
 
 
 class WorkspaceConflict(Conflict, InterpreterError):
-    """A change of the workspace would lose what is in it."""
+    """A change of the workspace would lose its content."""
 
     code = "workspace_conflict"
 
 
 class WorkspaceFailed(ServerFailed, InterpreterError):
-    """The workspace could not be made as it was asked for. What was in it is still there."""
+    """The workspace could not be changed as requested. Its content is still there."""
 
     status = 502
     code = "workspace_failed"
@@ -108,32 +108,32 @@ class ManifestConflict(Conflict, InterpreterError):
 
 
 class StateFailed(Conflict, InterpreterError):
-    """A state could not be saved or loaded. What the context has in memory is still there."""
+    """A state could not be saved or loaded. The memory of the context is unchanged."""
 
     code = "state_failed"
 
 
 class TooManyBoxes(TooManyRequests, InterpreterError):
-    """There are as many boxes as there may be, and none became free in time."""
+    """The limit of boxes is reached, and none became free in time."""
 
     code = "too_many_boxes"
 
 
 class TooManyChildren(Conflict, InterpreterError):
-    """A child at this depth may have no children of its own, or there are as many as one may have."""
+    """Children at this depth cannot have children, or the limit of children is reached."""
 
     code = "too_many_children"
 
 
 class CompletionFailed(ServerFailed, InterpreterError):
-    """A model was asked, and gave no answer."""
+    """A model did not answer."""
 
     status = 502
     code = "completion_failed"
 
 
 class RecordUnwritten(ServerFailed, InterpreterError):
-    """What was noted is not on the thread: the thread is gone, or the server is away."""
+    """An entry could not be written: the thread is gone, or the server is unreachable."""
 
     status = 503
     code = "record_unwritten"

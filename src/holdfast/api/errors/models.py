@@ -10,7 +10,7 @@ class ModelError(Refused):
 
 
 class InvalidModel(InvalidRequest, ModelError):
-    """A name, URL, key or number that makes no sense."""
+    """A name, URL, key or number is invalid."""
 
     status = 422
     code = "invalid_model"
@@ -21,13 +21,13 @@ class ModelNotFound(NotFound, ModelError):
 
 
 class ModelKeyMissing(Conflict, ModelError):
-    """The provider wants a key, and none was given, or it cannot be read any more."""
+    """The provider requires a key, and there is none, or it can no longer be decrypted."""
 
     code = "model_key_missing"
 
 
 class ModelFailed(ServerFailed, ModelError):
-    """The model was asked, and gave no answer."""
+    """The model did not answer."""
 
     status = 502
     code = "model_failed"

@@ -1,4 +1,4 @@
-"""Errors of runs and of the workspaces they begin with."""
+"""Errors of runs and their workspaces."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class ThreadBusy(Conflict):
 
 
 class TooManyWaiting(Conflict):
-    """As many prompts wait for the end of the run as may."""
+    """The limit of prompts that wait for the end of the run is reached."""
 
     code = "too_many_waiting"
 
 
 class NothingToResume(Conflict):
-    """The thread has had no run that could be resumed."""
+    """The thread has no run that can be resumed."""
 
     code = "nothing_to_resume"
 
 
 class InvalidRun(InvalidRequest):
-    """The run that was asked for makes no sense."""
+    """The settings of the run are invalid."""
 
     status = 422
     code = "invalid_run"
@@ -47,6 +47,6 @@ class WorkspaceNotFound(NotFound):
 
 
 class NoFiles(Conflict):
-    """There is no box whose files could be shown."""
+    """There is no box with files to show."""
 
     code = "no_files"

@@ -1,4 +1,4 @@
-"""Errors of threads and of the streams they are."""
+"""Errors of threads and streams."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StaleEpoch(Forbidden):
     ) -> None:
         super().__init__(message, status=status, code=code, hint=hint, headers=headers, request_id=request_id)
         self.current = current
-        """The epoch of the newer one. Known to the store only: 0 at a client."""
+        """The epoch of the newer one. Only the store knows it: 0 in a client."""
 
 
 class StreamDamaged(ServerFailed):

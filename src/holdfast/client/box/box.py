@@ -33,7 +33,7 @@ from holdfast.api.errors.boxes import ExecTimeout, OutputTooLarge, Unsupported
 from holdfast.client.box.files import RemoteFiles
 from holdfast.client.box.process import RemoteChannel, RemoteConnection, RemoteProcess
 from holdfast.client.box.types import info_of, power_of
-from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
+from holdfast.client.resource import END, LONG_SECONDS, STDERR, STDIN, STDOUT, Resource, Socket, exit_of
 
 _AT_ONCE: Final = 256 * 1024
 """Up to this many bytes of stdin are sent together with the command."""
@@ -42,7 +42,7 @@ _AT_ONCE: Final = 256 * 1024
 class RemoteBox(Box):
     """Owns only the sockets of its current calls, so closing it does nothing. The client must outlive it."""
 
-    def __init__(self, boxes: BoxConnection, record: BoxRecord, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, boxes: Resource, record: BoxRecord, env: Mapping[str, str] | None = None) -> None:
         self.id = record.id
         self.info = info_of(record, env)
         self._boxes = boxes
@@ -70,7 +70,7 @@ class RemoteBox(Box):
         socket = await self._box.open_socket("/exec")
         feeding: asyncio.Future[None] | None = None
         try:
-            await socket.send(json.dumps(request.given()))
+            await socket.send(json.dumps(request.to_request()))
             if at_once is None:
                 feeding = asyncio.ensure_future(_feed(socket, stdin))
             return await _attend(socket, output, feeding)
@@ -107,7 +107,7 @@ class RemoteBox(Box):
             columns=columns,
             tree=tree,
         )
-        answer = await self._box.ask("POST", "/processes", wanted.given(), repeatable=False)
+        answer = await self._box.ask("POST", "/processes", wanted.to_request(), repeatable=False)
         return RemoteProcess(self._box, answer.read(ProcessInfo.from_json))
 
     async def python(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class RemoteBox(Box):
     ) -> Channel:
         socket = await self._box.open_socket("/channel")
         try:
-            await socket.send(json.dumps(Command(argv=list(argv), env=dict(env or {}), cwd=cwd).given()))
+            await socket.send(json.dumps(Command(argv=list(argv), env=dict(env or {}), cwd=cwd).to_request()))
             return await RemoteChannel.started(socket)
         except BaseException:
             await socket.close()
@@ -160,7 +160,11 @@ class RemoteBox(Box):
 
     async def snapshot(self, *, labels: Mapping[str, str] | None = None) -> Snapshot:
         answer = await self._box.ask(
-            "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
+            "POST",
+            "/snapshots",
+            NewSnapshot(labels=dict(labels or {})).to_request(),
+            repeatable=False,
+            timeout=LONG_SECONDS,
         )
         return answer.read(Snapshot.from_json)
 

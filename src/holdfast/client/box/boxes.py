@@ -25,7 +25,7 @@ from holdfast.api.box.records import (
 )
 from holdfast.api.box.spec import BoxSpec
 from holdfast.client.connection import ServerConnection
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Deleted
@@ -43,8 +43,8 @@ class Boxes:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._boxes = BoxConnection(connection, "/v1/boxes")
-        self._snapshots = BoxConnection(connection, "/v1/snapshots")
+        self._boxes = Resource(connection, "/v1/boxes")
+        self._snapshots = Resource(connection, "/v1/snapshots")
 
     @cached_property
     def volumes(self) -> Volumes:
@@ -69,7 +69,7 @@ class Boxes:
         new = NewBox(spec=spec or BoxSpec(), owner=_owner(owner), key=key, fresh=fresh, replaces=replaces)
         # Repeating a request for a key still yields one box.
         answer = await self._boxes.ask(
-            "POST", "", new.given(), repeatable=key is not None and not fresh, timeout=LONG_SECONDS
+            "POST", "", new.to_request(), repeatable=key is not None and not fresh, timeout=LONG_SECONDS
         )
         return answer.read(MadeBox.from_json)
 
@@ -130,7 +130,7 @@ class Boxes:
         """Create a box with the same spec and files. A `key` must not have a box yet. With `idle_seconds` the fork is
         ephemeral, even if the original is not.
         """
-        wanted = Fork(owner=None if owner is None else _owner(owner), key=key, idle_seconds=idle_seconds).given()
+        wanted = Fork(owner=None if owner is None else _owner(owner), key=key, idle_seconds=idle_seconds).to_request()
         answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
 
@@ -160,7 +160,11 @@ class Boxes:
         from holdfast.api.box.snapshots import NewSnapshot, Snapshot
 
         answer = await self._boxes.below(id).ask(
-            "POST", "/snapshots", NewSnapshot(labels=dict(labels or {})).given(), repeatable=False, timeout=LONG_SECONDS
+            "POST",
+            "/snapshots",
+            NewSnapshot(labels=dict(labels or {})).to_request(),
+            repeatable=False,
+            timeout=LONG_SECONDS,
         )
         return answer.read(Snapshot.from_json)
 
@@ -181,7 +185,7 @@ class Boxes:
         """Create a box with a snapshot's files and the spec of its original box, or with another spec."""
         from holdfast.api.box.snapshots import Restore
 
-        wanted = Restore(spec=spec, owner=_owner(owner)).given()
+        wanted = Restore(spec=spec, owner=_owner(owner)).to_request()
         answer = await self._snapshots.below(snapshot).ask(
             "POST", "/restore", wanted, repeatable=False, timeout=LONG_SECONDS
         )

@@ -25,14 +25,14 @@ from holdfast.api.box.files import (
     ReplacedList,
 )
 from holdfast.api.errors.boxes import FileExists, HostileArchive, OutputTooLarge, file_problem
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 from holdfast.guest import tree
 
 _PIECE: Final = 256 * 1024
 
 
 class RemoteFiles(Files):
-    def __init__(self, box: BoxConnection) -> None:
+    def __init__(self, box: Resource) -> None:
         self._box = box
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
@@ -70,17 +70,17 @@ class RemoteFiles(Files):
         return (await self._box.ask("GET", "/files/stat", parameters=[("path", path)])).read(FileInfo.from_json)
 
     async def mkdir(self, path: str) -> None:
-        await self._box.ask("POST", "/files/mkdir", NewFolder(path=path).given())
+        await self._box.ask("POST", "/files/mkdir", NewFolder(path=path).to_request())
 
     async def move(self, source: str, target: str) -> None:
-        await self._box.ask("POST", "/files/move", Move(source=source, target=target).given(), repeatable=False)
+        await self._box.ask("POST", "/files/move", Move(source=source, target=target).to_request(), repeatable=False)
 
     async def delete(self, path: str, *, recursive: bool = False) -> None:
         wanted = [("path", path), ("recursive", str(recursive).lower())]
         await self._box.ask("DELETE", "/files", parameters=wanted, repeatable=False, timeout=LONG_SECONDS)
 
     async def chmod(self, path: str, mode: int) -> None:
-        await self._box.ask("POST", "/files/chmod", Mode(path=path, mode=mode).given())
+        await self._box.ask("POST", "/files/chmod", Mode(path=path, mode=mode).to_request())
 
     async def find(self, path: str = ".", pattern: str = "*", *, limit: int = 10_000) -> Sequence[FileInfo]:
         return await self._files("/files/find", ("path", path), ("pattern", pattern), ("limit", str(limit)))
@@ -96,7 +96,7 @@ class RemoteFiles(Files):
     async def replace(
         self, pattern: str, replacement: str, paths: Sequence[str], *, regex: bool = False
     ) -> Sequence[Replaced]:
-        wanted = Replace(pattern=pattern, replacement=replacement, paths=[*paths], regex=regex).given()
+        wanted = Replace(pattern=pattern, replacement=replacement, paths=[*paths], regex=regex).to_request()
         answer = await self._box.ask("POST", "/files/replace", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(ReplacedList.from_json).replaced
 

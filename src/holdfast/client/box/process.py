@@ -13,7 +13,7 @@ from typing import Final, Self
 from holdfast.api.box.process import Channel, Chunk, Connection, Process, ProcessInfo, Resize, Signal, Stream, Waited
 from holdfast.api.errors import Unreachable
 from holdfast.client.connection import not_understood
-from holdfast.client.resource import END, STDERR, STDIN, STDOUT, BoxConnection, Socket, exit_of
+from holdfast.client.resource import END, STDERR, STDIN, STDOUT, Resource, Socket, exit_of
 
 _WAIT_SECONDS: Final = 20.0
 _SILENCE_SECONDS: Final = 75.0
@@ -24,7 +24,7 @@ _WAITING: Final = 64 * 1024 * 1024
 
 
 class RemoteProcess(Process):
-    def __init__(self, box: BoxConnection, info: ProcessInfo) -> None:
+    def __init__(self, box: Resource, info: ProcessInfo) -> None:
         self.id = info.id
         self.argv = info.argv
         self.pty = info.pty
@@ -77,10 +77,10 @@ class RemoteProcess(Process):
         await self._process.ask("POST", "/stdin", body=b"", parameters=[("eof", "true")])
 
     async def signal(self, number: int) -> None:
-        await self._process.ask("POST", "/signal", Signal(number=number).given(), repeatable=False)
+        await self._process.ask("POST", "/signal", Signal(number=number).to_request(), repeatable=False)
 
     async def resize(self, rows: int, columns: int) -> None:
-        await self._process.ask("POST", "/resize", Resize(rows=rows, columns=columns).given())
+        await self._process.ask("POST", "/resize", Resize(rows=rows, columns=columns).to_request())
 
     def attach(self, offset: int = 0) -> Terminal:
         """Returns the terminal of this process from an output offset: `async with process.attach() as terminal`."""
@@ -90,7 +90,7 @@ class RemoteProcess(Process):
 class Terminal:
     """The input and output of a terminal. The process continues when this is closed."""
 
-    def __init__(self, process: BoxConnection, offset: int) -> None:
+    def __init__(self, process: Resource, offset: int) -> None:
         self._process = process
         self._offset = offset
         self._socket: Socket | None = None

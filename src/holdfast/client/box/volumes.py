@@ -5,17 +5,19 @@ from __future__ import annotations
 from holdfast.api.box.records import Freed
 from holdfast.api.box.snapshots import NewVolume, Volume, VolumeList
 from holdfast.client.connection import ServerConnection
-from holdfast.client.resource import LONG_SECONDS, BoxConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
 
 
 class Volumes:
     """All volumes of one server: `client.boxes.volumes`."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        self._volumes = BoxConnection(connection, "/v1/volumes")
+        self._volumes = Resource(connection, "/v1/volumes")
 
     async def create(self, name: str, *, provider: str = "local") -> Volume:
-        answer = await self._volumes.ask("POST", "", NewVolume(name=name, provider=provider).given(), repeatable=False)
+        answer = await self._volumes.ask(
+            "POST", "", NewVolume(name=name, provider=provider).to_request(), repeatable=False
+        )
         return answer.read(Volume.from_json)
 
     async def delete(self, name: str, *, provider: str = "local") -> int:

@@ -191,21 +191,21 @@ class Thread:
         """Issue a credential for this thread alone, to `read` it or also to `write` to it. Needs an API key."""
         from holdfast.api.keys import NewToken, Scope, Token
 
-        body = encode_json(NewToken(scope=Scope(scope), ttl_seconds=ttl_seconds).given())
+        body = encode_json(NewToken(scope=Scope(scope), ttl_seconds=ttl_seconds).to_request())
         return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
 
     async def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
         """Returns the URL of this thread's page, with a read key in the fragment, which browsers never send."""
         from holdfast.api.keys import Link, NewLink
 
-        body = encode_json(NewLink(ttl_seconds=ttl_seconds).given())
+        body = encode_json(NewLink(ttl_seconds=ttl_seconds).to_request())
         answer = await self._connection.ask("POST", f"{self._path}/links", body=body)
         return f"{self._connection.url}{answer.read(Link.from_json).path}"
 
     async def _change(self, change: ThreadChange) -> ThreadInfo:
         from holdfast.api.threads import ThreadInfo
 
-        answer = await self._connection.ask("PATCH", self._path, body=encode_json(change.given()))
+        answer = await self._connection.ask("PATCH", self._path, body=encode_json(change.to_request()))
         return answer.read(ThreadInfo.from_json)
 
     async def _resolve(self, position: Position) -> str:

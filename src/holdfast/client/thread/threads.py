@@ -38,7 +38,7 @@ class Threads:
         chosen = id or new_id("t")
         new = NewThread(id=chosen, title=title, parent=parent, labels=dict(labels or {}))
         try:
-            await self._connection.ask("POST", "/v1/threads", body=encode_json(new.given()), repeatable=id is None)
+            await self._connection.ask("POST", "/v1/threads", body=encode_json(new.to_request()), repeatable=id is None)
         except Conflict as error:
             if id is not None or not error.repeated:
                 raise
