@@ -19,8 +19,8 @@ from holdfast.api.ids import new_id
 from holdfast.api.processes import ProcessState
 from holdfast.boxes.box import Power
 from holdfast.boxes.files import MAX_READ
-from holdfast.providers.host.data_dir import measure
-from holdfast.providers.host.layers import OWN_LAYERS
+from holdfast.providers.host.disk.data_dir import measure
+from holdfast.providers.host.disk.layers import OWN_LAYERS
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast.api.box_spec import BoxSpec
 from holdfast.api.ids import new_id
 from holdfast.boxes.box import Box
-from holdfast.providers.host import trash
-from holdfast.providers.host.data_dir import DataDir
+from holdfast.providers.host.disk import trash
+from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.local.provider import LocalProvider
 
 pytestmark = pytest.mark.anyio

@@ -68,7 +68,7 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
     Shows what that is first, and asks. Runs that go on are ended. What bin/holdfast set up in a checkout stays: delete
     the folder .holdfast there.
     """
-    from holdfast.providers.host.data_dir import measure
+    from holdfast.providers.host.disk.data_dir import measure
 
     folder = the_home(home).absolute()
     check_home(folder)
