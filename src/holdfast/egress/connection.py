@@ -13,10 +13,11 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.api.box.network import Network
 from holdfast.egress import addresses
+from holdfast.egress.box_access import BoxAccess
 from holdfast.egress.chunks import relay_body
 from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response
 from holdfast.egress.outbound import CannotConnect, CannotResolve, NeverReached
@@ -26,9 +27,6 @@ from holdfast.egress.sockets import Ended, ReadsNoMore, Socket
 from holdfast.egress.tls_hello import TLS_BEGINS, NotTls, read_hello
 from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
 from holdfast.time_limit import time_limit
-
-if TYPE_CHECKING:
-    from holdfast.egress.box_egress import BoxEgress
 
 _MOST_ADDRESSES: Final = 6
 """The most addresses tried for one name."""
@@ -65,16 +63,16 @@ class _Upstream:
 class ProxyConnection:
     """Runs as one task, owned by the proxy. `end` cancels it and records why."""
 
-    def __init__(self, box_egress: BoxEgress, client: socket.socket) -> None:
-        self._box_egress = box_egress
-        self._limits = box_egress.limits
+    def __init__(self, access: BoxAccess, client: socket.socket) -> None:
+        self._access = access
+        self._limits = access.limits
         self._client = Socket(client, _Meter(self, self._sent))
         self._upstream: _Upstream | None = None
         self._answered = False
         """Whether a byte of the answer to the current request was sent to the box."""
         self.target: Target | None = None
         """The current target, which is checked again when the policy changes."""
-        self.is_outside = box_egress.guest_api is None
+        self.is_outside = access.guest_api is None
         """Whether this goes outside. Until the first request it may be for the guest API, which no policy limits."""
         self._decision: Decision | None = None
         self._began = monotonic()
@@ -85,10 +83,15 @@ class ProxyConnection:
         self._ending = False
         self._ended_why: str | None = None
         self._resting = False
-        self.task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._expect(self._limits.head, self._limits.head)
 
     # --- deadlines, enforced by the proxy's sweep ---
+
+    def start(self) -> asyncio.Task[None]:
+        """Serve the connection. The caller awaits the task, and calls `discard` after it."""
+        self._task = asyncio.create_task(self.run(), name=f"egress of {self._access.box}")
+        return self._task
 
     def overdue(self, now: float) -> str | None:
         """Returns why this has to end now, or None."""
@@ -105,10 +108,10 @@ class ProxyConnection:
 
     def end(self, why: str | None) -> None:
         """Reset the connection and record `why`. None records nothing."""
-        if not self._ending and self.task is not None:
+        if not self._ending and self._task is not None:
             self._ending = True
             self._ended_why = why
-            self.task.cancel()
+            self._task.cancel()
 
     def end_overdue(self, why: str) -> None:
         """End an overdue connection. Between two requests it is just closed, as servers do."""
@@ -120,19 +123,19 @@ class ProxyConnection:
 
     def moved(self, many: int) -> float:
         self._moved_at = monotonic()
-        return self._box_egress.spend(many)
+        return self._access.spend(many)
 
     @property
     def piece(self) -> int:
-        return self._box_egress.piece
+        return self._access.piece
 
     def _sent(self, many: int) -> None:
         self._sent_bytes += many
-        self._box_egress.sent += many
+        self._access.sent += many
 
     def _received(self, many: int) -> None:
         self._received_bytes += many
-        self._box_egress.received += many
+        self._access.received += many
 
     # --- running ---
 
@@ -152,15 +155,15 @@ class ProxyConnection:
 
     async def _goes_outside(self) -> bool:
         """Returns False for a request to the guest API, which is served here, and for a refused one."""
-        if self._box_egress.guest_api is None:
+        if self._access.guest_api is None:
             return True
         # Requests to a proxy have a whole URL or CONNECT. Requests to a server have a path.
         first = await self._client.peek(b" ", _LONGEST_METHOD)
         if first.partition(b" ")[2][:1] == b"/":
             self._quiet = self._ends_at = math.inf  # the guest API has its own limits
-            await self._box_egress.guest_api(self._box_egress.box, *self._client.hand_over())
+            await self._access.guest_api(self._access.box, *self._client.hand_over())
             return False
-        if self._box_egress.allowance.mode is Network.NONE:
+        if self._access.allowance.mode is Network.NONE:
             self._note(False, NO_NETWORK)
             return False
         self.is_outside = True
@@ -187,7 +190,7 @@ class ProxyConnection:
             head = await self._client.head(self._limits.head_size)
             if head is None:
                 return False
-            await self._box_egress.pace()
+            await self._access.pace()
             self._expect(self._limits.idle, self._limits.lifetime)
             request = parse_request(head)
         except BadHead as problem:
@@ -211,11 +214,11 @@ class ProxyConnection:
 
     async def _reach(self, target: Target) -> tuple[Socket, str]:
         """Returns a connection to the target and the rule that allows it. Raises `Denied` and `Failed`."""
-        ruling = self._box_egress.allowance.judge(target)
+        ruling = self._access.allowance.judge(target)
         if not ruling.allowed:
             raise Denied(ruling.why)
-        if self._box_egress.upstream is not None and not self._box_egress.private.names(target.host):
-            return await self._reach_through(self._box_egress.upstream, target, ruling.why), ruling.why
+        if self._access.upstream is not None and not self._access.private.names(target.host):
+            return await self._reach_through(self._access.upstream, target, ruling.why), ruling.why
         # Resolved only now, because a DNS query itself sends data to the name server of that name.
         found = await self._addresses(target)
         refused = [(address, self._refusal(target.host, address)) for address in found]
@@ -231,7 +234,7 @@ class ProxyConnection:
                     patience = None if address == tried[-1] else _NEXT_SECONDS
                     try:
                         async with time_limit(patience):
-                            connected = await self._box_egress.connector.connect(address, target.port)
+                            connected = await self._access.connector.connect(address, target.port)
                         return Socket(connected, _Meter(self, self._received)), ruling.why
                     except NeverReached as error:
                         raise Denied(f"{error}, which no box reaches") from None
@@ -245,7 +248,7 @@ class ProxyConnection:
         raise Failed(502, f"cannot connect to {target}: {problem}")
 
     def _refusal(self, host: str, address: str) -> str | None:
-        return None if self._box_egress.private.admits(host, address) else addresses.refusal(address)
+        return None if self._access.private.admits(host, address) else addresses.refusal(address)
 
     def _never_reached(self, host: str, address: str) -> str:
         name = "" if address == host else f"{host} is at {address}: "
@@ -283,7 +286,7 @@ class ProxyConnection:
             return [target.host]
         try:
             async with time_limit(self._limits.resolve):
-                found = list(await self._box_egress.resolve(target.host, target.port))
+                found = list(await self._access.resolve(target.host, target.port))
             if not found:
                 raise CannotResolve(f"{target.host} has no address")
         except CannotResolve as error:
@@ -333,9 +336,7 @@ class ProxyConnection:
             if self._answered:
                 return False
             keep = request.body.empty and request.keep_alive
-            await self._answer(
-                403, self._box_egress.explain(target, str(denied)), drain=not request.body.empty, keep=keep
-            )
+            await self._answer(403, self._access.explain(target, str(denied)), drain=not request.body.empty, keep=keep)
             return keep
         except (Failed, BadHead) as failed:
             self._drop_upstream()
@@ -370,7 +371,7 @@ class ProxyConnection:
         before, self._upstream = self._upstream, None
         if before is not None:
             same = (before.target.host, before.target.port) == (target.host, target.port)
-            ruling = self._box_egress.allowance.judge(target)
+            ruling = self._access.allowance.judge(target)
             if same and ruling.allowed and not before.wire.stale():
                 self._upstream = before
                 return before.wire, ruling.why, True
@@ -474,7 +475,7 @@ class ProxyConnection:
             self._upstream = _Upstream(target, upstream)
             established = True
             await self._client.write(_ESTABLISHED)
-            if self._box_egress.allowance.mode is Network.ALLOW:
+            if self._access.allowance.mode is Network.ALLOW:
                 await self._check_name(target)
                 self._note(True, rule)
                 await self._tunnel(upstream)
@@ -488,7 +489,7 @@ class ProxyConnection:
                 self._client.reset()  # inside the tunnel, an answer would look like the server's
                 return
             why = f"{BLOCKED}: {denied}"
-            await self._answer(403, self._box_egress.explain(target, str(denied)), drain=True, reason=why)
+            await self._answer(403, self._access.explain(target, str(denied)), drain=True, reason=why)
         except Failed as failed:
             await self._answer(failed.status, f"{failed}\n", drain=True, reason=f"Bad Gateway: {failed}")
 
@@ -545,7 +546,7 @@ class ProxyConnection:
         """Records a decision. The last one of a request counts."""
         self._complete()
         host, port, method = (self.target.host, self.target.port, self.target.method) if self.target else ("", 0, "")
-        self._decision = self._box_egress.record(host, port, method, allowed, why, failed=failed)
+        self._decision = self._access.record(host, port, method, allowed, why, failed=failed)
 
     def _note_end(self, why: str | None) -> None:
         if why is not None:
@@ -557,7 +558,7 @@ class ProxyConnection:
             decision.sent, decision.received = self._sent_bytes, self._received_bytes
             decision.ms = int((monotonic() - self._began) * 1000)
             self._sent_bytes = self._received_bytes = 0
-            self._box_egress.records.complete(decision)
+            self._access.records.complete(decision)
 
     def _drop_upstream(self) -> None:
         upstream, self._upstream = self._upstream, None

@@ -19,8 +19,8 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.boxes.labels import owner_of
 from holdfast.boxes.network_policy import GUEST_API_URL, Traffic
 from holdfast.egress.acceptor import Acceptor
+from holdfast.egress.box_access import BoxAccess
 from holdfast.egress.box_egress import BoxEgress
-from holdfast.egress.connection import ProxyConnection
 from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
 from holdfast.egress.policy import DefaultList, allowance
@@ -99,7 +99,7 @@ class EgressProxy:
     def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
         box_egress = self._box_egresses.get(box)
         if box_egress is None:
-            box_egress = self._box_egresses[box] = BoxEgress(
+            access = BoxAccess(
                 box,
                 limits=self._limits,
                 resolver=self._resolver,
@@ -108,12 +108,12 @@ class EgressProxy:
                 guest_api=self._guest_api,
                 private=self._private,
                 upstream=self._upstream,
-                room=self._has_room,
-                start=self._start,
-                accept=self._accepting.accept,
+            )
+            box_egress = self._box_egresses[box] = BoxEgress(
+                access, room=self._has_room, track=self._track, accept=self._accepting.accept
             )
         owner = owner_of(labels)
-        box_egress.tenant, box_egress.environment = owner.tenant, owner.environment
+        box_egress.access.tenant, box_egress.access.environment = owner.tenant, owner.environment
         self._apply(box_egress, policy)
 
     def listen(self, box: str, listener: socket.socket) -> None:
@@ -135,12 +135,10 @@ class EgressProxy:
             box_egress.close()
 
     def traffic(self, box: str) -> Traffic:
-        box_egress = self._box_egresses.get(box)
-        return (
-            Traffic()
-            if box_egress is None
-            else Traffic(box_egress.sent, box_egress.received, len(box_egress.connections))
-        )
+        if (box_egress := self._box_egresses.get(box)) is None:
+            return Traffic()
+        access = box_egress.access
+        return Traffic(access.sent, access.received, len(box_egress.connections))
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         if policy.mode is Network.NONE:
@@ -164,32 +162,23 @@ class EgressProxy:
     def refresh(self, environment: str | None = None) -> None:
         """Apply the changed policy of an environment (None: of any) to its boxes."""
         for box_egress in tuple(self._box_egresses.values()):
-            if environment is None or box_egress.environment == environment:
-                self._apply(box_egress, box_egress.policy)
+            if environment is None or box_egress.access.environment == environment:
+                self._apply(box_egress, box_egress.access.policy)
 
     # --- connections ---
 
     def _apply(self, box_egress: BoxEgress, policy: NetworkPolicy) -> None:
-        theirs = self._policies(box_egress.environment) if box_egress.environment is not None else None
+        environment = box_egress.access.environment
+        theirs = None if environment is None else self._policies(environment)
         box_egress.use(policy, allowance(policy, theirs, self._defaults.rules), theirs)
 
     def _has_room(self, own: int) -> bool:
         """Returns whether a box with `own` connections may have one more."""
         return own < self._limits.spared or len(self._tasks) < self._most
 
-    def _start(self, box_egress: BoxEgress, connection: ProxyConnection) -> None:
-        task = asyncio.create_task(connection.run(), name=f"egress of {box_egress.box}")
-        connection.task = task
+    def _track(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            box_egress.connections.discard(connection)
-            connection.discard()
-            if not task.cancelled() and (problem := task.exception()) is not None:
-                _log.error("a connection of box %s failed", box_egress.box, exc_info=problem)
-
-        task.add_done_callback(ended)
+        task.add_done_callback(self._tasks.discard)
 
     async def _sweep(self) -> None:
         shortest = min(self._limits.head, self._limits.between, self._limits.idle, self._limits.lifetime)

@@ -17,10 +17,31 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, Protocol
 
     from holdfast.guest import codec, frames
-    from holdfast.guest.stream_server import StreamServer
+
+    class Bridge(Protocol):
+        """The part of a `StreamServer` that its calls use."""
+
+        calls: "dict[int, Call]"
+        changes: "Changes"
+        choked: bool
+        idle_since: float
+        steady: "set[Source]"
+
+        def send(self, kind: int, number: int, payload: bytes = b"") -> None: ...
+
+        def send_message(self, call: int, message: bytes) -> None: ...
+
+        def watch(self, descriptor: int, events: int, react: "Callable[[int], None]") -> None: ...
+
+        def unwatch(self, descriptor: int) -> None: ...
+
+        def watch_source(self, descriptor: int, react: "Callable[[], None]") -> None: ...
+
+        def unwatch_source(self, descriptor: int) -> None: ...
+
 else:
     import codec
     import frames
@@ -41,7 +62,7 @@ class Lost(Exception):
 class Source:
     """Sends the bytes of a descriptor to the host."""
 
-    def __init__(self, bridge: "StreamServer", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
+    def __init__(self, bridge: "Bridge", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
         self.bridge = bridge
         self.number = number
         self.descriptor = descriptor
@@ -128,7 +149,7 @@ class Source:
 class Follow(Source):
     """Sends a file that is still being written."""
 
-    def __init__(self, bridge: "StreamServer", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
+    def __init__(self, bridge: "Bridge", number: int, descriptor: int, on_end: "Callable[[int], None]") -> None:
         super().__init__(bridge, number, descriptor, on_end)
         self.complete = False
         """Nothing more will be added."""
@@ -153,7 +174,7 @@ class Follow(Source):
 class Sink:
     """Writes bytes from the host to a descriptor, which may be attached later."""
 
-    def __init__(self, bridge: "StreamServer", number: int, on_end: "Callable[[int], None]") -> None:
+    def __init__(self, bridge: "Bridge", number: int, on_end: "Callable[[int], None]") -> None:
         self.bridge = bridge
         self.number = number
         self.on_end = on_end
@@ -242,7 +263,7 @@ class GuestRequest:
 
     def __init__(
         self,
-        bridge: "StreamServer",
+        bridge: "Bridge",
         request: "Any",
         descriptors: "Sequence[int]",
         on_message: "Callable[[bytes, list[int]], None]",
@@ -329,7 +350,7 @@ class GuestRequest:
 class Call:
     """One request of the host, or one connection to the egress, with its streams."""
 
-    def __init__(self, bridge: "StreamServer", number: int) -> None:
+    def __init__(self, bridge: "Bridge", number: int) -> None:
         self.bridge = bridge
         self.number = number
         self.parts = bytearray()
@@ -438,7 +459,7 @@ class Call:
 class Changes:
     """Notifies when files grow: with inotify if available, otherwise by polling."""
 
-    def __init__(self, bridge: "StreamServer") -> None:
+    def __init__(self, bridge: "Bridge") -> None:
         self._bridge = bridge
         self._notify: int | None = None
         self._libc: Any = None

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.api.ids import new_id
-from holdfast.providers.host.data_dir import DataDir
+from holdfast.providers.host.disk.data_dir import DataDir
 
 PYTHON: Final = "/.python"
 """Where it is mounted in boxes."""

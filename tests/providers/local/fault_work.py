@@ -31,7 +31,8 @@ from holdfast.boxes.labels import HIBERNATION, POOL
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool_rules import PoolSettings
-from holdfast.providers.host import layers, power
+from holdfast.providers.host import power
+from holdfast.providers.host.disk import layers
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.labels import POOL
-from holdfast.providers.host.data_dir import PREPARED, SEALED, DataDir
+from holdfast.providers.host.disk.data_dir import PREPARED, SEALED, DataDir
 from holdfast.providers.host.guest_client import PAUSED, GuestClient, is_guest, monitor_name
 from holdfast.providers.host.launch import stage_for
 

@@ -19,8 +19,8 @@ from holdfast.api.box.process import ProcessState
 from holdfast.api.box.spec import BoxSpec, HostMount, VolumeMount
 from holdfast.api.errors.boxes import BoxError, FileProblem, HostileArchive, InvalidSpec, ProviderRefused, WrongFileKind
 from holdfast.api.ids import new_id
-from holdfast.providers.host.data_dir import measure
-from holdfast.providers.host.layers import OWN_LAYERS
+from holdfast.providers.host.disk.data_dir import measure
+from holdfast.providers.host.disk.layers import OWN_LAYERS
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, CannotExecute, NoSpace
-from holdfast.providers.host import disk_guard
+from holdfast.providers.host.disk import disk_guard
 from holdfast.providers.host.limits import RLIMITS, detect
 from holdfast.providers.local import LocalProvider
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.api.errors.boxes import BoxError
 from holdfast.providers.host import copier
-from holdfast.providers.host.beneath import FOLDER
-from holdfast.providers.host.layer_copy import check_copied
+from holdfast.providers.host.disk.beneath import FOLDER
+from holdfast.providers.host.disk.layer_copy import check_copied
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes import Box, BoxSpec, ProcessState
 from holdfast.boxes.labels import POOL
-from holdfast.providers.host import disk_guard, layers
+from holdfast.providers.host.disk import disk_guard, layers
 from holdfast.providers.local import LocalProvider, runtime
 from holdfast.providers.local.bubblewrap import Files, Machine, Mount, arguments
 

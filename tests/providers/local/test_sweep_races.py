@@ -14,7 +14,7 @@ from holdfast.api.errors.boxes import VolumeInUse
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.providers.host import limits
-from holdfast.providers.host.data_dir import BoxRecord
+from holdfast.providers.host.disk.data_dir import BoxRecord
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
-from holdfast.providers.host import trash
-from holdfast.providers.host.data_dir import DataDir
+from holdfast.providers.host.disk import trash
+from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.local.provider import LocalProvider
 
 pytestmark = pytest.mark.anyio

@@ -45,7 +45,9 @@ def started(tmp_path: Path, box: str, python: str = sys.executable) -> Iterator[
     for name, data in guest_files().items():
         (folder / name).write_bytes(data)
     argv = guest_command([python], str(folder), box=box, run=str(run), options=["unconfined"])
-    process = subprocess.Popen(argv, env={})
+    # Not pytest's own stderr: that is a file without a name, by which a guest sees that its folder was deleted.
+    with (tmp_path / "start.log").open("wb") as log:
+        process = subprocess.Popen(argv, env={}, stderr=log)
     try:
 
         async def dial() -> Transport:

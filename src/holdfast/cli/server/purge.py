@@ -67,7 +67,7 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
     Shows what will be removed, and asks first. Runs in progress are ended. What bin/holdfast set up in a checkout
     stays: delete the folder .holdfast there.
     """
-    from holdfast.providers.host.data_dir import measure
+    from holdfast.providers.host.disk.data_dir import measure
 
     folder = home_or_default(home).absolute()
     check_home(folder)

@@ -10,7 +10,7 @@ from holdfast.api.box.box import BoxInfo, LimitHit, Power, Wake
 from holdfast.api.box.files import Files
 from holdfast.api.box.process import Connection
 from holdfast.providers.guest_box import GuestBox, Lifecycle, ResourceUsage
-from holdfast.providers.host.disk_guard import read_note
+from holdfast.providers.host.disk.disk_guard import read_note
 from holdfast.providers.host.files import GuestFiles
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.inotify import FileWatch

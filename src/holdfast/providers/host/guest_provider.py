@@ -22,13 +22,13 @@ from holdfast.boxes.labels import matches
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.box_ids import is_box_id
-from holdfast.providers.host import disk_guard, layers, volumes
-from holdfast.providers.host.data_dir import CREATING, DELETING
+from holdfast.providers.host.disk import disk_guard, layers, volumes
+from holdfast.providers.host.disk.data_dir import CREATING, DELETING
+from holdfast.providers.host.disk.trash import Trash
 from holdfast.providers.host.lifecycle import HostLifecycle
 from holdfast.providers.host.power import BoxPower
 from holdfast.providers.host.sandbox import Sandbox
 from holdfast.providers.host.snapshots import SnapshotStore
-from holdfast.providers.host.trash import Trash
 from holdfast.providers.steps import diagnose_box
 
 log = logging.getLogger(__name__)

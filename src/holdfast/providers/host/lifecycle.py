@@ -25,14 +25,14 @@ from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.box_ids import check_known_id, check_new_id, is_box_id
-from holdfast.providers.host import layers
 from holdfast.providers.host.box import LocalBox
-from holdfast.providers.host.data_dir import CREATING, DELETING, PREPARED, BoxImage, BoxRecord, measure, updated
+from holdfast.providers.host.disk import layers
+from holdfast.providers.host.disk.data_dir import CREATING, DELETING, PREPARED, BoxImage, BoxRecord, measure, updated
+from holdfast.providers.host.disk.trash import Trash
 from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.power import BoxPower
 from holdfast.providers.host.sandbox import Sandbox
 from holdfast.providers.host.snapshots import SnapshotStore
-from holdfast.providers.host.trash import Trash
 
 _NOT_OPEN: Final = "the provider is not open: use it in `async with`, or await its open()"
 

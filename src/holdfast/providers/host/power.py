@@ -23,7 +23,7 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.box_ids import check_known_id
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.host.data_dir import BoxRecord
+from holdfast.providers.host.disk.data_dir import BoxRecord
 from holdfast.providers.host.guest_client import PAUSED, GuestClient
 from holdfast.providers.host.live_guests import LiveGuests
 from holdfast.providers.host.sandbox import Sandbox

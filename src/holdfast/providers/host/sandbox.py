@@ -21,8 +21,9 @@ from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.network_policy import Traffic
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.host import layers, limits
-from holdfast.providers.host.data_dir import HELD, SEALED, SEALING, BoxImage, BoxRecord, DataDir, remove_tree
+from holdfast.providers.host import limits
+from holdfast.providers.host.disk import layers
+from holdfast.providers.host.disk.data_dir import HELD, SEALED, SEALING, BoxImage, BoxRecord, DataDir, remove_tree
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.workers import Workers
 

@@ -14,12 +14,12 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import HIBERNATION, matches
 from holdfast.providers.guest_answers import GuestRefused, number_in
-from holdfast.providers.host import layer_copy, layers
-from holdfast.providers.host.data_dir import BoxRecord, updated
+from holdfast.providers.host.disk import layer_copy, layers
+from holdfast.providers.host.disk.data_dir import BoxRecord, updated
+from holdfast.providers.host.disk.trash import Trash
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.power import BoxPower
 from holdfast.providers.host.sandbox import Sandbox
-from holdfast.providers.host.trash import Trash
 from holdfast.providers.pipes import Pipe, on_own_thread
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.boxes.finding import Finding, Word
-from holdfast.providers.host.disk_guard import default_limit
+from holdfast.providers.host.disk.disk_guard import default_limit
 from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
 from holdfast.providers.local.machine import (
     Bubblewrap,

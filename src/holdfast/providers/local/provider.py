@@ -12,8 +12,8 @@ from holdfast.api.box.records import Step
 from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Egress
-from holdfast.providers.host import layers
-from holdfast.providers.host.disk_guard import DiskGuard, Watched
+from holdfast.providers.host.disk import layers
+from holdfast.providers.host.disk.disk_guard import DiskGuard, Watched
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.local.images import LocalImages
 from holdfast.providers.local.sandbox import LocalSandbox

@@ -22,8 +22,8 @@ from typing import Final
 
 from holdfast.api.ids import new_id
 from holdfast.guest import GUEST as GUEST_MODULES
-from holdfast.providers.host.data_dir import DataDir
-from holdfast.providers.host.layers import BASE, IMAGE_APT, IMAGE_BASE, IMAGE_ETC
+from holdfast.providers.host.disk.data_dir import DataDir
+from holdfast.providers.host.disk.layers import BASE, IMAGE_APT, IMAGE_BASE, IMAGE_ETC
 from holdfast.providers.local import seccomp
 from holdfast.providers.local.bubblewrap import GUEST, HOME, IMAGE_SKELETON, MASKED, SKELETON, UID, USER
 from holdfast.providers.portable_python import PYTHON

@@ -21,9 +21,10 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers import portable_python
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.host import layers, limits, volumes
-from holdfast.providers.host.data_dir import BoxImage, BoxRecord, DataDir
-from holdfast.providers.host.disk_guard import default_limit
+from holdfast.providers.host import limits
+from holdfast.providers.host.disk import layers, volumes
+from holdfast.providers.host.disk.data_dir import BoxImage, BoxRecord, DataDir
+from holdfast.providers.host.disk.disk_guard import default_limit
 from holdfast.providers.host.guest_client import PAUSED, GuestClient, monitor_name
 from holdfast.providers.host.launch import Launcher, stage_for
 from holdfast.providers.host.sandbox import Sandbox

@@ -19,7 +19,7 @@ from holdfast.api.box.box import BoxInfo
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.boxes.capabilities import Capability
 from holdfast.guest import codec
-from holdfast.providers.host.data_dir import BoxRecord, DataDir
+from holdfast.providers.host.disk.data_dir import BoxRecord, DataDir
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.guest_provider import GuestProvider
 from holdfast.providers.host.launch import Launcher

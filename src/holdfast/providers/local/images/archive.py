@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Final
 
 from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
-from holdfast.providers.host.data_dir import DataDir
-from holdfast.providers.host.layers import unfinished_layer
+from holdfast.providers.host.disk.data_dir import DataDir
+from holdfast.providers.host.disk.layers import unfinished_layer
 from holdfast.providers.local.images.compression import Measured, Source, decompressed
 from holdfast.providers.local.images.limits import ArchiveLimits
 from holdfast.providers.local.images.unpack import unpack_layer

@@ -25,8 +25,8 @@ from holdfast.api.errors.boxes import FileProblem, HostileArchive, ImageNotFound
 from holdfast.api.ids import now_ms
 from holdfast.api.images import Image, ImageConfig
 from holdfast.boxes.images import ImageStore, local_name
-from holdfast.providers.host.data_dir import BoxImage, DataDir, measure, write_whole
-from holdfast.providers.host.layers import (
+from holdfast.providers.host.disk.data_dir import BoxImage, DataDir, measure, write_whole
+from holdfast.providers.host.disk.layers import (
     IMAGE_APT,
     IMAGE_BASE,
     IMAGE_ETC,

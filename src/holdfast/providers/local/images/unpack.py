@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
 from holdfast.guest import tar
 from holdfast.guest.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
-from holdfast.providers.host.data_dir import DataDir
+from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.local.images.limits import ArchiveLimits
 
 OPAQUE: Final = "user.overlay.opaque"

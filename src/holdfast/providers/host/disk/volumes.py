@@ -14,7 +14,7 @@ from holdfast.api.box.snapshots import Volume
 from holdfast.api.box.spec import BoxSpec, HostMount, VolumeMount, check_name
 from holdfast.api.errors.boxes import InvalidSpec, ProviderRefused, VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.api.ids import new_id, now_ms
-from holdfast.providers.host.data_dir import DataDir, remove_tree, write_whole
+from holdfast.providers.host.disk.data_dir import DataDir, remove_tree, write_whole
 
 MOST: Final = 32
 """Mounts of one box."""

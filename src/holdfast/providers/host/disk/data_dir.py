@@ -32,7 +32,7 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound
 from holdfast.api.ids import new_id
 from holdfast.guest import search
-from holdfast.providers.host.beneath import FOLDER, open_beneath
+from holdfast.providers.host.disk.beneath import FOLDER, open_beneath
 
 CREATING: Final = "creating"
 DELETING: Final = "deleting"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.providers.host.data_dir import measure
+from holdfast.providers.host.disk.data_dir import measure
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors.boxes import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.api.ids import new_id, now_ms
 from holdfast.guest import tree
-from holdfast.providers.host.data_dir import (
+from holdfast.providers.host.disk.data_dir import (
     BoxImage,
     BoxRecord,
     DataDir,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.providers.host import layers
-from holdfast.providers.host.data_dir import DataDir
+from holdfast.providers.host.disk import layers
+from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.host.workers import Workers
 
 SECONDS: Final = 3.0
