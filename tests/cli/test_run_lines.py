@@ -35,7 +35,7 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
         "    ✎ price.py  +1 −2",
         "  ✗ box b-7fq2 is gone  14 entries are safe on the thread",
         "  ↻ resumed in box b-9mx1, session rebuilt from the thread, files kept    41 ms",
-        "    ⟳ trying again (1): 429 Too Many Requests",
+        "    ⟳ retrying (1): 429 Too Many Requests",
         "    $ python3 -m unittest -q                OK                           799 ms",
         "    Fixed: the discount is now applied once.",
         "  ✓ completed in 4.3 s · 2 boxes · 23 entries · $0.00",
@@ -160,8 +160,8 @@ def test_why_a_model_is_not_reached_stands_in_the_line_of_each_retry_and_is_told
         ],
         200,
     )  # fmt: skip
-    assert f"    ⟳ trying again (1): {why}" in lines
-    assert "    ⟳ trying again (2): rate_limit" in lines
+    assert f"    ⟳ retrying (1): {why}" in lines
+    assert "    ⟳ retrying (2): rate_limit" in lines
     assert len([line for line in lines if "API Error" in line]) == 1
     assert lines[-1] == "    do"
 

@@ -199,10 +199,11 @@ def test_health_and_metrics_ask_for_no_key(server: ServerProcess) -> None:
 def test_metrics_want_a_key_where_other_machines_reach_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home", host="0.0.0.0") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx.get(f"{url}/health").status_code == 200
-        assert httpx.get(f"{url}/metrics").status_code == 401
-        allowed = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {server.api_key}"})
-        assert "holdfast_open_tails" in allowed.text
+        with httpx.Client(base_url=url, timeout=60) as client:
+            assert client.get("/health").status_code == 200
+            assert client.get("/metrics").status_code == 401
+            allowed = client.get("/metrics", headers={"Authorization": f"Bearer {server.api_key}"})
+            assert "holdfast_open_tails" in allowed.text
 
 
 def test_a_body_over_the_limit_is_refused(api: httpx.Client) -> None:

@@ -72,6 +72,11 @@ def find_server(
     return FoundServer(found.url, found.api_key, restart)
 
 
+def server_of(where: Where) -> FoundServer:
+    """Return the server that a command's options name, or else the environment."""
+    return find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+
+
 def again(where: Where) -> FindAgain:
     """Return a function that searches again, for a client whose server was restarted.
 
@@ -80,7 +85,7 @@ def again(where: Where) -> FindAgain:
 
     async def search() -> tuple[str, str | None] | None:
         try:
-            found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+            found = server_of(where)
         except CommandError:
             return None
         return found.url, found.api_key
@@ -91,7 +96,7 @@ def again(where: Where) -> FindAgain:
 @contextmanager
 def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]:
     """A client of the chosen server. Its errors become errors of the command."""
-    found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+    found = server_of(where)
     skip_httpx_cli()
     # Imported late: this takes longer than all other imports together.
     from holdfast.client import HoldfastError, SyncClient

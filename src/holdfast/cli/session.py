@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from holdfast.cli.completion import complete_box
-from holdfast.cli.discovery import RetryNotes, again, find_server, home_or_default, skip_httpx_cli
+from holdfast.cli.discovery import RetryNotes, again, server_of, skip_httpx_cli
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
@@ -68,9 +67,7 @@ def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_
 
 def is_secure(where: Where) -> bool:
     """Whether the server's URL is https, which only the transport with an event loop supports."""
-    return find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None)).url.startswith(
-        "https:"
-    )
+    return server_of(where).url.startswith("https:")
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +75,7 @@ async def reach(
     where: Where, *, retry_seconds: float = 0.0, transport: Transport | None = None
 ) -> AsyncIterator[Client]:
     """Find the server and open a client: a restarted server may have another key and port."""
-    found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+    found = server_of(where)
     skip_httpx_cli()
     from holdfast.api.errors import HoldfastError
     from holdfast.client.client import Client

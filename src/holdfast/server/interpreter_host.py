@@ -100,10 +100,12 @@ class ServerHost:
         """Ask a model by name (`NAME` or `NAME/MODEL`), or the only model."""
         try:
             choice = self._models.resolve(model)
-            said = await ask(self._gateway, choice, messages, run="interpreter", timeout=timeout)
+            completion = await ask(self._gateway, choice, messages, run="interpreter", timeout=timeout)
         except ModelError as error:
             raise CompletionFailed(error.message, hint=error.hint) from error
-        return Completion(said.text, str(choice), said.input_tokens, said.output_tokens, said.cost)
+        return Completion(
+            completion.text, str(choice), completion.input_tokens, completion.output_tokens, completion.cost
+        )
 
     async def check_model(self, model: str) -> None:
         """Raise `InvalidInterpreter` if there is no such model or it is not ready. Sends no request."""

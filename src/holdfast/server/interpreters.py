@@ -175,7 +175,7 @@ class _Live:
 @dataclass(frozen=True, slots=True)
 class Description:
     row: ThreadRow
-    told: Replay
+    history: Replay
     box: str | None
     is_live: bool
 
@@ -240,8 +240,8 @@ class ServerInterpreters:
         live = self._live.get(id)
         if live is not None:
             await live.interpreter.flush()
-        told = replay(await self._entries(row.id, (ALL,)))
-        return Description(row, told, (await self.boxes()).get(id), is_live=live is not None)
+        history = replay(await self._entries(row.id, (ALL,)))
+        return Description(row, history, (await self.boxes()).get(id), is_live=live is not None)
 
     # --- using one ---
 
@@ -328,10 +328,10 @@ class ServerInterpreters:
             live = self._live.get(id)
             if live is None:
                 made = await self._read_made(id, read)
-                told = replay(await self._entries(f"t-{id}", (EXECUTION,)))
-                begun = [each for each in told.executions if each.ok is None][-_MOST_RESUMED:]
+                history = replay(await self._entries(f"t-{id}", (EXECUTION,)))
+                begun = [each for each in history.executions if each.ok is None][-_MOST_RESUMED:]
                 live = await self._open(id, made, [each.id for each in begun])
-                for each in told.executions:
+                for each in history.executions:
                     live.remember(each.id)
                 live.resuming = tuple(self._resume(live, each) for each in reversed(begun))
             self._live.move_to_end(id)
@@ -340,8 +340,8 @@ class ServerInterpreters:
     def _resume(self, live: _Live, begun: ReplayedExecution) -> asyncio.Task[Execution]:
         """Follow an execution that an earlier server started, and record its result as usual."""
         underway = live.executions[begun.id] = Underway(begun.id)
-        given = begun.payload.get("timeout")
-        timeout = float(given) if isinstance(given, int | float) and 0 < given < _LONGEST_SECONDS else None
+        seconds = begun.payload.get("timeout")
+        timeout = float(seconds) if isinstance(seconds, int | float) and 0 < seconds < _LONGEST_SECONDS else None
         running = live.interpreter.resume(begun.id, begun.code or "", timeout=timeout, on_output=underway.took)
         task = asyncio.create_task(self._written(live.interpreter, running), name=f"execution {begun.id}, again")
         underway.begin(task)
@@ -386,10 +386,10 @@ class ServerInterpreters:
         row = await self._row(id)
         if row.archived:
             raise InterpreterDeleted(f"interpreter {id} was deleted", hint="its thread shows what it did")
-        told = await self._entries(row.id, (SETTINGS,))
+        written = await self._entries(row.id, (SETTINGS,))
         # Settings that another client wrote there could choose the network and the volume of a box.
-        entries = [each for each in told if self._seals.origin(row.id, each) is Origin.HERE]
-        if told and not entries:
+        entries = [each for each in written if self._seals.origin(row.id, each) is Origin.HERE]
+        if written and not entries:
             raise InterpreterNotFound(
                 f"the settings of interpreter {id} do not have this server's seal, so they cannot be trusted",
                 hint="create another; the thread of this one still shows what it did",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.box.options import BoxOptions
-from holdfast.cli.discovery import find_server, home_or_default, skip_httpx_cli
+from holdfast.cli.discovery import home_or_default, server_of, skip_httpx_cli
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, QuietOption, Where
@@ -335,7 +335,7 @@ async def _host(where: Where) -> Host:
 
     if _is_local(where):
         return await ClientHost.of_home(home_or_default(where.home))
-    found = find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+    found = server_of(where)
     return ClientHost.of_url(found.url, api_key=found.api_key, retry_seconds=0.0)
 
 

@@ -88,8 +88,8 @@ class _Asking:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _cancel(self, id: str, told: dict[str, Any]) -> None:
-        if told != {"cancel": True}:
+    def _cancel(self, id: str, document: dict[str, Any]) -> None:
+        if document != {"cancel": True}:
             raise InvalidRequest('a frame that cancels a request has the form {"id": "1", "cancel": true}')
         if id in self._tasks:  # otherwise its answer is already being sent
             self._tasks[id].cancel()
@@ -98,8 +98,8 @@ class _Asking:
         logs.request_id.set(self._services.next_request_id())
         status = 499
         try:
-            status, told = await self._outcome(wanted)
-            await self._tell(id, told)
+            status, document = await self._outcome(wanted)
+            await self._send(id, document)
         finally:
             self._services.metrics.count("POST", status)
 
@@ -113,24 +113,24 @@ class _Asking:
     async def _complete(self, wanted: dict[str, Any]) -> ModelAnswer:
         await check_administer(self._socket, self._services)
         try:
-            asked = _COMPLETE.validate_python(wanted)
+            request = _COMPLETE.validate_python(wanted)
         except ValidationError as error:
             raise WrongFields(problems_of(error)) from None
         async with self._turns:
-            return await completion_of(self._services, await self._services.models.get(), asked, run=self._run)
+            return await completion_of(self._services, await self._services.models.get(), request, run=self._run)
 
     async def _refuse(self, id: str) -> None:
         most = AT_ONCE + MAX_WAITING
-        status, told = _refused(
+        status, document = _refused(
             TooManyAtOnce(f"{most} completions are already in progress on this socket", hint="wait for some of them")
         )
         self._services.metrics.count("POST", status)
-        await self._tell(id, told)
+        await self._send(id, document)
 
-    async def _tell(self, id: str, told: dict[str, Any]) -> None:
+    async def _send(self, id: str, document: dict[str, Any]) -> None:
         """Send. Waits for a slow client."""
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client has left, which the reader notices
-            await self._socket.send_text(orjson.dumps({"id": id, **told}).decode())
+            await self._socket.send_text(orjson.dumps({"id": id, **document}).decode())
 
 
 def _read(frame: str | bytes) -> tuple[str, dict[str, Any]]:
@@ -138,13 +138,13 @@ def _read(frame: str | bytes) -> tuple[str, dict[str, Any]]:
     if not isinstance(frame, str):
         raise InvalidRequest("frames must be text: JSON with an id")
     try:
-        told = orjson.loads(frame)
+        document = orjson.loads(frame)
     except ValueError as error:
         raise InvalidRequest(f"a frame is not valid JSON: {error}") from None
-    id = told.pop("id", None) if isinstance(told, dict) else None
+    id = document.pop("id", None) if isinstance(document, dict) else None
     if not isinstance(id, str) or not 1 <= len(id) <= _MAX_ID:
         raise InvalidRequest(f"a frame must be an object with an id of 1 to {_MAX_ID} characters")
-    return id, told
+    return id, document
 
 
 def _refused(error: Exception) -> tuple[int, dict[str, Any]]:

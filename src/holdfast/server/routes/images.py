@@ -62,12 +62,12 @@ async def pull_image(new: NewPull, services: Use, boxes: UseBoxes) -> Response:
     store = _store(boxes, new.provider)
     puller = await services.puller.get()
     progress = ProgressLines()
-    told = new.credentials
+    login = new.credentials
     pulling = puller.pull(
         store,
         new.name,
         save_as=new.save_as,
-        credentials=None if told is None else Credentials(told.username, told.password),
+        credentials=None if login is None else Credentials(login.username, login.password),
         insecure=new.insecure,
         progress=progress,
     )

@@ -130,18 +130,18 @@ def _info(row: ThreadRow, box: str | None, is_live: bool) -> InterpreterInfo:
 
 
 def _detail(found: Description) -> InterpreterDetail:
-    told = found.told
-    started, workspace = told.started or {}, told.workspace
+    history = found.history
+    started, workspace = history.started or {}, history.workspace
     return InterpreterDetail(
         **_facts(found.row, found.box, found.is_live),
         python=_text(started.get("python")),
         transition=None if workspace is None else _transition(workspace),
-        executions=len(told.executions),
-        calls=told.calls,
-        input_tokens=told.input_tokens,
-        output_tokens=told.output_tokens,
-        cost=told.cost,
-        settings=None if told.settings is None else dict(told.settings),
+        executions=len(history.executions),
+        calls=history.calls,
+        input_tokens=history.input_tokens,
+        output_tokens=history.output_tokens,
+        cost=history.cost,
+        settings=None if history.settings is None else dict(history.settings),
     )
 
 
@@ -164,9 +164,9 @@ def _text(value: object) -> str | None:
 
 def _transition(payload: Mapping[str, Any]) -> WorkspaceTransition | None:
     """The details on the thread. Any client may have written them, so they are checked."""
-    told = {"kind": payload.get("transition"), "reason": payload.get("reason"), "changed": payload.get("changed")}
+    document = {"kind": payload.get("transition"), "reason": payload.get("reason"), "changed": payload.get("changed")}
     try:
-        return _TRANSITION.validate_python(told)
+        return _TRANSITION.validate_python(document)
     except ValidationError:
         return None
 
@@ -329,8 +329,8 @@ async def export_state(id: InterpreterId, interpreters: UseInterpreters) -> Resp
     """Export the state in memory as bytes, for `PUT` to this or another interpreter."""
     interpreter = await interpreters.interpreter(id, read_made)
     path = _passing()
-    told = await interpreter.save_state(path)
-    headers = {"holdfast-names": str(len(told.names)), "holdfast-unsaved": _header(told.unsaved)}
+    saved = await interpreter.save_state(path)
+    headers = {"holdfast-names": str(len(saved.names)), "holdfast-unsaved": _header(saved.unsaved)}
     return StreamingResponse(await began(_read(interpreter.box, path)), media_type=OCTETS, headers=headers)
 
 
@@ -412,8 +412,8 @@ async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[by
                 # Even for half a character: a client that reconnects counts lines.
                 yield _line({"type": "output", "stream": stream, "text": decoders[stream].decode(data)})
     except HoldfastError as error:
-        told = {"code": error.code, "message": error.message, "hint": error.hint}
-        yield _line({"type": "error", "error": told})
+        problem = {"code": error.code, "message": error.message, "hint": error.hint}
+        yield _line({"type": "error", "error": problem})
     finally:
         if coming is not None:
             coming.cancel()

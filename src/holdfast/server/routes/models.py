@@ -84,7 +84,7 @@ async def complete(wanted: Complete, request: Request, services: Use, models: Us
 async def completion_of(services: Services, models: Models, wanted: Complete, *, run: str) -> ModelAnswer:
     """Return the answer of a model. `run` names the caller in the gateway's statistics."""
     choice = models.resolve(wanted.model)
-    said = await ask(
+    completion = await ask(
         await services.gateway.get(),
         choice,
         [each.to_json() for each in wanted.messages],
@@ -92,12 +92,12 @@ async def completion_of(services: Services, models: Models, wanted: Complete, *,
         timeout=wanted.timeout_seconds,
     )
     return ModelAnswer(
-        text=said.text,
+        text=completion.text,
         model=str(choice),
-        input_tokens=said.input_tokens,
-        output_tokens=said.output_tokens,
-        cost=said.cost,
-        is_cut=said.is_cut,
+        input_tokens=completion.input_tokens,
+        output_tokens=completion.output_tokens,
+        cost=completion.cost,
+        is_cut=completion.is_cut,
     )
 
 

@@ -47,7 +47,7 @@ class ProgressLines:
         is the last line. The work is cancelled if the reader leaves."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: self._come.set())
-        told = False
+        sent = False
         try:
             while True:
                 if not self._held and not task.done():
@@ -58,7 +58,7 @@ class ProgressLines:
                         yield b"\n"
                         continue
                 while self._held:
-                    told = True
+                    sent = True
                     yield _line(self._held.popleft())
                 if task.done():
                     break
@@ -66,7 +66,7 @@ class ProgressLines:
             try:
                 yield _line(task.result())
             except BoxError as error:
-                if not told:
+                if not sent:
                     raise
                 problem = {"code": error.code, "message": error.message, "hint": error.hint}
                 yield _line({"type": "error", "error": problem})

@@ -169,8 +169,8 @@ async def _thread_of(runs: Any, id: str) -> str:
 
 def spec_of(box: RunBox) -> BoxSpec:
     """The spec of a run's box. Raises `InvalidSpec`."""
-    given = {name: value for name, value in box.to_json().items() if value is not None}
-    return with_life(BoxSpec.from_json(given))
+    fields = {name: value for name, value in box.to_json().items() if value is not None}
+    return with_life(BoxSpec.from_json(fields))
 
 
 def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:

@@ -24,7 +24,7 @@ async def try_box(request: Request, services: Use, _: Administrator, wanted: Box
     """Create a box, start a kernel in it, run two pieces of code that share state, and delete the box."""
     from holdfast.interpreter.smoke_test import smoke  # here, because it imports much
 
-    asked = wanted or BoxTest()
+    test = wanted or BoxTest()
     interpreters = await services.interpreters.get()
 
     async def open_host() -> Host:
@@ -32,13 +32,13 @@ async def try_box(request: Request, services: Use, _: Administrator, wanted: Box
 
     work = smoke(
         open_host,
-        repo=asked.repo_url,
-        ref=asked.ref,
-        spec=None if asked.box is None else spec_of(asked.box),
+        repo=test.repo_url,
+        ref=test.ref,
+        spec=None if test.box is None else spec_of(test.box),
         roots=(),
-        timeout=asked.timeout_seconds,
+        timeout=test.timeout_seconds,
     )
-    return _told("box", await while_connected(request, work))
+    return _report("box", await while_connected(request, work))
 
 
 @router.post("/lm")
@@ -48,11 +48,11 @@ async def try_model(
     """Ask a model a short question, over the same path that interpreters use."""
     from holdfast.interpreter.smoke_test import smoke_model
 
-    asked = wanted or ModelTest()
+    test = wanted or ModelTest()
     host = (await services.interpreters.get()).new_host()
-    work = smoke_model(host, asked.model, timeout=asked.timeout_seconds)
-    return _told("lm", await while_connected(request, work))
+    work = smoke_model(host, test.model, timeout=test.timeout_seconds)
+    return _report("lm", await while_connected(request, work))
 
 
-def _told(kind: Literal["box", "lm"], report: Report) -> RuntimeReport:
+def _report(kind: Literal["box", "lm"], report: Report) -> RuntimeReport:
     return RuntimeReport.from_json({"kind": kind, **report.to_json()})

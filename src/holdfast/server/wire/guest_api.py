@@ -173,8 +173,8 @@ class GuestApi:
             return await self._renew(credential, box)
         if path.startswith(_RUNS) and path.endswith(("/beat", "/limit")):
             grant = self._runner(credential, box)
-            asked, _, what = path.removeprefix(_RUNS).rpartition("/")
-            if asked != grant.run:
+            run, _, what = path.removeprefix(_RUNS).rpartition("/")
+            if run != grant.run:
                 raise Forbidden(f"this token is for run {grant.run}")
             if what == "beat":
                 return _json({"cancel": await self._open_runs().beat(grant.run, grant.epoch)})

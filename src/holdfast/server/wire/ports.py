@@ -108,9 +108,9 @@ class Ports:
         credential, ours = None, False
         value = _first(headers, b"authorization")
         if value is not None:
-            scheme, _, given = value.decode("latin-1").partition(" ")
+            scheme, _, text = value.decode("latin-1").partition(" ")
             if scheme.lower() == "bearer":
-                credential = given.strip() or None
+                credential = text.strip() or None
         problem: Refused | None = None
         if not self.access.required:
             return credential is None or not credential.startswith(KEY_PREFIX)

@@ -87,11 +87,11 @@ async def _deny(socket: WebSocket, error: Exception, request_id: str, services: 
 
 
 async def _end_with(socket: WebSocket, error: Exception, request_id: str) -> None:
-    told = json.loads(bytes(answer_to(error).body))
-    told["error"]["requestId"] = request_id
+    document = json.loads(bytes(answer_to(error).body))
+    document["error"]["requestId"] = request_id
     code = 1000 if isinstance(error, BoxError) else 1008 if isinstance(error, HoldfastError) else 1011
     async with time_limit(_SEND_SECONDS):
-        await socket.send_text(json.dumps(told))
+        await socket.send_text(json.dumps(document))
         await socket.close(code)
 
 
