@@ -83,7 +83,7 @@ def to_made(settings: InterpreterSettings) -> Made:
         fields_of(output_fields)  # refused now, and not when it is found again
     limits = settings.limits
     return Made(
-        document=_without_nulls(settings.to_json()),
+        document=settings.to_json(),  # whole: a null may stand for no limit, where the default is one
         # Asleep, it would lose what it has in memory.
         spec=replace(spec_of(settings.box), on_idle=OnIdle.KEEP, idle_seconds=None),
         template=settings.template,
@@ -104,14 +104,6 @@ def to_made(settings: InterpreterSettings) -> Made:
             call_seconds=limits.call_seconds,
         ),
     )
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return value
 
 
 def read_made(document: Mapping[str, Any]) -> Made:
@@ -317,7 +309,7 @@ async def configure_workspace(
         volume=change.volume or before.volume,
     )
     document = {**before.document, "repoUrl": made.repo_url, "ref": made.ref, "volume": made.volume}
-    made = replace(made, document={name: value for name, value in document.items() if value is not None})
+    made = replace(made, document=document)
     transition = await interpreters.configure(id, made, change.force_new, changed, read_made)
     return WorkspaceTransition(kind=transition.kind.value, reason=transition.reason, changed=transition.changed)
 
