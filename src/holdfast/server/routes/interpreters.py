@@ -37,8 +37,8 @@ from holdfast.api.interpreters import (
 from holdfast.api.limits import InterpreterId
 from holdfast.boxes.box import Box
 from holdfast.guest.kernel import value_codec
+from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.record import THREAD_LABEL
-from holdfast.interpreter.results import Execution
 from holdfast.server.routes.box_requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
@@ -74,13 +74,13 @@ else:
 def to_made(settings: InterpreterSettings) -> Made:
     """Raises `InvalidInterpreter` if an output field has no type that SUBMIT knows."""
     from holdfast.interpreter.bridge.budget import Limits
-    from holdfast.interpreter.bridge.submit_fields import fields_of
+    from holdfast.interpreter.bridge.submit_fields import parse_fields
     from holdfast.server.interpreters import Made
 
     output_fields = None
     if settings.output_fields is not None:
         output_fields = [{"name": each.name, "type": each.type} for each in settings.output_fields]
-        fields_of(output_fields)  # refused now, and not when it is found again
+        parse_fields(output_fields)  # refused now, and not when it is found again
     limits = settings.limits
     return Made(
         document=settings.to_json(),  # whole: a null may stand for no limit, where the default is one
