@@ -155,7 +155,7 @@ def test_commands_and_magics_run_in_the_box(notebook: Notebook) -> None:
     assert notebook.run("lines = !printf 'a\\nb'\nlines").result == {"text/plain": "['a', 'b']"}
     assert notebook.run("%cd /tmp\n%pwd").result == {"text/plain": "'/tmp'"}
     assert notebook.run("%%bash\nfor n in 1 2; do echo $n; done").streams["stdout"] == "1\n2\n"
-    assert "there is no %nonsense" in notebook.run("%nonsense").error
+    assert "the magic %nonsense is not supported" in notebook.run("%nonsense").error
 
 
 def test_names_are_completed_and_explained(notebook: Notebook) -> None:

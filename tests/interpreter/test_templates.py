@@ -268,7 +268,7 @@ async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_some
     known.files.keep(Template("mine", ("tiny",)))
     steps = Told()
     assert await known.resolve("mine", steps) == "template/mine"
-    assert "mine is missing: it is built now" in str(steps.all)
+    assert "mine is missing: building it" in str(steps.all)
     assert "1 wheel" in steps.all
     before = len(made)
     assert await says(provider, "template/mine", "tiny") == "1.0"
@@ -290,7 +290,7 @@ async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_some
     assert (await known.inspect(known.files.get("mine"))).status is Status.INACTIVE
     steps = Told()
     await known.resolve("mine", steps)
-    assert "mine is inactive: it is built now" in str(steps.all)
+    assert "mine is inactive: building it" in str(steps.all)
     assert await says(provider, "template/mine", "tiny") == "1.0"
     assert await says(provider, "template/mine", "other") == "7.0"
 
@@ -305,7 +305,7 @@ async def test_one_without_packages_is_the_base(
 ) -> None:
     known = templates(provider, tmp_path)
     assert await known.resolve("python") == "template/python"
-    assert "template python is missing: it is built now" in caplog.text, "who watches no progress is told all the same"
+    assert "template python is missing: building it" in caplog.text, "who watches no progress is told all the same"
     assert (await known.inspect(known.files.get("python"))).status is Status.READY
 
 
@@ -392,7 +392,7 @@ async def test_who_looks_on_sees_how_the_template_is_built(home: Path, small: st
         told = [each for each in seen if each["type"] == TEMPLATE]
         assert bool(told) is expected, "what is ready is not built"
         if told:
-            assert (told[0]["template"], told[0]["detail"]) == (small, f"{small} is missing: it is built now")
+            assert (told[0]["template"], told[0]["detail"]) == (small, f"{small} is missing: building it")
             assert {"began", "ended"} == {each["status"] for each in told}
             assert any("version = 5" in each["detail"] for each in told), told
             assert seen.index(told[-1]) < [each["type"] for each in seen].index("interpreter.started")
@@ -409,7 +409,7 @@ def test_the_command_that_needs_a_template_shows_how_it_is_built(
         assert run_command(["interpreter", "run", str(code), "--template", small, "--home", str(home)]) == 0
         said = capfd.readouterr()
         assert said.out == "5\n"
-        assert said.err.count("is missing: it is built now") == expected
+        assert said.err.count("is missing: building it") == expected
         assert ("version = 5" in said.err) is expected
 
 

@@ -290,7 +290,7 @@ async def test_commits_of_the_box_are_never_lost(shop: Shop) -> None:
     assert await sh(workspace.box, "git rev-parse HEAD; cat mine.txt") == f"{ahead}\nmore"
 
     repository.commit("theirs", a_txt="theirs\n")
-    with pytest.raises(WorkspaceConflict, match="branch main in the box and in .* have diverged"):
+    with pytest.raises(WorkspaceConflict, match=r"branch main in the box and in .* have diverged"):
         await workspace.configure(WorkspaceConfig(ref="main"))
     assert await sh(workspace.box, "git rev-parse HEAD") == ahead
 
@@ -363,12 +363,12 @@ async def test_odd_repositories_of_this_machine(shop: Shop) -> None:
     repository.git("init", "-q", str(empty))
     with pytest.raises(WorkspaceFailed, match="has no commits"):
         await workspace.configure(WorkspaceConfig(repo_url=empty))
-    with pytest.raises(WorkspaceFailed, match="no git repository"):
+    with pytest.raises(WorkspaceFailed, match="not a git repository"):
         await workspace.configure(WorkspaceConfig(repo_url=shop.place("x").parent))
     ours = shop.repository()
     (ours.folder / ".holdfast").mkdir()
     ours.commit("ours", **{".holdfast/x": "x"})
-    with pytest.raises(WorkspaceConflict, match=r"a \.holdfast of its own"):
+    with pytest.raises(WorkspaceConflict, match=r"contains \.holdfast"):
         await workspace.configure(WorkspaceConfig(repo_url=ours.folder))
     assert await sh(workspace.box, "cat a.txt") == "two"
 
@@ -573,7 +573,7 @@ async def test_a_new_box_gets_in_the_end_what_it_did_not_get_at_once(shop: Shop)
     away = repository.folder.with_name("away")
     repository.folder.rename(away)
     repository.folder.mkdir()
-    with pytest.raises(WorkspaceFailed, match="no git repository"):
+    with pytest.raises(WorkspaceFailed, match="not a git repository"):
         await workspace.configure(WorkspaceConfig(force_new=True))
     repository.folder.rmdir()
     away.rename(repository.folder)
@@ -621,7 +621,7 @@ async def test_an_image_without_git_says_what_to_do(shop: Shop) -> None:
     await shop.provider.images.import_archive("test/busybox", pieces(busybox().done()))
     workspace = shop.workspace()
     workspace.spec = BoxSpec(image="test/busybox")
-    with pytest.raises(WorkspaceFailed, match="has no git") as raised:
+    with pytest.raises(WorkspaceFailed, match="cannot run git") as raised:
         await workspace.configure(WorkspaceConfig(repo_url=shop.repository().folder))
     assert "template" in (raised.value.hint or "")
 
