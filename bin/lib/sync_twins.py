@@ -117,7 +117,7 @@ TARGETS: Final = (
             Twin(
                 "holdfast.interpreter.interpreter:Interpreter", owns="makes", closes="shutdown", ends_when_dropped=True
             ),
-            Twin("holdfast.interpreter.events:Events", leave_out=frozenset({"tell", "listening", "close"})),
+            Twin("holdfast.interpreter.events:Events", leave_out=frozenset({"publish", "output_callback", "close"})),
         ),
     ),
 )

@@ -96,7 +96,7 @@ async def test_a_missing_object_is_not_brought_by_a_program_of_the_repository(ho
         await bundled(hostile, tmp_path / "bundle")
     assert not started.exists()
     assert "--refetch" in (raised.value.hint or ""), "who has a partial clone is told what to do"
-    assert "came out of a box" in (raised.value.hint or ""), "and where not to do it"
+    assert "came from a box" in (raised.value.hint or ""), "and where not to do it"
 
 
 def test_an_index_without_its_trees_starts_no_program_either(hostile: Path, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ async def test_wrong_arguments_are_told_and_the_tool_is_not_called() -> None:
     def look(at: int) -> None:
         raise AssertionError
 
-    with pytest.raises(TypeError, match=r"look: at has to be int, not 'x' \(str\)"):
+    with pytest.raises(TypeError, match=r"look: at must be int, not 'x' \(str\)"):
         await Bridge(tools=[look]).handle(call("look", "x"))
 
 
@@ -245,7 +245,7 @@ async def test_what_the_model_is_told_of_each(model: Model) -> None:
     assert bridge.names()[0].doc.startswith("llm_query(prompt: str) -> str\n\nAsk a language model")
     assert bridge.names() == bridge.names()
     assert [each.name for each in Bridge().names()] == ["SUBMIT"]
-    with pytest.raises(InvalidInterpreter, match="SUBMIT is the way to end"):
+    with pytest.raises(InvalidInterpreter, match="a tool cannot be called SUBMIT"):
         Bridge(tools={"SUBMIT": lambda: 0}).names()
 
 
@@ -266,14 +266,14 @@ async def test_results_have_a_form_that_travels() -> None:
     sent = value_codec.load(value_codec.dump(await bridge.handle(call("get"))))
     assert sent == [{"title": "t", "parts": [1]}, {"a": (1, 2)}]
     given = {"a": [Odd()]}
-    with pytest.raises(CallFailed, match="get gave something that cannot be sent to a box: a Odd has no form"):
+    with pytest.raises(CallFailed, match="get returned something that cannot be sent to a box: a Odd cannot be sent"):
         await bridge.handle(call("get"))
     given = []
     given.append(given)
     with pytest.raises(CallFailed, match="nested more than 64 deep"):
         await bridge.handle(call("get"))
     given = "x" * (17 << 20)
-    with pytest.raises(CallFailed, match="get gave 17825794 bytes, and at most 16777216"):
+    with pytest.raises(CallFailed, match="get returned 17825794 bytes, and at most 16777216"):
         await bridge.handle(call("get"))
 
 
@@ -318,18 +318,18 @@ async def test_a_batch_is_ordered_and_bounded_even_beside_another(model: Model, 
 
 async def test_a_batch_that_the_budget_has_not_enough_for_asks_nothing(model: Model) -> None:
     bridge = Bridge(complete=model, budget=Budget(Limits(calls=10)))
-    with pytest.raises(BudgetExceeded, match="10 are left, too few for these 11 calls"):
+    with pytest.raises(BudgetExceeded, match="10 of 10 model calls are left, too few for these 11 calls"):
         await bridge.handle(call("llm_query_batched", ["x"] * 11))
     assert model.prompts == []
     assert await bridge.handle(call("llm_query_batched", ["x"] * 10)) == ["X"] * 10
-    with pytest.raises(BudgetExceeded, match="of 10 calls of the model 0 are left"):
+    with pytest.raises(BudgetExceeded, match="0 of 10 model calls are left"):
         await bridge.handle(call("llm_query", "x"))
 
 
 async def test_a_batch_is_all_or_nothing_and_what_was_not_asked_is_given_back(model: Model, notes: Notes) -> None:
     bridge = Bridge(complete=model, record=notes)
     model.fail_on = "3"
-    with pytest.raises(CallFailed, match=r"prompt 4 of 30: ConnectionError: the provider has trouble; none of the"):
+    with pytest.raises(CallFailed, match=r"prompt 4 of 30: ConnectionError: the provider has trouble; the whole batch"):
         await bridge.handle(call("llm_query_batched", [f"{n}" for n in range(30)]))
     assert model.running == 0
     assert bridge.budget.spent.calls == len(model.prompts) < 30
@@ -357,7 +357,7 @@ async def test_a_model_that_says_nothing_is_given_up(model: Model, notes: Notes)
 async def test_the_time_of_the_tree_ends_a_call_and_says_so(model: Model) -> None:
     model.hold = asyncio.Event()
     bridge = Bridge(complete=model, budget=Budget(Limits(seconds=0.05)))
-    with pytest.raises(BudgetExceeded, match=r"the 0\.05 s for all of this are over"):
+    with pytest.raises(BudgetExceeded, match=r"the time limit of 0\.05 s is over"):
         await bridge.handle(call("llm_query", "x"))
 
 
@@ -418,16 +418,16 @@ async def test_depth_breadth_and_iterations_are_bounded_and_said_in_plain_words(
         return delegation.iterations
 
     bridge = Bridge(delegate=child)
-    with pytest.raises(CallRefused, match="a child takes 1 to 30 iterations, not 31"):
+    with pytest.raises(CallRefused, match="a child has 1 to 30 iterations, not 31"):
         await bridge.handle(call("sub_rlm", "x", iterations=31))
-    with pytest.raises(CallRefused, match="may ask for 8 children; 8 are left, and 9 are wanted: ask for the rest"):
+    with pytest.raises(CallRefused, match="may have 8 children: 8 are left, 9 were requested: request the rest"):
         await bridge.handle(call("sub_rlm_batched", ["x"] * 9))
     assert await bridge.handle(call("sub_rlm_batched", ["x"] * 8)) == [30] * 8
-    with pytest.raises(CallRefused, match="0 are left, and 1 are wanted"):
+    with pytest.raises(CallRefused, match="0 are left, 1 were requested"):
         await bridge.handle(call("sub_rlm", "x"))
     assert await bridge.handle(call("sub_rlm", "x", execution="x-2")) == 30  # another turn
     deep = Bridge(delegate=child, depth=2)
-    with pytest.raises(CallRefused, match="this is level 2 of 2: no children below it: do the task here"):
+    with pytest.raises(CallRefused, match="level 2 of 2 may have no children: do the task here"):
         await deep.handle(call("sub_rlm", "x"))
     with pytest.raises(ValueError, match="2 queries and 1 contexts"):
         await bridge.handle(call("sub_rlm_batched", ["x", "y"], [1], execution="x-3"))
@@ -454,7 +454,7 @@ async def test_children_are_all_or_nothing() -> None:
         finally:
             ended.append(delegation.query)
 
-    with pytest.raises(CallFailed, match="child 2 of 6: the box is gone; none of the batch has a result"):
+    with pytest.raises(CallFailed, match="child 2 of 6: the box is gone; the whole batch failed"):
         await Bridge(delegate=child).handle(call("sub_rlm_batched", ["a", "bad", "c", "d", "e", "f"]))
     assert set(ended) <= {"a", "bad", "c", "d"}
 
@@ -465,7 +465,7 @@ async def test_children_are_all_or_nothing() -> None:
 async def test_a_submission_is_checked_and_converted(notes: Notes) -> None:
     bridge = Bridge(output_fields=[{"name": "total", "type": "int"}, {"name": "why", "type": "str"}], record=notes)
     async with bridge.turn("x-1") as turn:
-        with pytest.raises(InvalidSubmission, match=r"total has to be int, not 'x' \(str\); why: str is missing: call"):
+        with pytest.raises(InvalidSubmission, match=r"total must be int, not 'x' \(str\); why: str is missing: call"):
             await bridge.handle(call("SUBMIT", total="x"))
         assert turn.submitted is None
         assert await bridge.handle(call("SUBMIT", total="5", why="{}")) == Submission({"total": 5, "why": "{}"})
@@ -523,7 +523,7 @@ def nested(depth: int) -> Any:
 )
 async def test_arguments_that_are_too_deep_or_too_many_are_refused(value: Any, notes: Notes) -> None:
     bridge = Bridge(tools={"same": lambda x: x}, record=notes)
-    with pytest.raises(CallRefused, match="at most 1000000 values, 64 deep"):
+    with pytest.raises(CallRefused, match="at most 1000000 values, nested 64 deep"):
         await bridge.handle(call("same", value))
     assert len(str(notes.payloads[0])) < 40_000
 

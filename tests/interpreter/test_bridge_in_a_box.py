@@ -21,10 +21,10 @@ from holdfast.api.errors.interpreters import InterpreterError
 from holdfast.egress.models import ask
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
+from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.host import Completion
 from holdfast.interpreter.kernel.context import Context
-from holdfast.interpreter.kernel.kernel import Kernels
-from holdfast.interpreter.results import Execution
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -44,8 +44,8 @@ async def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-async def kernels(box: Box) -> AsyncIterator[Kernels]:
-    kernels = await Kernels.start(box)
+async def kernels(box: Box) -> AsyncIterator[Kernel]:
+    kernels = await Kernel.start(box)
     yield kernels
     await kernels.end()
 
@@ -61,13 +61,13 @@ class Bridged:
         id = f"x-{next(names)}"
         async with asyncio.timeout(WAIT), self.bridge.turn(id):
             await self.context.define(self.bridge.names())
-            return await self.context.execute(code, id=id, **more)
+            return await self.context.execute(code, id=id, handler=self.bridge.handle, **more)
 
 
 @contextlib.asynccontextmanager
-async def bridged(kernels: Kernels, **more: Any) -> AsyncIterator[Bridged]:
+async def bridged(kernels: Kernel, **more: Any) -> AsyncIterator[Bridged]:
     bridge = Bridge(**more)
-    context = await kernels.context(next(names), handler=bridge.handle)
+    context = await kernels.context(next(names))
     try:
         yield Bridged(context, bridge)
     finally:
@@ -79,7 +79,7 @@ async def bridged(kernels: Kernels, **more: Any) -> AsyncIterator[Bridged]:
 # --- the contract ---------------------------------------------------------------------------------------------------
 
 
-async def test_tools_take_typed_arguments_and_give_results(kernels: Kernels) -> None:
+async def test_tools_take_typed_arguments_and_give_results(kernels: Kernel) -> None:
     def describe(name: str, count: int = 1, *, tags: list[str] | None = None) -> dict[str, Any]:
         """Describe it."""
         return {"name": name, "count": count, "tags": tags}
@@ -99,7 +99,7 @@ async def test_tools_take_typed_arguments_and_give_results(kernels: Kernels) -> 
         )
 
 
-async def test_errors_say_what_the_model_needs_and_can_be_caught(kernels: Kernels) -> None:
+async def test_errors_say_what_the_model_needs_and_can_be_caught(kernels: Kernel) -> None:
     def fail(how: str) -> None:
         raise {"value": ValueError("no such city"), "file": FileNotFoundError(2, "No such file")}[how]
 
@@ -111,22 +111,22 @@ async def test_errors_say_what_the_model_needs_and_can_be_caught(kernels: Kernel
         assert made.error is not None
         assert (made.error.kind, made.error.message) == ("FileNotFoundError", "[Errno 2] No such file")
         made = await box.run("try:\n    fail(5)\nexcept TypeError as error:\n    told = str(error)\ntold")
-        assert made.value == "fail: how has to be str, not 5 (int)"
+        assert made.value == "fail: how must be str, not 5 (int)"
 
 
-async def test_a_submission_is_typed(kernels: Kernels) -> None:
+async def test_a_submission_is_typed(kernels: Kernel) -> None:
     async with bridged(kernels, output_fields=[{"name": "total", "type": "int"}, {"name": "why"}]) as box:
         made = await box.run("SUBMIT(total='many', wy='x')")
         assert made.error is not None
         assert made.error.message == (
-            "total has to be int, not 'many' (str); why is missing; 'wy' is no field: why is: "
+            "total must be int, not 'many' (str); why is missing; 'wy' is not a field: did you mean why?: "
             "call SUBMIT(total: int, why)"
         )
         made = await box.run("""SUBMIT(total='7', why='["x"]')\nraise ValueError('never')""")
         assert (made.ok, made.submitted) == (True, {"total": 7, "why": '["x"]'})
 
 
-async def test_a_model_is_asked_through_the_gateway(kernels: Kernels, tmp_path: Path) -> None:
+async def test_a_model_is_asked_through_the_gateway(kernels: Kernel, tmp_path: Path) -> None:
     async with make_world(tmp_path) as world:
         world.provider.answer_sides(lambda request: f"answer to {request.body['messages'][0]['content']}")
 
@@ -142,10 +142,10 @@ async def test_a_model_is_asked_through_the_gateway(kernels: Kernels, tmp_path: 
             assert (budget.spent.calls, budget.spent.tokens) == (16, 16 * 110)
             made = await box.run("llm_query_batched(['q'] * 5)")
             assert made.error is not None
-            assert "of 20 calls of the model 4 are left" in made.error.message
+            assert "4 of 20 model calls are left" in made.error.message
 
 
-async def test_children_answer(kernels: Kernels) -> None:
+async def test_children_answer(kernels: Kernel) -> None:
     async def child(delegation: Delegation) -> Any:
         return [delegation.query, delegation.context, delegation.depth]
 
@@ -154,7 +154,7 @@ async def test_children_answer(kernels: Kernels) -> None:
         assert made.value == [["one", {"a": 1}, 1], ["two", None, 1], ["three", None, 1]]
 
 
-async def test_calls_of_many_threads_get_each_its_own_answer(kernels: Kernels) -> None:
+async def test_calls_of_many_threads_get_each_its_own_answer(kernels: Kernel) -> None:
     async def double(x: int) -> int:
         return 2 * x
 
@@ -168,7 +168,7 @@ async def test_calls_of_many_threads_get_each_its_own_answer(kernels: Kernels) -
         assert made.value == [2 * x for x in range(40)]
 
 
-async def test_a_call_outlives_its_connection_and_is_carried_out_once(kernels: Kernels) -> None:
+async def test_a_call_outlives_its_connection_and_is_carried_out_once(kernels: Kernel) -> None:
     began, go_on, went = asyncio.Event(), asyncio.Event(), []
 
     async def slow(x: int) -> int:
@@ -189,7 +189,7 @@ async def test_a_call_outlives_its_connection_and_is_carried_out_once(kernels: K
         assert went == [1]
 
 
-async def test_an_interrupt_cancels_what_the_host_does(kernels: Kernels) -> None:
+async def test_an_interrupt_cancels_what_the_host_does(kernels: Kernel) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
@@ -210,7 +210,7 @@ async def test_an_interrupt_cancels_what_the_host_does(kernels: Kernels) -> None
         assert (await box.run("1 + 1")).value == 2
 
 
-async def test_a_call_that_is_under_way_when_its_execution_ends_is_cancelled(kernels: Kernels) -> None:
+async def test_a_call_that_is_under_way_when_its_execution_ends_is_cancelled(kernels: Kernel) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
@@ -240,15 +240,16 @@ async def until(holds: Any) -> None:
 
 FORGE = """
 import json, os
-kernel = [cell.cell_contents for cell in look.__closure__ if hasattr(cell.cell_contents, "line")][0]
+kernel = [cell.cell_contents for cell in look.__closure__ if hasattr(cell.cell_contents, "connection")][0]
 def send(body=b'{"args": [], "kwargs": {}}', **more):
     "A call as nobody but the kernel should make one."
-    kernel.line.send({"t": "call", "id": os.urandom(8).hex(), "name": "look", "e": kernel.execution, **more}, body)
+    call = {"t": "call", "id": os.urandom(8).hex(), "name": "look", "e": kernel.execution, **more}
+    kernel.connection.send(call, body)
 """
 
 
 @contextlib.asynccontextmanager
-async def attacked(kernels: Kernels, **more: Any) -> AsyncIterator[tuple[Bridged, list[Any]]]:
+async def attacked(kernels: Kernel, **more: Any) -> AsyncIterator[tuple[Bridged, list[Any]]]:
     looked: list[Any] = []
 
     async def look(at: Any = None) -> int:
@@ -287,14 +288,14 @@ HUNG_UP = ["t=5", "t='done'", "t='ready'", "t='out'", "t='answer'", "t='x' * 100
 """What is no call at all. Who talks nonsense may be hung up on."""
 
 
-async def test_a_forged_call_is_refused_and_nothing_is_carried_out(kernels: Kernels) -> None:
+async def test_a_forged_call_is_refused_and_nothing_is_carried_out(kernels: Kernel) -> None:
     async with attacked(kernels) as (box, looked):
         made = await box.run("\n".join(f"send({forged})" for forged in REFUSED) + "\nlook('mine')")
         assert (made.ok, looked) == (True, ["mine"])
 
 
 @pytest.mark.parametrize("forged", HUNG_UP)
-async def test_what_is_no_call_hurts_nobody_else(kernels: Kernels, forged: str) -> None:
+async def test_what_is_no_call_hurts_nobody_else(kernels: Kernel, forged: str) -> None:
     async with attacked(kernels) as (box, looked):
         with contextlib.suppress(InterpreterError):
             await box.run(f"send({forged})\nlook('mine')")
@@ -303,7 +304,7 @@ async def test_what_is_no_call_hurts_nobody_else(kernels: Kernels, forged: str) 
         assert (await box.run("look()")).value == 1
 
 
-async def test_code_that_calls_after_its_execution_has_ended_is_refused(kernels: Kernels) -> None:
+async def test_code_that_calls_after_its_execution_has_ended_is_refused(kernels: Kernel) -> None:
     code = """
 import threading
 first, over, told = kernel.execution, threading.Event(), []
@@ -323,7 +324,7 @@ thread.start()
         assert (made.value, looked) == (["sent"], ["mine"])
 
 
-async def test_code_that_calls_while_nothing_runs_cannot_even_ask(kernels: Kernels) -> None:
+async def test_code_that_calls_while_nothing_runs_cannot_even_ask(kernels: Kernel) -> None:
     code = """
 import threading
 go, told = threading.Event(), []
@@ -339,10 +340,10 @@ waiting.start()
     async with attacked(kernels) as (box, looked):
         assert (await box.run(code)).ok
         made = await box.run("kernel.execution = ''\ngo.set()\nwaiting.join(20)\ntold")
-        assert (made.value, looked) == (["look can be called only while an execution runs"], [])
+        assert (made.value, looked) == (["look can only be called while an execution runs"], [])
 
 
-async def test_a_duplicate_id_is_not_carried_out_twice(kernels: Kernels) -> None:
+async def test_a_duplicate_id_is_not_carried_out_twice(kernels: Kernel) -> None:
     async with attacked(kernels) as (box, looked):
         code = "for _ in range(20):\n    send(id='same')\nlook('mine')"
         assert (await box.run(code)).ok
@@ -350,7 +351,7 @@ async def test_a_duplicate_id_is_not_carried_out_twice(kernels: Kernels) -> None
         assert looked.count(None) <= 1
 
 
-async def test_a_flood_of_calls_is_bounded_and_the_host_goes_on(kernels: Kernels) -> None:
+async def test_a_flood_of_calls_is_bounded_and_the_host_goes_on(kernels: Kernel) -> None:
     async with attacked(kernels) as (box, looked):
         with contextlib.suppress(InterpreterError):
             await box.run("for _ in range(3000):\n    send()\nlook('last')")
@@ -359,7 +360,7 @@ async def test_a_flood_of_calls_is_bounded_and_the_host_goes_on(kernels: Kernels
         assert (await box.run("look()")).value == 1
 
 
-async def test_arguments_that_are_too_large_are_refused_in_the_box_and_by_the_host(kernels: Kernels) -> None:
+async def test_arguments_that_are_too_large_are_refused_in_the_box_and_by_the_host(kernels: Kernel) -> None:
     async with attacked(kernels) as (box, looked):
         made = await box.run("look('x' * (65 << 20))")
         assert made.error is not None
@@ -369,12 +370,12 @@ async def test_arguments_that_are_too_large_are_refused_in_the_box_and_by_the_ho
         assert looked == []
 
 
-async def test_an_answer_that_was_forged_ends_no_execution_of_another(kernels: Kernels) -> None:
+async def test_an_answer_that_was_forged_ends_no_execution_of_another(kernels: Kernel) -> None:
     """Code owns its own context, and can make it say anything; it stays in it."""
     async with attacked(kernels) as (box, looked), bridged(kernels, tools={"look": lambda: 1}) as other:
         async with asyncio.timeout(WAIT):
             running = asyncio.create_task(other.run("import time; time.sleep(0.3); look()"))
             with contextlib.suppress(InterpreterError):
-                await box.run("kernel.line.send({'t': 'done', 'id': 'x-other', 'error': None})")
+                await box.run("kernel.connection.send({'t': 'done', 'id': 'x-other', 'error': None})")
             assert (await running).value == 1
         assert looked == []

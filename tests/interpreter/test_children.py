@@ -15,19 +15,19 @@ from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.bridge.children import (
-    Berth,
-    Berths,
+    BoxSlot,
+    BoxSlots,
     ChildLimits,
     Children,
     Origin,
     Parent,
     child_mount,
     child_spec,
-    refuse,
+    refusal,
 )
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.host import Given
-from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.host import AcquiredBox
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, mount, with_volume
 from holdfast.testing.server import ServerProcess
 
@@ -43,71 +43,71 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_comes_first_gets_a_berth_first_and_who_goes_away_holds_up_nobody() -> None:
-    berths = Berths(2, 60.0)
-    first, second = await berths.take(), await berths.take()
+async def test_who_comes_first_gets_a_slot_first_and_who_goes_away_holds_up_nobody() -> None:
+    slots = BoxSlots(2, 60.0)
+    first, second = await slots.take(), await slots.take()
     got: list[int] = []
 
-    async def come(number: int) -> Berth:
-        berth = await berths.take()
+    async def come(number: int) -> BoxSlot:
+        slot = await slots.take()
         got.append(number)
-        return berth
+        return slot
 
     waiting = [asyncio.create_task(come(number)) for number in range(4)]
     await turns()
-    assert (berths.held, berths.waiting, got) == (2, 4, [])
+    assert (slots.held, slots.waiting, got) == (2, 4, [])
     waiting[1].cancel()
     await asyncio.gather(waiting[1], return_exceptions=True)
-    first.give_back()
-    first.give_back()
+    first.release()
+    first.release()
     await turns()
     assert got == [0], "one place, one guest, however often it is given back"
-    second.give_back()
-    (await waiting[0]).give_back()
+    second.release()
+    (await waiting[0]).release()
     await turns()
     assert got == [0, 2, 3]
     for task in waiting[2:]:
-        (await task).give_back()
-    assert (berths.held, berths.waiting) == (0, 0)
+        (await task).release()
+    assert (slots.held, slots.waiting) == (0, 0)
 
 
 async def test_one_that_is_given_up_at_the_moment_it_comes_is_not_lost() -> None:
-    berths = Berths(1, 60.0)
-    held = await berths.take()
-    task = asyncio.create_task(berths.take())
+    slots = BoxSlots(1, 60.0)
+    held = await slots.take()
+    task = asyncio.create_task(slots.take())
     await turns()
-    held.give_back()  # the turn is given
+    held.release()  # the turn is given
     task.cancel()  # and not taken
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
-    assert berths.held == 0
-    (await berths.take()).give_back()
+    assert slots.held == 0
+    (await slots.take()).release()
 
 
 async def test_patience_ends_with_an_error_that_says_what_to_do() -> None:
-    berths = Berths(1, 0.01)
-    held = await berths.take()
+    slots = BoxSlots(1, 0.01)
+    held = await slots.take()
     with pytest.raises(TooManyBoxes, match=r"none became free within 0.01 s") as raised:
-        await berths.take()
+        await slots.take()
     assert raised.value.hint is not None
-    assert berths.waiting == 0
-    held.give_back()
-    (await berths.take()).give_back()
+    assert slots.waiting == 0
+    held.release()
+    (await slots.take()).release()
 
 
 async def test_who_would_wait_for_ever_is_told_at_once() -> None:
-    berths = Berths(2, 3600.0)
-    one, two = await berths.take(), await berths.take()
-    below_one = asyncio.create_task(berths.take(one))
+    slots = BoxSlots(2, 3600.0)
+    one, two = await slots.take(), await slots.take()
+    below_one = asyncio.create_task(slots.take(one))
     await turns()
     with pytest.raises(TooManyBoxes, match="all 2 boxes of children wait for children of their own"):
-        await berths.take(two)
-    two.give_back()  # it does without
+        await slots.take(two)
+    two.release()  # it does without
     granted = await below_one
     assert one.waiting == two.waiting == 0
-    granted.give_back()
-    one.give_back()
-    assert berths.held == 0
+    granted.release()
+    one.release()
+    assert slots.held == 0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_who_would_wait_for_ever_is_told_at_once() -> None:
     ],
 )
 def test_depth_and_breadth_are_limited(depth: int, children: int, limits: ChildLimits, told: str | None) -> None:
-    refused = refuse(depth, children, limits)
+    refused = refusal(depth, children, limits)
     assert (refused is None) == (told is None)
     if refused is not None and told is not None:
         assert told in refused.message
@@ -166,22 +166,22 @@ async def keys(host: ClientHost) -> set[str | None]:
 
 async def test_without_a_volume_a_child_is_a_fork_of_its_parent_and_a_context_of_its_own(host: ClientHost) -> None:
     parent = (await host.acquire("p1", BoxSpec())).box
-    kernels = await Kernels.start(parent)
+    kernels = await Kernel.start(parent)
     context = await kernels.context()
     await context.execute("open('data.txt', 'w').write('of the parent'); x = 1")
     children = Children(host)
     root = Parent("i-root", parent)
     async with await children.build_child(root) as child:
         assert (child.origin, child.depth, child.box.id != parent.id) == (Origin.FORK, 1, True)
-        own = await Kernels.start(child.box)
+        own = await Kernel.start(child.box)
         there = await own.context()
         assert (await there.execute("open('data.txt').read(), 'x' in globals()")).value == ("of the parent", False)
         await there.execute("open('data.txt', 'w').write('of the child')")
         await own.end()
-        assert (root.children, children.berths.held) == (1, 1)
+        assert (root.children, children.slots.held) == (1, 1)
         assert f"interpreter/{child.id}" in await keys(host)
     await child.close()
-    assert (root.children, children.berths.held) == (0, 0)
+    assert (root.children, children.slots.held) == (0, 0)
     assert f"interpreter/{child.id}" not in await keys(host)
     assert (await context.execute("open('data.txt').read(), x")).value == ("of the parent", 1), "it went on meanwhile"
     await kernels.end()
@@ -239,17 +239,17 @@ async def test_one_more_than_may_be_waits_until_another_is_done(host: ClientHost
     second = asyncio.create_task(children.build_child(root))
     third = asyncio.create_task(children.build_child(root))
     await turns()
-    assert (second.done(), children.berths.waiting) == (False, 2)
+    assert (second.done(), children.slots.waiting) == (False, 2)
     with pytest.raises(TooManyChildren, match="3 children already"):
         await children.build_child(root)
     third.cancel()
     await asyncio.gather(third, return_exceptions=True)
-    assert (root.children, children.berths.waiting) == (2, 1)
+    assert (root.children, children.slots.waiting) == (2, 1)
     with pytest.raises(TooManyBoxes, match="wait for children of their own"):
         await children.build_child(first)
     await first.close()
     await (await second).close()
-    assert (root.children, children.berths.held) == (0, 0)
+    assert (root.children, children.slots.held) == (0, 0)
     await host.delete(parent)
 
 
@@ -265,7 +265,7 @@ class Slow(ClientHost):
         await self.go_on.wait()
         return made
 
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
         raise AssertionError(key)
 
 
@@ -285,7 +285,7 @@ async def test_one_that_is_given_up_while_its_box_is_made_leaves_none(host: Clie
     await asyncio.gather(building, return_exceptions=True)
     assert building.cancelled()
     assert await keys(host) == before
-    assert (root.children, children.berths.held) == (0, 0)
+    assert (root.children, children.slots.held) == (0, 0)
     await host.delete(parent)
 
 
@@ -297,13 +297,13 @@ async def test_what_comes_of_a_child_is_on_the_thread_and_whole_on_the_volume(ho
     child = await children.build_child(Parent("i-root", parent))
     result = {"answer": 42, "long": "x" * 20_000, "when": (1, 2)}
     await child.close()
-    path = await children.keep(child, record, result=result, seconds=1.5)
+    path = await children.keep_result(child, record, result=result, seconds=1.5)
     assert path == f"{MEMORY}/artifacts/children/{child.id}.json"
     document = json.loads(await parent.files.read(path))
     assert document["result"]["long"] == "x" * 20_000
     again = await children.build_child(Parent("i-root", parent))
-    failed = await children.keep(again, record, error=ValueError("no answer"), seconds=2.0)
-    unkept = await children.keep(again, record, result=object(), seconds=3.0)
+    failed = await children.keep_result(again, record, error=ValueError("no answer"), seconds=2.0)
+    unkept = await children.keep_result(again, record, result=object(), seconds=3.0)
     assert (failed is not None, unkept) == (True, None)
     await again.close()
     noted: list[Any] = [each["payload"] async for each in record.entries(["interpreter.*"])]
@@ -314,5 +314,5 @@ async def test_what_comes_of_a_child_is_on_the_thread_and_whole_on_the_volume(ho
     assert noted[0]["result"]["answer"] == 42
     assert "characters more" in noted[0]["result"]["long"]
     assert noted[1]["error"] == {"kind": "ValueError", "message": "no answer"}
-    assert "no form that travels" in noted[2]["unkept"]
+    assert "cannot be sent" in noted[2]["unkept"]
     await host.delete(parent)

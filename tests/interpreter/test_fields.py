@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.errors.interpreters import InvalidInterpreter, InvalidSubmission
 from holdfast.interpreter.bridge.annotations import name_of, type_of
-from holdfast.interpreter.bridge.submit_fields import OutputField, check, fields_of, usage
+from holdfast.interpreter.bridge.submit_fields import OutputField, check_submission, parse_fields, usage
 
 
 @dataclass
@@ -55,7 +55,7 @@ def test_a_type_is_known_by_its_name(name: str, kind: Any) -> None:
     ],
 )
 def test_what_is_no_type_is_refused_and_never_run(name: str) -> None:
-    with pytest.raises(InvalidInterpreter, match="is no type that is known here"):
+    with pytest.raises(InvalidInterpreter, match="is not a known type"):
         type_of(name)
 
 
@@ -74,22 +74,22 @@ def test_types_are_told_as_models_read_them() -> None:
 def test_fields_are_given_as_dspy_does_or_as_is_short() -> None:
     wanted = (OutputField("total", int), OutputField("names", list[str]), OutputField("rest"))
     dspy = [{"name": "total", "type": "int"}, {"name": "names", "type": "list[str]"}, {"name": "rest"}]
-    assert fields_of(dspy) == wanted
-    assert fields_of({"total": int, "names": "list[str]", "rest": Any}) == wanted
-    assert fields_of(["total: int", "names: list[str]", "rest"]) == wanted
-    assert fields_of(wanted) == wanted
-    assert fields_of(None) == ()
+    assert parse_fields(dspy) == wanted
+    assert parse_fields({"total": int, "names": "list[str]", "rest": Any}) == wanted
+    assert parse_fields(["total: int", "names: list[str]", "rest"]) == wanted
+    assert parse_fields(wanted) == wanted
+    assert parse_fields(None) == ()
     assert usage(wanted) == "SUBMIT(total: int, names: list[str], rest)"
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([{"type": "int"}], "is no output field"),
-        ([{"name": "a b"}], "'a b' is no name"),
-        ([{"name": "class"}], "'class' is no name"),
-        ([{"name": 5}], "'5' is no name"),
-        ([{"name": "a", "type": "strr"}], "output field a: 'strr' is no type"),
+        ([{"type": "int"}], "is not an output field"),
+        ([{"name": "a b"}], "'a b' cannot name"),
+        ([{"name": "class"}], "'class' cannot name"),
+        ([{"name": 5}], "'5' cannot name"),
+        ([{"name": "a", "type": "strr"}], "output field a: 'strr' is not a known type"),
         (["a", "a"], "a twice"),
         ([f"a{n}" for n in range(300)], "300 fields"),
         (["a" * 200], "at most 128"),
@@ -97,74 +97,74 @@ def test_fields_are_given_as_dspy_does_or_as_is_short() -> None:
 )
 def test_fields_that_make_no_sense_are_refused(given: Any, why: str) -> None:
     with pytest.raises(InvalidInterpreter, match=why):
-        fields_of(given)
+        parse_fields(given)
 
 
-FIELDS = fields_of({"total": int, "names": list[str], "answer": str})
+FIELDS = parse_fields({"total": int, "names": list[str], "answer": str})
 
 
 def test_what_is_right_is_converted() -> None:
     given = {"total": "5", "names": ("a", "b"), "answer": "x"}
-    assert check(FIELDS, given) == {"total": 5, "names": ["a", "b"], "answer": "x"}
-    assert check(FIELDS, {"answer": "x"}, [7.0, []]) == {"total": 7, "names": [], "answer": "x"}
-    assert check(fields_of({"at": Point}), {"at": {"x": 1, "y": 2}}) == {"at": Point(1, 2)}
+    assert check_submission(FIELDS, given) == {"total": 5, "names": ["a", "b"], "answer": "x"}
+    assert check_submission(FIELDS, {"answer": "x"}, [7.0, []]) == {"total": 7, "names": [], "answer": "x"}
+    assert check_submission(parse_fields({"at": Point}), {"at": {"x": 1, "y": 2}}) == {"at": Point(1, 2)}
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "5", "null", "true", '"quoted"'])
 def test_a_string_that_looks_like_json_stays_a_string(text: str) -> None:
-    assert check(fields_of({"answer": str}), {"answer": text}) == {"answer": text}
-    assert check(fields_of(["answer"]), {"answer": text}) == {"answer": text}
-    assert check((), {"answer": text}) == {"answer": text}
+    assert check_submission(parse_fields({"answer": str}), {"answer": text}) == {"answer": text}
+    assert check_submission(parse_fields(["answer"]), {"answer": text}) == {"answer": text}
+    assert check_submission((), {"answer": text}) == {"answer": text}
 
 
 def test_and_is_no_list_either() -> None:
-    with pytest.raises(InvalidSubmission, match=r"names has to be list\[str\], not '\[\"a\"\]' \(str\)"):
-        check(fields_of({"names": list[str]}), {"names": '["a"]'})
+    with pytest.raises(InvalidSubmission, match=r"names must be list\[str\], not '\[\"a\"\]' \(str\)"):
+        check_submission(parse_fields({"names": list[str]}), {"names": '["a"]'})
 
 
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"total": "many", "names": [], "answer": ""}, r"^total has to be int, not 'many' \(str\)$"),
-        ({"total": 1.5, "names": [], "answer": ""}, r"^total has to be int, not 1.5 \(float\)$"),
+        ({"total": "many", "names": [], "answer": ""}, r"^total must be int, not 'many' \(str\)$"),
+        ({"total": 1.5, "names": [], "answer": ""}, r"^total must be int, not 1.5 \(float\)$"),
         ({"total": 1, "names": [1, "a"], "answer": ""}, r"names\[0\]: input should be a valid string, not 1 \(int\)$"),
         ({"total": 1, "names": []}, "^answer: str is missing$"),
-        ({"total": 1, "names": [], "answr": "x"}, "^answer: str is missing; 'answr' is no field: answer is$"),
+        ({"total": 1, "names": [], "answr": "x"}, "answer: str is missing; 'answr' is not a field: did you mean"),
         ({}, r"^total: int is missing; names: list\[str\] is missing; answer: str is missing$"),
-        ({"total": None, "names": {}, "answer": 5}, "total has to be int, not None; names .* not a dict; answer "),
-        ({"total": 10**30, "names": {}, "answer": ""}, "names has to be"),
+        ({"total": None, "names": {}, "answer": 5}, "total must be int, not None; names .* not a dict; answer "),
+        ({"total": 10**30, "names": {}, "answer": ""}, "names must be"),
     ],
 )
 def test_an_error_says_which_field_is_wrong(values: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidSubmission, match=why) as caught:
-        check(FIELDS, values)
+        check_submission(FIELDS, values)
     assert caught.value.hint == "call SUBMIT(total: int, names: list[str], answer: str)"
 
 
 def test_values_without_a_name_go_by_the_order_of_the_fields() -> None:
-    assert check(FIELDS, {}, [1, ["a"], "x"]) == {"total": 1, "names": ["a"], "answer": "x"}
+    assert check_submission(FIELDS, {}, [1, ["a"], "x"]) == {"total": 1, "names": ["a"], "answer": "x"}
     with pytest.raises(InvalidSubmission, match="4 values for 3 fields"):
-        check(FIELDS, {}, [1, [], "x", 2])
-    with pytest.raises(InvalidSubmission, match="total was given twice"):
-        check(FIELDS, {"total": 1}, [1])
+        check_submission(FIELDS, {}, [1, [], "x", 2])
+    with pytest.raises(InvalidSubmission, match="total was passed twice"):
+        check_submission(FIELDS, {"total": 1}, [1])
 
 
 def test_without_fields_anything_goes_but_nothing() -> None:
-    assert check((), {}, ["x"]) == {"output": "x"}
-    assert check((), {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
-    with pytest.raises(InvalidSubmission, match="given nothing"):
-        check((), {})
-    with pytest.raises(InvalidSubmission, match="one value, or several by name"):
-        check((), {}, [1, 2])
+    assert check_submission((), {}, ["x"]) == {"output": "x"}
+    assert check_submission((), {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
+    with pytest.raises(InvalidSubmission, match="needs a value"):
+        check_submission((), {})
+    with pytest.raises(InvalidSubmission, match="one value, or named values"):
+        check_submission((), {}, [1, 2])
 
 
 def test_a_million_wrong_values_are_told_in_a_line() -> None:
     with pytest.raises(InvalidSubmission) as caught:
-        check(fields_of({"names": list[str]}), {"names": [1] * 1_000_000})
-    assert str(caught.value) == "names has to be list[str]: 1000000 values in it are not right"
+        check_submission(parse_fields({"names": list[str]}), {"names": [1] * 1_000_000})
+    assert str(caught.value) == "names must be list[str]: 1000000 of its values are wrong"
 
 
 def test_a_flood_of_unknown_fields_is_told_in_part() -> None:
     with pytest.raises(InvalidSubmission) as caught:
-        check(FIELDS, {f"{'x' * 1000}{n}": n for n in range(1000)})
+        check_submission(FIELDS, {f"{'x' * 1000}{n}": n for n in range(1000)})
     assert len(str(caught.value)) < 5000

@@ -14,9 +14,9 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.guest.kernel.huge_pages import scattered
-from holdfast.interpreter.bridge.calls import Call, ToolName
+from holdfast.interpreter.bridge.calls import Call, Handler, ToolName
 from holdfast.interpreter.kernel.context import Context
-from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -30,31 +30,31 @@ def memory(*names):
 
 
 @pytest.fixture(scope="module")
-async def kernels(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kernels]:
+async def kernels(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kernel]:
     async with LocalProvider(tmp_path_factory.mktemp("forks")) as provider:
         box = await provider.create(BoxSpec(pids=200), id="forks")
-        kernels = await Kernels.start(box)
+        kernels = await Kernel.start(box)
         yield kernels
         await kernels.end()
         await box.delete()
 
 
 @pytest.fixture
-async def parent(kernels: Kernels) -> AsyncIterator[Context]:
+async def parent(kernels: Kernel) -> AsyncIterator[Context]:
     context = await kernels.context(f"c-{secrets.token_hex(4)}")
     yield context
     for info in await kernels.contexts():
         if info.pid is not None:
-            await kernels.signal(info.id, 9)
+            await kernels.endpoint.signal(info.id, 9)
 
 
-async def value(context: Context, code: str) -> Any:
-    done = await context.execute(code)
+async def value(context: Context, code: str, handler: Handler | None = None) -> Any:
+    done = await context.execute(code, handler=handler)
     assert done.ok, done.text
     return done.value
 
 
-async def ended(kernels: Kernels, id: str) -> int:
+async def ended(kernels: Kernel, id: str) -> int:
     """The code that a context ended with, once it has."""
     while True:
         for info in await kernels.contexts():
@@ -129,7 +129,7 @@ async def test_one_is_interrupted_and_the_others_are_not(parent: Context) -> Non
     assert [await value(each, "1") for each in (*forks, parent)] == [1, 1, 1, 1]
 
 
-async def test_the_death_of_one_harms_nobody_else(kernels: Kernels, parent: Context) -> None:
+async def test_the_death_of_one_harms_nobody_else(kernels: Kernel, parent: Context) -> None:
     await value(parent, "x = 5")
     first, second = await parent.fork(2)
     with pytest.raises(KernelLost):
@@ -140,7 +140,7 @@ async def test_the_death_of_one_harms_nobody_else(kernels: Kernels, parent: Cont
     assert await value(third, "x") == 5
 
 
-async def test_forks_outlive_their_parent_and_their_own_ends_are_told(kernels: Kernels, parent: Context) -> None:
+async def test_forks_outlive_their_parent_and_their_own_ends_are_told(kernels: Kernel, parent: Context) -> None:
     await value(parent, "x = 6")
     first, second = await parent.fork(2)
     await parent.kill()
@@ -152,7 +152,7 @@ async def test_forks_outlive_their_parent_and_their_own_ends_are_told(kernels: K
     assert await value((await second.fork(1))[0], "x") == 6
 
 
-async def test_forks_can_be_forked(kernels: Kernels, parent: Context) -> None:
+async def test_forks_can_be_forked(kernels: Kernel, parent: Context) -> None:
     await value(parent, "path = ['root']")
     generation = [parent]
     for depth in range(3):
@@ -175,7 +175,7 @@ async def test_a_line_of_forks_of_forks_has_no_end(parent: Context) -> None:
 
 
 async def test_where_one_cannot_be_reached_none_is_left(
-    kernels: Kernels, parent: Context, monkeypatch: pytest.MonkeyPatch
+    kernels: Kernel, parent: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = Context.connect
     refused: list[str] = []
@@ -207,18 +207,15 @@ async def test_each_calls_its_host_and_gets_its_own_answer(parent: Context) -> N
 
         return handle
 
-    parent.handler = answering("parent")
     await parent.define([ToolName("ask", "Asks.")])
     await value(parent, "question = 'how'; kept = ask")
     forks = await parent.fork(2)
-    for number, fork in enumerate(forks):
-        fork.handler = answering(f"host {number}")
-    asked = zip((parent, *forks), ("ask(question)", "ask(question + ' far')", "ask('who')"), strict=True)
-    answers = await asyncio.gather(*(value(each, code) for each, code in asked))
+    handlers = [answering(who) for who in ("parent", "host 0", "host 1")]
+    asked = zip((parent, *forks), ("ask(question)", "ask(question + ' far')", "ask('who')"), handlers, strict=True)
+    answers = await asyncio.gather(*(value(*each) for each in asked))
     assert answers == ["parent heard how", "host 0 heard how far", "host 1 heard who"]
     assert len(heard) == 3
-    forks[1].handler = parent.handler = None
-    assert await value(forks[0], "kept('me')") == "host 0 heard me", (
+    assert await value(forks[0], "kept('me')", handlers[1]) == "host 0 heard me", (
         "what was kept of a tool asks the host of who has it now"
     )
 
@@ -232,7 +229,7 @@ async def test_code_awaits_in_a_fork_of_who_has_awaited(parent: Context) -> None
     assert await value(parent, "await task") == "late"
 
 
-async def test_a_fork_is_found_again_over_another_connection(kernels: Kernels, parent: Context) -> None:
+async def test_a_fork_is_found_again_over_another_connection(kernels: Kernel, parent: Context) -> None:
     await value(parent, "x = 1")
     (fork,) = await parent.fork(1)
     await value(fork, "x = 2")
@@ -242,7 +239,7 @@ async def test_a_fork_is_found_again_over_another_connection(kernels: Kernels, p
 
 
 async def test_more_forks_than_the_box_may_have_processes_are_refused_and_none_is_left(
-    kernels: Kernels, parent: Context
+    kernels: Kernel, parent: Context
 ) -> None:
     await value(parent, "x = 1")
     before = {info.id for info in await kernels.contexts() if info.pid is not None}
@@ -308,7 +305,7 @@ async def test_gathering_changes_nothing_that_code_can_see(parent: Context) -> N
     assert await value(fork, "sum(a for a, b in things), things[-1]") == told
 
 
-async def test_a_local_box_is_told_how_to_ask_for_large_pages(kernels: Kernels) -> None:
+async def test_a_local_box_is_told_how_to_ask_for_large_pages(kernels: Kernel) -> None:
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     box: Box = kernels.box
     machine = await asyncio.to_thread(lambda: Path(path).read_text() if Path(path).exists() else "")

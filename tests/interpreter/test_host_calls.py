@@ -98,7 +98,7 @@ async def test_answers_that_are_kept_are_bounded_and_no_call_is_carried_out_twic
     assert calls._size <= 10_000
     calls.take("c-0", work)
     await connection.until_sent(5)
-    assert b"carried out already, and its result is not kept" in connection.sent[-1][1]
+    assert b"carried out before, and its result is no longer kept" in connection.sent[-1][1]
     assert work.began == 4
 
 

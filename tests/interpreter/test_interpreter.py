@@ -18,7 +18,7 @@ from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxGone
 from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.client_host import ClientHost
-from holdfast.interpreter.record import replay
+from holdfast.interpreter.replay import replay
 from holdfast.interpreter.workspace.workspace import Kind
 from holdfast.testing.server import ServerProcess
 
@@ -50,7 +50,7 @@ async def test_state_lives_from_call_to_call_and_submit_gives_the_answer(py: Int
     assert (await py.execute("sum(numbers) + more", {"more": 4})).value == 10
     wrong = await py.execute("SUBMIT(total='many')")
     assert wrong.error is not None
-    assert "total has to be int" in wrong.error.message
+    assert "total must be int" in wrong.error.message
     answer = await py.execute("SUBMIT(total=sum(numbers))")
     assert answer.submitted == {"total": 6}
 

@@ -10,7 +10,7 @@ from tests.serving import serving
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.record import replay
+from holdfast.interpreter.replay import replay
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ async def test_a_state_goes_from_one_interpreter_to_another_and_replaces_what_is
         assert {"n", "area"} <= set(loaded.names)
         done = await other.execute("[round(area(n), 2), 'mine' in globals()]")
         assert done.value == [12.57, False]
-        with pytest.raises(InvalidInterpreter, match="no exported state"):
+        with pytest.raises(InvalidInterpreter, match="not an exported state"):
             await other.import_state(b"something else")
         told = replay([entry async for entry in other.history()])
         assert [(each["what"], each["count"]) for each in told.states] == [("imported", len(loaded.names))]

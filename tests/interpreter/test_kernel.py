@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.guest.kernel.output import KEPT
 from holdfast.guest.kernel.protocol import pack
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
+from holdfast.interpreter.execution import RunningExecution
 from holdfast.interpreter.kernel.context import Context, ContextRefused
-from holdfast.interpreter.kernel.execution import Running
-from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 
@@ -38,14 +39,14 @@ async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
 
 
 @pytest.fixture(scope="module")
-async def kernels(box: Box) -> AsyncIterator[Kernels]:
-    kernels = await Kernels.start(box)
+async def kernels(box: Box) -> AsyncIterator[Kernel]:
+    kernels = await Kernel.start(box)
     yield kernels
     await kernels.end()
 
 
 @pytest.fixture
-async def context(kernels: Kernels) -> AsyncIterator[Context]:
+async def context(kernels: Kernel) -> AsyncIterator[Context]:
     context = await kernels.context(f"c-{secrets.token_hex(4)}")
     yield context
     await context.kill()
@@ -75,7 +76,6 @@ class Host:
 
 async def hosted(context: Context) -> Host:
     host = Host()
-    context.handler = host.handle
     await context.define([ToolName(name) for name in ("echo", "wait", "fail", "SUBMIT")])
     return host
 
@@ -84,8 +84,8 @@ async def hosted(context: Context) -> Host:
 
 
 async def test_an_execution_brings_its_tools_along_and_does_not_run_without_them(context: Context) -> None:
-    context.handler = Host().handle
-    assert (await context.execute("echo(1)", tools=[ToolName("echo")])).value == {"args": [1], "kwargs": {}}
+    done = await context.execute("echo(1)", tools=[ToolName("echo")], handler=Host().handle)
+    assert done.value == {"args": [1], "kwargs": {}}
     broken = [ToolName(["no name"])]  # type: ignore[arg-type]
     with pytest.raises(ContextRefused, match="could not define"):
         await context.execute("ran = True", tools=broken)
@@ -107,7 +107,7 @@ async def test_what_is_printed_comes_as_it_is_printed_also_by_other_programs(con
     host = await hosted(context)
     heard: list[tuple[str, bytes]] = []
     code = "import os, sys\nprint('one')\nwait()\nprint('two', file=sys.stderr)\nos.system('echo three')\nNone"
-    work = asyncio.create_task(context.execute(code, on_output=lambda *said: heard.append(said)))
+    work = asyncio.create_task(context.execute(code, on_output=lambda *said: heard.append(said), handler=host.handle))
     await host.came.wait()
     assert heard == [("stdout", b"one\n")]
     host.go_on.set()
@@ -251,7 +251,7 @@ async def test_nothing_that_code_raises_ends_its_context(context: Context, code:
 
 
 async def test_more_memory_than_a_context_may_have_is_an_error_of_the_code(box: Box) -> None:
-    kernels = await Kernels.start(box, memory=300 << 20)
+    kernels = await Kernel.start(box, memory=300 << 20)
     try:
         context = await kernels.context()
         done = await context.execute("kept = 1\ndata = bytearray(1 << 30)")
@@ -264,10 +264,10 @@ async def test_more_memory_than_a_context_may_have_is_an_error_of_the_code(box: 
 
 async def test_a_box_without_python_says_what_to_do(box: Box) -> None:
     with pytest.raises(NoPython) as caught:
-        await Kernels.start(box, python=["/usr/bin/no-python"])
+        await Kernel.start(box, python=["/usr/bin/no-python"])
     assert caught.value.hint
     with pytest.raises(NoPython):
-        await Kernels.start(box, python=["/bin/false"])
+        await Kernel.start(box, python=["/bin/false"])
 
 
 # --- stopping ---
@@ -275,7 +275,8 @@ async def test_a_box_without_python_says_what_to_do(box: Box) -> None:
 
 async def test_an_interrupt_is_a_keyboard_interrupt_in_the_code_and_nothing_is_lost(context: Context) -> None:
     host = await hosted(context)
-    work = asyncio.create_task(context.execute("kept = 1\nimport time\necho('runs')\nwhile True: time.sleep(1000)"))
+    code = "kept = 1\nimport time\necho('runs')\nwhile True: time.sleep(1000)"
+    work = asyncio.create_task(context.execute(code, handler=host.handle))
     await host.came.wait()
     while not work.done():
         await context.interrupt()
@@ -298,8 +299,7 @@ async def test_code_that_waits_for_the_host_can_be_interrupted_and_its_call_is_g
             cancelled.set()
             raise
 
-    context.handler = handle
-    work = asyncio.create_task(context.execute("wait()"))
+    work = asyncio.create_task(context.execute("wait()", handler=handle))
     await host.came.wait()
     await context.interrupt()
     done = await work
@@ -326,7 +326,7 @@ async def test_code_that_takes_too_long_is_interrupted_and_killed_where_it_does_
 
 
 def test_the_clock_of_an_execution_stands_still_while_the_host_works() -> None:
-    running = Running("x", 100.0, 10, None, None)  # type: ignore[arg-type]
+    running = RunningExecution("x", 100.0, 10, None, None)  # type: ignore[arg-type]
     assert running.computed(103.0) == 3.0
     running.call_began(103.0)
     running.call_began(104.0)
@@ -339,7 +339,8 @@ def test_the_clock_of_an_execution_stands_still_while_the_host_works() -> None:
 
 async def test_a_caller_that_goes_away_stops_its_code(context: Context) -> None:
     host = await hosted(context)
-    work = asyncio.create_task(context.execute("import time\necho()\nwhile True: time.sleep(0.01)"))
+    code = "import time\necho()\nwhile True: time.sleep(0.01)"
+    work = asyncio.create_task(context.execute(code, handler=host.handle))
     await host.came.wait()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -348,7 +349,7 @@ async def test_a_caller_that_goes_away_stops_its_code(context: Context) -> None:
 
 
 async def test_a_context_that_was_killed_is_said_to_be_lost_and_others_live_on(
-    kernels: Kernels, context: Context
+    kernels: Kernel, context: Context
 ) -> None:
     other = await kernels.context("neighbour")
     await other.execute("kept = 1")
@@ -367,31 +368,33 @@ async def test_a_context_that_was_killed_is_said_to_be_lost_and_others_live_on(
 
 async def test_code_calls_its_host(context: Context) -> None:
     host = await hosted(context)
-    done = await context.execute("echo(1, '[2]', key={'a': b'x'})")
+    done = await context.execute("echo(1, '[2]', key={'a': b'x'})", handler=host.handle)
     assert done.value == {"args": [1, "[2]"], "kwargs": {"key": {"a": b"x"}}}
-    failed = await context.execute("try:\n    fail()\nexcept ValueError as e:\n    print('caught', e)")
+    code = "try:\n    fail()\nexcept ValueError as e:\n    print('caught', e)"
+    failed = await context.execute(code, handler=host.handle)
     assert failed.stdout == "caught not like this\n"
     threads = "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as pool:\n    got = list(pool.map(echo, range(40)))\n[each['args'][0] for each in got]"  # noqa: E501
-    assert (await context.execute(threads)).value == list(range(40))
+    assert (await context.execute(threads, handler=host.handle)).value == list(range(40))
     assert len(host.calls) == 42
     assert {call.execution for call in host.calls[:1]} == {done.id}
 
 
 async def test_submit_ends_the_execution_whatever_the_code_catches(context: Context) -> None:
-    await hosted(context)
-    done = await context.execute("try:\n    SUBMIT(a=1, b=[2])\nexcept Exception:\n    pass\nprint('never')")
+    host = await hosted(context)
+    code = "try:\n    SUBMIT(a=1, b=[2])\nexcept Exception:\n    pass\nprint('never')"
+    done = await context.execute(code, handler=host.handle)
     assert (done.submitted, done.stdout, done.error, done.value) == ({"a": 1, "b": [2]}, "", None, None)
     assert (await context.execute("3")).submitted is None
 
 
 async def test_tools_that_are_taken_away_are_gone_and_cannot_be_called_by_who_kept_them(context: Context) -> None:
-    await hosted(context)
+    host = await hosted(context)
     await context.execute("mine = echo")
     await context.define([ToolName("wait")])
     gone = await context.execute("echo(1)")
     assert gone.error is not None
     assert gone.error.kind == "NameError"
-    kept = await context.execute("mine(1)")
+    kept = await context.execute("mine(1)", handler=host.handle)
     assert kept.error is not None
     assert "the host has no echo" in kept.error.message
 
@@ -401,7 +404,8 @@ async def test_tools_that_are_taken_away_are_gone_and_cannot_be_called_by_who_ke
 
 async def test_an_execution_outlives_its_connection_and_its_call_is_carried_out_once(context: Context) -> None:
     host = await hosted(context)
-    work = asyncio.create_task(context.execute("print('before')\ngot = wait()\nprint('after', got)\n42"))
+    code = "print('before')\ngot = wait()\nprint('after', got)\n42"
+    work = asyncio.create_task(context.execute(code, handler=host.handle))
     await host.came.wait()
     assert context._connection is not None
     await context._connection.close()
@@ -415,7 +419,7 @@ async def test_an_execution_outlives_its_connection_and_its_call_is_carried_out_
 async def test_a_connection_is_closed_also_by_who_is_cancelled_while_doing_it(context: Context) -> None:
     connection = context._connection
     assert connection is not None
-    closing = asyncio.create_task(context._hang_up())
+    closing = asyncio.create_task(context._disconnect())
     await asyncio.sleep(0)  # now it waits for its reader
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -424,9 +428,9 @@ async def test_a_connection_is_closed_also_by_who_is_cancelled_while_doing_it(co
         await connection.write(b"more")
 
 
-async def test_another_process_finds_the_contexts_with_all_that_they_have(kernels: Kernels, context: Context) -> None:
+async def test_another_process_finds_the_contexts_with_all_that_they_have(kernels: Kernel, context: Context) -> None:
     await context.execute("x = {'kept': [1, 2]}")
-    later = await Kernels.attach(kernels.box, kernels.process, kernels.token)
+    later = await Kernel.attach(kernels.box, kernels.process, kernels.endpoint.token)
     again = await later.context(context.id, make=False)
     assert (await again.execute("x")).value == {"kept": [1, 2]}
     with pytest.raises(KernelUnreachable, match="taken over by another"):
@@ -436,29 +440,29 @@ async def test_another_process_finds_the_contexts_with_all_that_they_have(kernel
     with pytest.raises(KernelLost):
         await later.context("never", make=False)
     with pytest.raises(KernelLost):
-        await Kernels.attach(kernels.box, "p-none", kernels.token)
+        await Kernel.attach(kernels.box, "p-none", kernels.endpoint.token)
 
 
 async def test_a_kernel_whose_host_does_not_come_back_ends_by_itself(box: Box) -> None:
-    kernels = await Kernels.start(box, alone=0.4)
+    kernels = await Kernel.start(box, orphan_seconds=0.4)
     context = await kernels.context()
     assert (await context.execute("import time\ntime.sleep(1)\n1")).value == 1  # not while somebody is there
     await kernels.close()
     process = await box.process(kernels.process)
     assert await process.wait(60) == 0
     with pytest.raises(KernelLost):
-        await Kernels.attach(box, kernels.process, kernels.token)
+        await Kernel.attach(box, kernels.process, kernels.endpoint.token)
 
 
 # --- what a box must not be able to do ---
 
 
-async def test_nobody_gets_in_without_the_token(kernels: Kernels) -> None:
-    thief = Kernels(kernels.box, kernels.process, kernels.port, "0" * 32)
+async def test_nobody_gets_in_without_the_token(kernels: Kernel) -> None:
+    thief = Kernel(replace(kernels.endpoint, token="0" * 32), kernels.process)
     with pytest.raises(KernelUnreachable):
         await thief.contexts()
     for message in (b"\xff" * 64, pack({"t": "attach", "context": "main"}), pack({"t": "contexts", "token": 5})):
-        async with await kernels.box.connect(kernels.port) as connection:
+        async with await kernels.box.connect(kernels.endpoint.port) as connection:
             await connection.write(message)
             assert await connection.read() == b""
     assert await kernels.contexts() is not None
@@ -489,11 +493,11 @@ def sockets():
     ],
 )
 async def test_garbage_of_a_context_ends_its_connection_and_harms_nobody(
-    kernels: Kernels, context: Context, garbage: bytes
+    kernels: Kernel, context: Context, garbage: bytes
 ) -> None:
     await context.execute(_SOCKETS)
     send = f"for each in sockets():\n    try: each.sendall({garbage!r})\n    except OSError: pass"
-    with pytest.raises(KernelLost, match="makes no sense"):
+    with pytest.raises(KernelLost, match="malformed"):
         await context.execute(send + "\nwhile True: pass")
     other = await kernels.context("neighbour")
     assert (await other.execute("1 + 1")).value == 2
@@ -507,14 +511,14 @@ async def test_calls_that_nobody_made_are_refused(context: Context) -> None:
         for n, (name, execution) in enumerate([("echo", "x-other"), ("secrets", "x-now"), ("__class__", "x-now")])
     )
     send = f"for each in sockets():\n    try: each.sendall({forged!r})\n    except OSError: pass"
-    done = await context.execute(send + "\necho('mine')", id="x-now")
+    done = await context.execute(send + "\necho('mine')", id="x-now", handler=host.handle)
     assert done.ok, done.error
     assert [call.args for call in host.calls] == [("mine",)]
 
 
 async def test_a_start_takes_no_files_of_the_box_and_leaves_none(box: Box, tmp_path: Path) -> None:
     await box.files.write("json.py", b"raise RuntimeError('not this one')")
-    kernels = await Kernels.start(box, cwd=box.spec.workdir)
+    kernels = await Kernel.start(box, cwd=box.spec.workdir)
     try:
         context = await kernels.context()
         done = await context.execute("import os\nos.getcwd()")
@@ -529,7 +533,7 @@ async def test_a_start_takes_no_files_of_the_box_and_leaves_none(box: Box, tmp_p
 async def test_a_box_without_connections_is_refused_by_name(tmp_path: Path) -> None:
     async with DummyProvider(tmp_path, capabilities=CAPABILITIES - {Capability.CONNECT}) as provider:
         box = await provider.create(BoxSpec(), id="closed")
-        kernels = await Kernels.start(box)
+        kernels = await Kernel.start(box)
         with pytest.raises(Unsupported, match="provider dummy does not support connect"):
             await kernels.context()
         await kernels.end()

@@ -159,8 +159,8 @@ async def test_children_and_branches_end_with_their_parent(host: ClientHost) -> 
         with pytest.raises(InvalidInterpreter, match="shut down"):
             await each.execute("1")
     async with Interpreter(host=host, id="parent-of-some", keep=False) as again:
-        assert again._kernels is not None
-        assert [each.id for each in await again._kernels.contexts() if each.pid is not None] == ["main"]
+        assert again._runtime.kernel is not None
+        assert [each.id for each in await again._runtime.kernel.contexts() if each.pid is not None] == ["main"]
     assert await boxes_of(host) == before
 
 

@@ -56,7 +56,7 @@ async def test_a_newer_revision_on_the_volume_is_a_conflict_and_stays(boxes: tup
     first = await here.save(Manifest("s", 0, {"by": "here"}), now=1)
     second = await there.save(replace(first, content={"by": "there"}), now=2)
     assert second.revision == 2
-    with pytest.raises(ManifestConflict, match=r"revision 2, and this was made from 1") as raised:
+    with pytest.raises(ManifestConflict, match=r"revision 2, and this one is based on 1") as raised:
         await here.save(replace(first, content={"by": "here again"}), now=3)
     assert raised.value.hint is not None
     assert await here.read("s") == second
@@ -179,9 +179,9 @@ async def test_what_a_box_plants_on_the_volume_leads_nobody_astray(boxes: tuple[
         await Manifests(other, workspace="planted", user="link").save(Manifest("s", 0, {}), now=1)
     hostile = Manifests(other, workspace="planted", user="file")
     for session in "abcdef":
-        with pytest.raises(ManifestConflict, match="cannot be read as a manifest"):
+        with pytest.raises(ManifestConflict, match="is not a valid manifest"):
             await hostile.save(Manifest(session, 99, {}), now=1)
-        with pytest.raises(ManifestConflict, match="cannot be read as a manifest"):
+        with pytest.raises(ManifestConflict, match="is not a valid manifest"):
             await hostile.read(session)
     assert [each.name for each in await other.files.list("/workspace")] == ["secret"]
     await other.files.delete("/workspace/secret")

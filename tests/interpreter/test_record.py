@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors.interpreters import RecordUnwritten
-from holdfast.interpreter.record import Noted, QueuedRecord, encode_entry, replay
+from holdfast.interpreter.record import PendingEntry, QueuedRecord, encode_entry
+from holdfast.interpreter.replay import replay
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ class Thread:
         self.errors: list[Exception] = []
         self.attempts = 0
 
-    async def write(self, noted: Sequence[Noted]) -> None:
+    async def write(self, noted: Sequence[PendingEntry]) -> None:
         self.attempts += 1
         await self.open.wait()
         if self.errors:

@@ -41,8 +41,8 @@ async def py(host: ClientHost, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def living(py: Interpreter) -> list[str]:
-    assert py._kernels is not None
-    return [each.id for each in await py._kernels.contexts() if each.pid is not None]
+    assert py._runtime.kernel is not None
+    return [each.id for each in await py._runtime.kernel.contexts() if each.pid is not None]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ async def test_what_was_in_memory_before_is_there_again(py: Interpreter, code: s
     done = await py.execute(code, timeout=0.5)
     assert done.error is not None
     assert (done.restored, done.state_lost) == (True, False)
-    assert "restored as it was before this execution" in done.error.message
+    assert "restored to the state before this execution" in done.error.message
     assert (await py.execute("add(3)")).value == [1, 2, 3]
     assert (await py.execute("double(math.floor(2.5))")).value == 4, "imports and tools are there, too"
     again = await py.execute(code, timeout=0.5)

@@ -1,4 +1,4 @@
-"""Kernels that boxes of the pool have ahead: on a real server, in real boxes."""
+"""Kernel that boxes of the pool have ahead: on a real server, in real boxes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from holdfast.api.errors.interpreters import InvalidInterpreter, KernelLost, Sta
 from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.kernel.context import Context
-from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.kernel.state import Checkpoint, export_state, import_state, load, save
 from holdfast.providers.local import LocalProvider
 
@@ -25,17 +25,17 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-async def kernels(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kernels]:
+async def kernels(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kernel]:
     async with LocalProvider(tmp_path_factory.mktemp("states")) as provider:
         box = await provider.create(BoxSpec(), id="states")
-        kernels = await Kernels.start(box)
+        kernels = await Kernel.start(box)
         yield kernels
         await kernels.end()
         await box.delete()
 
 
 @pytest.fixture
-async def here(kernels: Kernels) -> AsyncIterator[Context]:
+async def here(kernels: Kernel) -> AsyncIterator[Context]:
     context = await kernels.context(f"here-{secrets.token_hex(4)}")
     yield context
     await context.kill()
@@ -43,7 +43,7 @@ async def here(kernels: Kernels) -> AsyncIterator[Context]:
 
 
 @pytest.fixture
-async def there(kernels: Kernels) -> AsyncIterator[Context]:
+async def there(kernels: Kernel) -> AsyncIterator[Context]:
     context = await kernels.context(f"there-{secrets.token_hex(4)}")
     yield context
     await context.kill()
@@ -166,7 +166,7 @@ async def test_loading_replaces_and_never_merges(here: Context) -> None:
 
 
 async def test_what_cannot_be_loaded_is_told_and_the_rest_is_there(
-    here: Context, there: Context, kernels: Kernels
+    here: Context, there: Context, kernels: Kernel
 ) -> None:
     await kernels.box.files.write("/home/box/lib/fleeting.py", b"class Thing:\n    pass\nthing = Thing()\n")
     await value(
@@ -214,8 +214,6 @@ async def test_tools_of_the_host_are_found_again_and_never_saved(here: Context, 
     async def handle(call: Call) -> Any:
         return f"{call.name} {call.args[0]}"
 
-    for context in (here, there):
-        context.handler = handle
     await here.define([ToolName("ask"), ToolName("gone")])
     await there.define([ToolName("ask")])
     await value(here, "keep = [ask]; lost = gone\ndef through(): return ask('f')")
@@ -224,11 +222,15 @@ async def test_tools_of_the_host_are_found_again_and_never_saved(here: Context, 
     loaded = await load(there, file)
     assert loaded.unsaved == {"lost": "LookupError: the host has no gone here"}
     assert set(loaded.names) == {"keep", "through"}
-    assert await value(there, "keep[0]('k'), through(), ask('n')") == ("ask k", "ask f", "ask n")
+    assert (await there.execute("keep[0]('k'), through(), ask('n')", handler=handle)).value == (
+        "ask k",
+        "ask f",
+        "ask n",
+    )
 
 
 async def test_a_state_of_another_python_gives_its_data_and_says_what_it_cannot(
-    here: Context, there: Context, kernels: Kernels
+    here: Context, there: Context, kernels: Kernel
 ) -> None:
     await value(
         here,
@@ -240,7 +242,7 @@ async def test_a_state_of_another_python_gives_its_data_and_says_what_it_cannot(
     await kernels.box.files.write(file, reindexed(whole, python=[3, 4, 0]))
     loaded = await load(there, file)
     assert set(loaded.names) == {"data", "b"}
-    assert "it holds code of Python 3.4" in loaded.unsaved["f"]
+    assert "it contains code of Python 3.4" in loaded.unsaved["f"]
     assert set(loaded.unsaved) == {"f", "A", "held", "made"}
     assert await value(there, "b[0] is data, data") == (True, {"a": [1, 2]})
 
@@ -252,7 +254,7 @@ def reindexed(whole: bytes, **changes: Any) -> bytes:
     return whole[: -12 - length] + told + struct.pack(">QI", len(told), zlib.crc32(told))
 
 
-async def test_damaged_and_hostile_files_are_errors_and_change_nothing(here: Context, kernels: Kernels) -> None:
+async def test_damaged_and_hostile_files_are_errors_and_change_nothing(here: Context, kernels: Kernel) -> None:
     await value(here, "x = list(range(100)); y = 'y'")
     await save(here, file := path())
     whole = await kernels.box.files.read(file)
@@ -291,7 +293,7 @@ def index_at(whole: bytes) -> int:
     return len(whole) - 12 - int(struct.unpack(">QI", whole[-12:])[0])
 
 
-async def test_a_file_that_cannot_be_written_is_an_error_and_the_old_one_stays(here: Context, kernels: Kernels) -> None:
+async def test_a_file_that_cannot_be_written_is_an_error_and_the_old_one_stays(here: Context, kernels: Kernel) -> None:
     await value(here, "x = 1")
     for target in ("/proc/nowhere/x", "/tmp"):
         with pytest.raises(StateFailed):
@@ -317,7 +319,7 @@ async def test_a_state_goes_from_box_to_box_as_bytes(here: Context, tmp_path_fac
     assert "gone" in state.checkpoint.unsaved
     async with LocalProvider(tmp_path_factory.mktemp("other")) as provider:
         box = await provider.create(BoxSpec(), id="other")
-        kernels = await Kernels.start(box)
+        kernels = await Kernel.start(box)
         context = await kernels.context()
         await value(context, "area = None; mine = 1")
         assert set((await import_state(context, state.data)).names) == {"math", "blob", "area"}
@@ -325,10 +327,10 @@ async def test_a_state_goes_from_box_to_box_as_bytes(here: Context, tmp_path_fac
         assert not await leftovers(box)
         await kernels.end()
         await box.delete()
-    assert not await leftovers(here.kernels.box)
+    assert not await leftovers(here.box)
     with pytest.raises(StateFailed, match="can be exported"):
         await export_state(here, limit=1000)
-    assert not await leftovers(here.kernels.box)
+    assert not await leftovers(here.box)
     with pytest.raises(InvalidInterpreter):
         await import_state(here, b"\x80\x04hello")
 

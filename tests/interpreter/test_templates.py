@@ -37,7 +37,15 @@ from holdfast.images.errors import InvalidRecipe, StepFailed
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.events import TEMPLATE
 from holdfast.interpreter.workspace import templates as interpreter_templates
-from holdfast.interpreter.workspace.templates import BASE, DECLARED, Declared, Status, Template, Templates, status_of
+from holdfast.interpreter.workspace.templates import (
+    BASE,
+    DECLARED,
+    Status,
+    Template,
+    TemplateFiles,
+    Templates,
+    status_of,
+)
 from holdfast.interpreter.workspace.wheels import Python, check_requirement
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.server import ServerProcess
@@ -120,7 +128,7 @@ def test_a_template_is_ready_where_its_image_is_of_what_it_says() -> None:
 
 
 def test_declarations_are_kept_beside_the_built_in_ones(tmp_path: Path) -> None:
-    declared = Declared(tmp_path / "templates")
+    declared = TemplateFiles(tmp_path / "templates")
     assert [each.name for each in declared.all()] == ["data", "python"]
     assert declared.get("data").packages == ("numpy", "pandas", "matplotlib")
     declared.keep(Template("mine", ("six",)))
@@ -235,7 +243,7 @@ async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lo
 def templates(provider: LocalProvider, folder: Path) -> Templates:
     return Templates(
         ProviderWorkshop(provider),
-        Declared(folder / "declared"),
+        TemplateFiles(folder / "declared"),
         cache=folder / "cache",
         environment=pip_with(folder / "wheels"),
     )
@@ -257,10 +265,10 @@ async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_some
 ) -> None:
     known, wheels = templates(provider, tmp_path), tmp_path / "wheels"
     a_wheel(wheels, "tiny", "1.0")
-    known.declared.keep(Template("mine", ("tiny",)))
+    known.files.keep(Template("mine", ("tiny",)))
     steps = Told()
     assert await known.resolve("mine", steps) == "template/mine"
-    assert "mine is missing: it is built now" in str(steps.all)
+    assert "mine is missing: building it" in str(steps.all)
     assert "1 wheel" in steps.all
     before = len(made)
     assert await says(provider, "template/mine", "tiny") == "1.0"
@@ -274,19 +282,19 @@ async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_some
     assert await known.resolve("mine") == "template/mine"
     assert await says(provider, "template/mine", "tiny") == "1.0", "nothing is upgraded behind anybody's back"
     assert len(made) == before
-    await known.build(known.declared.get("mine"), Steps(), again=True)
+    await known.build(known.files.get("mine"), Steps(), again=True)
     assert made[before:] == [BASE], "what it begins with is brought up to date, too"
     assert await says(provider, "template/mine", "tiny") == "2.0"
 
-    known.declared.keep(Template("mine", ("tiny<2", "other")))
-    assert (await known.look(known.declared.get("mine"))).status is Status.INACTIVE
+    known.files.keep(Template("mine", ("tiny<2", "other")))
+    assert (await known.inspect(known.files.get("mine"))).status is Status.INACTIVE
     steps = Told()
     await known.resolve("mine", steps)
-    assert "mine is inactive: it is built now" in str(steps.all)
+    assert "mine is inactive: building it" in str(steps.all)
     assert await says(provider, "template/mine", "tiny") == "1.0"
     assert await says(provider, "template/mine", "other") == "7.0"
 
-    await known.remove(known.declared.get("mine"))
+    await known.remove(known.files.get("mine"))
     assert [each.template.name for each in await known.list()] == ["data", "python"]
     with pytest.raises(InvalidInterpreter, match="there is no template mine"):
         await known.resolve("mine")
@@ -297,8 +305,8 @@ async def test_one_without_packages_is_the_base(
 ) -> None:
     known = templates(provider, tmp_path)
     assert await known.resolve("python") == "template/python"
-    assert "template python is missing: it is built now" in caplog.text, "who watches no progress is told all the same"
-    assert (await known.look(known.declared.get("python"))).status is Status.READY
+    assert "template python is missing: building it" in caplog.text, "who watches no progress is told all the same"
+    assert (await known.inspect(known.files.get("python"))).status is Status.READY
 
 
 async def test_a_recipe_makes_one_too(provider: LocalProvider, tmp_path: Path) -> None:
@@ -307,11 +315,11 @@ async def test_a_recipe_makes_one_too(provider: LocalProvider, tmp_path: Path) -
         f'base = "{BASE}"\nnetwork = "none"\ncommands = ["echo version = 5 > /mine.py"]\n[env]\nPYTHONPATH = "/"'
     )
     template = Template("by-recipe", recipe=recipe)
-    known.declared.keep(template)
+    known.files.keep(template)
     await known.resolve("by-recipe", Steps())
     assert await says(provider, "template/by-recipe", "mine") == "5"
     recipe.write_text(recipe.read_text().replace("5", "6"))
-    assert (await known.look(template)).status is Status.INACTIVE
+    assert (await known.inspect(template)).status is Status.INACTIVE
     await known.resolve("by-recipe", Steps())
     assert await says(provider, "template/by-recipe", "mine") == "6"
     recipe.unlink()
@@ -331,13 +339,13 @@ async def test_what_has_no_wheel_is_left_to_the_box_and_its_failure_is_shown(
         await build(workshop, make_plan(recipe, await workshop.image("raw"), tmp_path), BASE, recipe.network, Told())
         known = templates(net.provider, tmp_path)
         (tmp_path / "wheels").mkdir()
-        known.declared.keep(Template("missing", ("no-such-package-anywhere",)))
+        known.files.keep(Template("missing", ("no-such-package-anywhere",)))
         steps = Told()
         with pytest.raises(StepFailed) as raised:
             await known.resolve("missing", steps)
-        assert "the box brings them" in str(steps.all)
+        assert "the box downloads them" in str(steps.all)
         assert b"no-such-package-anywhere" in raised.value.output
-        assert (await known.look(known.declared.get("missing"))).status is Status.MISSING
+        assert (await known.inspect(known.files.get("missing"))).status is Status.MISSING
 
 
 # --- for an interpreter, and the command ---
@@ -362,9 +370,9 @@ def small(home: Path, tmp_path: Path, python_and_pip: bytes) -> Iterator[str]:
     name, recipe = f"small-{new_id('x')[2:]}", tmp_path / "image.toml"
     command = f"echo version = 5 > /m.py; : {name}"  # so that no step of another is taken for it
     recipe.write_text(f'base = "raw"\nnetwork = "none"\ncommands = ["{command}"]\n[env]\nPYTHONPATH = "/"')
-    Declared(home / "templates").keep(Template(name, recipe=recipe))
+    TemplateFiles(home / "templates").keep(Template(name, recipe=recipe))
     yield name
-    Declared(home / "templates").forget(name)
+    TemplateFiles(home / "templates").forget(name)
 
 
 async def test_who_looks_on_sees_how_the_template_is_built(home: Path, small: str) -> None:
@@ -384,7 +392,7 @@ async def test_who_looks_on_sees_how_the_template_is_built(home: Path, small: st
         told = [each for each in seen if each["type"] == TEMPLATE]
         assert bool(told) is expected, "what is ready is not built"
         if told:
-            assert (told[0]["template"], told[0]["detail"]) == (small, f"{small} is missing: it is built now")
+            assert (told[0]["template"], told[0]["detail"]) == (small, f"{small} is missing: building it")
             assert {"began", "ended"} == {each["status"] for each in told}
             assert any("version = 5" in each["detail"] for each in told), told
             assert seen.index(told[-1]) < [each["type"] for each in seen].index("interpreter.started")
@@ -401,7 +409,7 @@ def test_the_command_that_needs_a_template_shows_how_it_is_built(
         assert run_command(["interpreter", "run", str(code), "--template", small, "--home", str(home)]) == 0
         said = capfd.readouterr()
         assert said.out == "5\n"
-        assert said.err.count("is missing: it is built now") == expected
+        assert said.err.count("is missing: building it") == expected
         assert ("version = 5" in said.err) is expected
 
 
@@ -440,7 +448,7 @@ def test_the_command_builds_lists_shows_and_removes(
     listed = {each["name"]: each["status"] for each in json.loads(command("list", "--json"))["templates"]}
     assert listed == {"data": "missing", "mine": "ready", "python": "missing", "recipe": "ready"}
     assert "numpy pandas matplotlib" in command("list")
-    with pytest.raises(CommandError, match="names no Python package"):
+    with pytest.raises(CommandError, match="is not a Python package"):
         command("build", "mine", "--package", "--index-url=http://x")
     assert json.loads(command("show", "mine", "--json"))["packages"] == ["tiny>=1"], "what failed takes no place"
     command("remove", "mine")

@@ -11,7 +11,7 @@ import pytest
 from tests.serving import serving
 
 from holdfast import Interpreter
-from holdfast.interpreter.bridge.bridge import built_in_of
+from holdfast.interpreter.bridge.bridge import builtin_base
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.testing.server import ServerProcess
 
@@ -122,4 +122,4 @@ async def test_an_error_with_much_in_it_is_cut(py: Interpreter) -> None:
      (UnicodeDecodeError("utf-8", b"", 0, 1, "x"), UnicodeDecodeError), (TimeoutError(), TimeoutError)],
 )  # fmt: skip
 def test_which_class_an_error_is_caught_as(error: Exception, base: Any) -> None:
-    assert built_in_of(error) is base
+    assert builtin_base(error) is base

@@ -65,12 +65,12 @@ def test_methods_partials_and_objects_are_tools_too() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "class", "x" * 200, "1st", "a.b"])
 def test_a_name_that_python_does_not_take_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInterpreter, match="is no name for a tool"):
+    with pytest.raises(InvalidInterpreter, match="is not a valid name of a tool"):
         ToolSignature.of(lambda: 0, name or " ")
 
 
 def test_what_cannot_be_called_is_no_tool() -> None:
-    with pytest.raises(InvalidInterpreter, match="tool x is a int, which nobody can call"):
+    with pytest.raises(InvalidInterpreter, match="tool x is a int, which is not callable"):
         ToolSignature.of(5, "x")  # type: ignore[arg-type]
 
 
@@ -98,11 +98,11 @@ async def test_a_string_that_looks_like_json_stays_a_string(text: str) -> None:
         ((), {}, "search: missing a required argument: 'query'. It is search\\(query: str"),
         (("x", 1, 2), {}, "search: too many positional arguments. It is search"),
         (("x",), {"lmit": 1}, "search: got an unexpected keyword argument 'lmit'. It is search"),
-        (("x", "many"), {}, r"search: limit has to be int, not 'many' \(str\)"),
-        ((5,), {}, r"search: query has to be str, not 5 \(int\)"),
-        (("x",), {"kind": "sport"}, r"search: kind has to be Literal\['web', 'news'\], not 'sport' \(str\)"),
-        (("x",), {"by": {"field": 5}}, r"search: by has to be .*\['field'\]: input should be a valid string"),
-        (("x",), {"by": '{"field": "f"}'}, "search: by has to be"),
+        (("x", "many"), {}, r"search: limit must be int, not 'many' \(str\)"),
+        ((5,), {}, r"search: query must be str, not 5 \(int\)"),
+        (("x",), {"kind": "sport"}, r"search: kind must be Literal\['web', 'news'\], not 'sport' \(str\)"),
+        (("x",), {"by": {"field": 5}}, r"search: by must be .*\['field'\]: input should be a valid string"),
+        (("x",), {"by": '{"field": "f"}'}, "search: by must be"),
     ],
 )
 def test_what_is_wrong_with_a_call_is_said(args: Any, kwargs: Any, why: str) -> None:
@@ -162,7 +162,7 @@ async def test_tools_that_hang_are_bounded() -> None:
     tool = BoundTool(hang)
     hanging = [asyncio.create_task(tool.call(tool.bind((), {}), threads)) for _ in range(2)]
     await asyncio.sleep(0)
-    with pytest.raises(RuntimeError, match="2 calls of tools run already"):
+    with pytest.raises(RuntimeError, match="2 tool calls are already running"):
         await tool.call(tool.bind((), {}), threads)
     go_on.set()
     await asyncio.gather(*hanging)
@@ -174,5 +174,5 @@ def test_annotations_that_nobody_can_resolve_stand_for_anything() -> None:
 
     bound = BoundTool(tool)
     assert bound.bind(({"x": 1}, "2"), {}).args == ({"x": 1}, 2)
-    with pytest.raises(TypeError, match="b has to be int"):
+    with pytest.raises(TypeError, match="b must be int"):
         bound.bind((1, "x"), {})

@@ -16,9 +16,9 @@ from opentelemetry.trace import StatusCode
 
 from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.execution import CodeError, Execution
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.kernel.kernel import Kernels
-from holdfast.interpreter.results import CodeError, Execution
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.tracing import trace_call, trace_execution
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.server import ServerProcess
@@ -48,8 +48,8 @@ def test_calls_are_under_the_box_and_the_box_under_the_execution(spans: InMemory
     with trace_execution("x-1", thread="t-1", box="b-1") as execution:
         with trace_call("c-1", "llm_query", "x-1") as call:
             usage = {"input_tokens": 3, "output_tokens": 1, "model": "main/m", "cost": 0.1, "calls": 1}
-            call.ended("ok", usage=usage)
-        execution.ended(Execution("x-1", compute_seconds=0.5))
+            call.finish("ok", usage=usage)
+        execution.finish(Execution("x-1", compute_seconds=0.5))
     found = by_name(spans)
     outer, box, called = found["interpreter.execute"], found["interpreter.box"], found["interpreter.call llm_query"]
     assert outer.parent is None
@@ -67,8 +67,8 @@ def test_calls_are_under_the_box_and_the_box_under_the_execution(spans: InMemory
 def test_what_goes_wrong_is_told(spans: InMemorySpanExporter) -> None:
     with trace_execution("x-2") as execution:
         with trace_call("c-2", "look", "x-2") as call:
-            call.ended("failed", told="nothing there")
-        execution.ended(Execution("x-2", error=CodeError("KeyError", "'a'", "")))
+            call.finish("failed", message="nothing there")
+        execution.finish(Execution("x-2", error=CodeError("KeyError", "'a'", "")))
     with pytest.raises(RuntimeError), trace_execution("x-3"):
         raise RuntimeError("the box is gone")
     failed = [span for span in spans.get_finished_spans() if span.status.status_code is StatusCode.ERROR]
@@ -83,13 +83,13 @@ async def test_code_in_a_box_and_what_it_starts_can_go_on_with_the_trace(
 ) -> None:
     async with LocalProvider(tmp_path / "home") as provider:
         box = await provider.create(BoxSpec(), id="b-traced")
-        kernels = await Kernels.start(box)
+        kernels = await Kernel.start(box)
         try:
             context = await kernels.context()
             with trace_execution("x-1", box=box.id) as traced:
                 code = "import os; os.popen('echo $TRACEPARENT').read().strip()"
                 done = await context.execute(code, env=traced.environment)
-                traced.ended(done)
+                traced.finish(done)
             assert done.value == traced.environment["TRACEPARENT"]
             assert by_name(spans)["interpreter.box"].context.span_id == int(done.value.split("-")[2], 16)
             assert (await context.execute("'TRACEPARENT' in os.environ")).value is False
@@ -104,13 +104,13 @@ import sys
 from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.kernel.kernel import Kernels
-from holdfast.interpreter.results import Execution
+from holdfast.interpreter.kernel.kernel import Kernel
+from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.tracing import trace_call, trace_execution
 with trace_execution("x-1") as execution:
     with trace_call("c-1", "llm_query", "x-1") as call:
-        call.ended("ok")
-    execution.ended(Execution("x-1"))
+        call.finish("ok")
+    execution.finish(Execution("x-1"))
 assert execution.environment == {}
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """

@@ -12,7 +12,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.guest.kernel import json_codec, value_codec
 from holdfast.interpreter.kernel.context import Context
-from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
 
 @pytest.fixture(scope="module")
 async def context(box: Box) -> AsyncIterator[Context]:
-    kernels = await Kernels.start(box)
+    kernels = await Kernel.start(box)
     yield await kernels.context()
     await kernels.end()
 

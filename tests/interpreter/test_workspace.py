@@ -16,14 +16,14 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, CreateFailed
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceConflict, WorkspaceFailed
 from holdfast.boxes.service.acquire_rules import How
-from holdfast.interpreter.host import Given
-from holdfast.interpreter.workspace.checkout import Found, Step, Wanted, _Git, plan
+from holdfast.interpreter.host import AcquiredBox
+from holdfast.interpreter.workspace.checkout import ExistingCheckout, Step, WantedCheckout, _Git, plan
 from holdfast.interpreter.workspace.repositories import OnHost, Remote, Tip, check_ref, locate
 from holdfast.interpreter.workspace.volumes import MEMORY
 from holdfast.interpreter.workspace.workspace import (
     FORCED,
     Acquire,
-    Held,
+    CurrentBox,
     Keep,
     Kind,
     Recreate,
@@ -49,20 +49,20 @@ async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
     [
         (None, WorkspaceConfig(), Acquire()),
         (None, WorkspaceConfig(force_new=True), Recreate(FORCED, deliberate=True)),
-        (Held("v", Power.RUNNING), WorkspaceConfig(), Keep()),
-        (Held("v", Power.RUNNING), WorkspaceConfig(volume="v"), Keep()),
-        (Held("v", Power.RUNNING), WorkspaceConfig(repo_url="/r", ref="x"), Keep()),
-        (Held("v", Power.RUNNING), WorkspaceConfig(context_paths=()), Keep()),
-        (Held("v", Power.STOPPED), WorkspaceConfig(), Acquire()),
-        (Held("v", Power.PAUSED), WorkspaceConfig(), Acquire()),
-        (Held("v", Power.RUNNING), WorkspaceConfig(force_new=True), Recreate(FORCED, deliberate=True)),
-        (Held("v", Power.RUNNING), WorkspaceConfig(volume="w"), Recreate("the volume is another: v → w")),
-        (Held(None, Power.STOPPED), WorkspaceConfig(volume="w"), Recreate("the volume is another: none → w")),
-        (Held("v", None), WorkspaceConfig(), Recreate("the box is gone")),
+        (CurrentBox("v", Power.RUNNING), WorkspaceConfig(), Keep()),
+        (CurrentBox("v", Power.RUNNING), WorkspaceConfig(volume="v"), Keep()),
+        (CurrentBox("v", Power.RUNNING), WorkspaceConfig(repo_url="/r", ref="x"), Keep()),
+        (CurrentBox("v", Power.RUNNING), WorkspaceConfig(context_paths=()), Keep()),
+        (CurrentBox("v", Power.STOPPED), WorkspaceConfig(), Acquire()),
+        (CurrentBox("v", Power.PAUSED), WorkspaceConfig(), Acquire()),
+        (CurrentBox("v", Power.RUNNING), WorkspaceConfig(force_new=True), Recreate(FORCED, deliberate=True)),
+        (CurrentBox("v", Power.RUNNING), WorkspaceConfig(volume="w"), Recreate("the volume changed: v → w")),
+        (CurrentBox(None, Power.STOPPED), WorkspaceConfig(volume="w"), Recreate("the volume changed: none → w")),
+        (CurrentBox("v", None), WorkspaceConfig(), Recreate("the box is gone")),
     ],
 )
 def test_a_box_is_made_again_for_these_reasons_alone(
-    held: Held | None, wanted: WorkspaceConfig, expected: object
+    held: CurrentBox | None, wanted: WorkspaceConfig, expected: object
 ) -> None:
     assert decide(held, wanted) == expected
 
@@ -83,7 +83,7 @@ async def test_each_way_to_a_box_has_its_name(
     how: How, why: str, instead: str | None, expected: tuple[Kind, str], shop: Shop
 ) -> None:
     box = None
-    assert describe(Given(box, how, why), instead=instead) == expected  # type: ignore[arg-type]
+    assert describe(AcquiredBox(box, how, why), instead=instead) == expected  # type: ignore[arg-type]
 
 
 _HERE = Remote("https://git.example.com/a")
@@ -95,21 +95,21 @@ _NEXT = (Step.FETCH, Step.CHECK_OUT)
 @pytest.mark.parametrize(
     ("found", "wanted", "expected"),
     [
-        (None, Wanted(_HERE, None), _ALL),
-        (Found(_HERE.identity, "", "c1"), Wanted(_HERE, None), ()),
-        (Found(_HERE.identity, "main", "c1"), Wanted(_HERE, "main"), ()),
-        (Found(_HERE.identity, "main", "c1"), Wanted(_HERE, "next"), _NEXT),
-        (Found(_HERE.identity, "main", None), Wanted(_HERE, "main"), _NEXT),
-        (Found(_HERE.identity, "main", "c1", emptied=True), Wanted(_HERE, "main"), _NEXT),
-        (Found(_HERE.identity, "main", "c1"), Wanted(_THERE, "main"), _ALL),
-        (Found(None, None, None, _HERE.url), Wanted(_HERE, "main"), _NEXT),
-        (Found(None, None, None, _THERE.url), Wanted(_HERE, "main"), _ALL),
-        (Found(_HERE.identity, "main", "c1"), Wanted(_HERE, "main", Tip("c1", "main")), ()),
-        (Found(_HERE.identity, "main", "c1"), Wanted(_HERE, "main", Tip("c2", "main")), _NEXT),
+        (None, WantedCheckout(_HERE, None), _ALL),
+        (ExistingCheckout(_HERE.identity, "", "c1"), WantedCheckout(_HERE, None), ()),
+        (ExistingCheckout(_HERE.identity, "main", "c1"), WantedCheckout(_HERE, "main"), ()),
+        (ExistingCheckout(_HERE.identity, "main", "c1"), WantedCheckout(_HERE, "next"), _NEXT),
+        (ExistingCheckout(_HERE.identity, "main", None), WantedCheckout(_HERE, "main"), _NEXT),
+        (ExistingCheckout(_HERE.identity, "main", "c1", emptied=True), WantedCheckout(_HERE, "main"), _NEXT),
+        (ExistingCheckout(_HERE.identity, "main", "c1"), WantedCheckout(_THERE, "main"), _ALL),
+        (ExistingCheckout(None, None, None, _HERE.url), WantedCheckout(_HERE, "main"), _NEXT),
+        (ExistingCheckout(None, None, None, _THERE.url), WantedCheckout(_HERE, "main"), _ALL),
+        (ExistingCheckout(_HERE.identity, "main", "c1"), WantedCheckout(_HERE, "main", Tip("c1", "main")), ()),
+        (ExistingCheckout(_HERE.identity, "main", "c1"), WantedCheckout(_HERE, "main", Tip("c2", "main")), _NEXT),
     ],
 )
 def test_a_checkout_is_changed_as_far_as_it_differs(
-    found: Found | None, wanted: Wanted, expected: tuple[Step, ...]
+    found: ExistingCheckout | None, wanted: WantedCheckout, expected: tuple[Step, ...]
 ) -> None:
     assert plan(found, wanted) == expected
 
@@ -290,7 +290,7 @@ async def test_commits_of_the_box_are_never_lost(shop: Shop) -> None:
     assert await sh(workspace.box, "git rev-parse HEAD; cat mine.txt") == f"{ahead}\nmore"
 
     repository.commit("theirs", a_txt="theirs\n")
-    with pytest.raises(WorkspaceConflict, match="branch main in the box has commits"):
+    with pytest.raises(WorkspaceConflict, match=r"branch main in the box and in .* have diverged"):
         await workspace.configure(WorkspaceConfig(ref="main"))
     assert await sh(workspace.box, "git rev-parse HEAD") == ahead
 
@@ -361,14 +361,14 @@ async def test_odd_repositories_of_this_machine(shop: Shop) -> None:
     assert await sh(workspace.box, "git rev-parse HEAD") == tip
     empty = shop.place("empty")
     repository.git("init", "-q", str(empty))
-    with pytest.raises(WorkspaceFailed, match="no commit yet"):
+    with pytest.raises(WorkspaceFailed, match="has no commits"):
         await workspace.configure(WorkspaceConfig(repo_url=empty))
-    with pytest.raises(WorkspaceFailed, match="no git repository"):
+    with pytest.raises(WorkspaceFailed, match="not a git repository"):
         await workspace.configure(WorkspaceConfig(repo_url=shop.place("x").parent))
     ours = shop.repository()
     (ours.folder / ".holdfast").mkdir()
     ours.commit("ours", **{".holdfast/x": "x"})
-    with pytest.raises(WorkspaceConflict, match=r"a \.holdfast of its own"):
+    with pytest.raises(WorkspaceConflict, match=r"contains \.holdfast"):
         await workspace.configure(WorkspaceConfig(repo_url=ours.folder))
     assert await sh(workspace.box, "cat a.txt") == "two"
 
@@ -387,7 +387,7 @@ async def test_what_the_box_did_to_its_git_harms_nobody_but_itself(shop: Shop) -
     await workspace.configure(WorkspaceConfig(ref="other"))
     assert await sh(workspace.box, "ls") == "a.txt\nb.txt"
     await sh(workspace.box, "rm -rf .git; ln -s /home/box .git")
-    with pytest.raises(WorkspaceConflict, match="is no folder"):
+    with pytest.raises(WorkspaceConflict, match="is not a folder"):
         await workspace.configure(WorkspaceConfig(ref="main"))
 
 
@@ -443,7 +443,7 @@ async def test_a_box_that_cannot_be_resumed_is_made_again(shop: Shop) -> None:
 class Unstarting(BoxesHost):
     """Its boxes do not start any more, as on a machine that is short of something."""
 
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
         if not fresh:
             raise CreateFailed("the launcher of boxes is gone")
         return await super().acquire(key, spec, fresh=fresh)
@@ -492,7 +492,7 @@ async def test_another_volume_takes_another_box_and_never_local_changes(shop: Sh
     assert await sh(workspace.box, "cat b.txt") == "mine"
     await sh(workspace.box, "git checkout -q b.txt")
     other = await workspace.configure(WorkspaceConfig(volume="second"))
-    assert (other.kind, other.reason) == (Kind.RECREATED, "the volume is another: first → second")
+    assert (other.kind, other.reason) == (Kind.RECREATED, "the volume changed: first → second")
     assert await sh(workspace.box, f"ls {MEMORY}/memory; cat b.txt") == "same"
     await workspace.configure(WorkspaceConfig(volume="first"))
     assert await sh(workspace.box, f"cat {MEMORY}/memory/x") == "kept"
@@ -533,7 +533,7 @@ async def test_who_comes_later_with_another_volume_gets_another_box_where_nothin
     await first.close()
     second = shop.workspace("clean")
     done = await second.configure(WorkspaceConfig(repo_url=repository.folder, volume="second"))
-    assert (done.kind, done.reason) == (Kind.RECREATED, "the volume is another: first → second")
+    assert (done.kind, done.reason) == (Kind.RECREATED, "the volume changed: first → second")
     third = shop.workspace("clean")
     third.spec = BoxSpec(memory=512 << 20)
     await sh(second.box, "echo mine > b.txt")
@@ -573,7 +573,7 @@ async def test_a_new_box_gets_in_the_end_what_it_did_not_get_at_once(shop: Shop)
     away = repository.folder.with_name("away")
     repository.folder.rename(away)
     repository.folder.mkdir()
-    with pytest.raises(WorkspaceFailed, match="no git repository"):
+    with pytest.raises(WorkspaceFailed, match="not a git repository"):
         await workspace.configure(WorkspaceConfig(force_new=True))
     repository.folder.rmdir()
     away.rename(repository.folder)
@@ -588,7 +588,7 @@ async def test_set_up_is_done_again_after_each_change_in_the_box_that_lives_on(s
     async def set_up(box: Box) -> None:
         seen.append((box.id, await sh(box, "cat a.txt 2>/dev/null || echo none")))
 
-    workspace = shop.workspace(set_up=set_up)
+    workspace = shop.workspace(on_change=set_up)
     await workspace.configure(WorkspaceConfig())
     assert workspace.box is not None
     process = await workspace.box.spawn(("sleep", "600"))
@@ -621,7 +621,7 @@ async def test_an_image_without_git_says_what_to_do(shop: Shop) -> None:
     await shop.provider.images.import_archive("test/busybox", pieces(busybox().done()))
     workspace = shop.workspace()
     workspace.spec = BoxSpec(image="test/busybox")
-    with pytest.raises(WorkspaceFailed, match="has no git") as raised:
+    with pytest.raises(WorkspaceFailed, match="cannot run git") as raised:
         await workspace.configure(WorkspaceConfig(repo_url=shop.repository().folder))
     assert "template" in (raised.value.hint or "")
 
@@ -634,4 +634,4 @@ async def test_a_git_of_the_box_that_counts_nonsense_is_an_error_of_the_workspac
             return Completed(0, b"" if "rev-parse" in argv else b"9" * 5000 + b"\x1b[2J", b"")
 
     with pytest.raises(WorkspaceFailed, match="printed no number: '99"):
-        await _Git(cast("Box", Lying()), "/workspace").made_here()
+        await _Git(cast("Box", Lying()), "/workspace").count_local_commits()

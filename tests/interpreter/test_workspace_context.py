@@ -133,7 +133,7 @@ async def test_what_leads_elsewhere_or_is_no_file_is_refused_by_name(
     await refused("too large", many)
     monkeypatch.setattr(context_files, "MOST_BYTES", 3)
     await refused("too large", kept)
-    with pytest.raises(InvalidInterpreter, match="is a list"):
+    with pytest.raises(InvalidInterpreter, match="must be a list"):
         WorkspaceConfig(context_paths=str(kept))
 
 

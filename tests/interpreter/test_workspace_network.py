@@ -16,7 +16,7 @@ from holdfast.api.box.network import Network
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import WorkspaceFailed
 from holdfast.boxes.service.acquire_rules import How
-from holdfast.interpreter.host import Given
+from holdfast.interpreter.host import AcquiredBox
 from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig
 
 pytestmark = pytest.mark.anyio
@@ -28,8 +28,8 @@ class OneBox:
 
     box: Box
 
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        return Given(self.box, How.RESUMED, "it was there")
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
+        return AcquiredBox(self.box, How.RESUMED, "it was there")
 
     async def ensure_volume(self, name: str, provider: str) -> None: ...
 

@@ -18,8 +18,8 @@ from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.progress import Progress
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.interpreter.host import Completion, Given, Record
-from holdfast.interpreter.workspace.workspace import SetUp, Workspace
+from holdfast.interpreter.host import AcquiredBox, Completion, Record
+from holdfast.interpreter.workspace.workspace import OnChange, Workspace
 from holdfast.providers.local import LocalProvider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 
@@ -72,11 +72,11 @@ class BoxesHost:
     boxes: Boxes
     given: list[Box] = field(default_factory=list)
 
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
         acquired = await self.boxes.acquire(key, spec, fresh=fresh, replaces=False)
         box = await self.boxes.open(acquired.row.id)
         self.given.append(box)
-        return Given(box, acquired.how, acquired.why)
+        return AcquiredBox(box, acquired.how, acquired.why)
 
     async def find(self, key: str) -> Box | None:
         for row in (await self.boxes.list(BoxFilter(key=key))).rows:
@@ -120,8 +120,8 @@ class Shop:
     host: BoxesHost
     _numbers: Any = field(default_factory=itertools.count)
 
-    def workspace(self, key: str | None = None, *, set_up: SetUp | None = None, **more: Any) -> Workspace:
-        return Workspace(self.host, key or f"w{next(self._numbers)}", BoxSpec(), set_up, **more)
+    def workspace(self, key: str | None = None, *, on_change: OnChange | None = None, **more: Any) -> Workspace:
+        return Workspace(self.host, key or f"w{next(self._numbers)}", BoxSpec(), on_change, **more)
 
     def repository(self) -> Repository:
         made = Repository(self.folder / f"repository-{next(self._numbers)}")

@@ -11,7 +11,9 @@ import httpx
 import pytest
 from tests.server.conftest import api_of
 
+from holdfast.api.interpreters import CallLimits, InterpreterSettings
 from holdfast.api.model_apis import Api
+from holdfast.server.routes.interpreters import read_made, to_made
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 
@@ -50,6 +52,13 @@ def stream(api: httpx.Client, interpreter: str, code: str, **more: Any) -> list[
     with api.stream("POST", f"/v1/interpreters/{interpreter}/execute/stream", json={"code": code, **more}) as answer:
         assert answer.status_code == 200, answer.read()
         return [json.loads(line) for line in answer.iter_lines() if line]
+
+
+def test_a_limit_that_was_lifted_stays_lifted_when_the_settings_are_read_from_the_thread() -> None:
+    made = to_made(InterpreterSettings(limits=CallLimits(calls=None, tokens=5)))
+    assert made.limits.calls is None
+    written = json.loads(json.dumps(made.document))
+    assert read_made(written).limits == made.limits
 
 
 def test_state_lives_from_one_request_to_the_next(api: httpx.Client, made: str) -> None:

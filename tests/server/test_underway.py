@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
-from holdfast.interpreter.results import Execution
+from holdfast.api.box.process import Stream
+from holdfast.interpreter.execution import Execution, OutputCallback
 from holdfast.server.interpreters import Missed, Underway
 
 pytestmark = pytest.mark.anyio
 
 
-async def begun(underway: Underway) -> asyncio.Future[Execution]:
-    ending: asyncio.Future[Execution] = asyncio.get_running_loop().create_future()
+class Begun:
+    """An execution whose output and end a test decides."""
 
-    async def run() -> Execution:
-        return await ending
+    def __init__(self) -> None:
+        self.ending: asyncio.Future[Execution] = asyncio.get_running_loop().create_future()
+        self._callbacks: list[OutputCallback] = []
+        self.underway = Underway("x-1", self._run)
 
-    underway.begin(asyncio.create_task(run()))
-    return ending
+    def _run(self, on_output: OutputCallback) -> Coroutine[Any, Any, Execution]:
+        self._callbacks.append(on_output)
+        return self._wait()
+
+    async def _wait(self) -> Execution:
+        return await self.ending
+
+    def print(self, stream: Stream, data: bytes) -> None:
+        for each in self._callbacks:
+            each(stream, data)
 
 
 async def test_all_who_follow_get_all_of_it_whenever_they_come() -> None:
-    underway = Underway("x-1")
-    ending = await begun(underway)
+    begun = Begun()
+    underway, ending = begun.underway, begun.ending
     early = asyncio.create_task(_all(underway))
-    underway.took("stdout", b"one")
+    begun.print("stdout", b"one")
     await asyncio.sleep(0)
-    underway.took("stderr", b"two")
+    begun.print("stderr", b"two")
     ending.set_result(Execution("x-1"))
     wanted = [("stdout", b"one"), ("stderr", b"two"), Execution("x-1")]
     assert await early == wanted
@@ -36,24 +49,24 @@ async def test_all_who_follow_get_all_of_it_whenever_they_come() -> None:
 
 
 async def test_what_is_not_held_is_counted() -> None:
-    underway = Underway("x-1")
-    ending = await begun(underway)
+    begun = Begun()
+    underway, ending = begun.underway, begun.ending
     piece = b"x" * 65536
     for _ in range(100):
-        underway.took("stdout", piece)
+        begun.print("stdout", piece)
     ending.set_result(Execution("x-1"))
     events = await _all(underway)
     assert isinstance(events[0], Missed)
     kept = [event for event in events if isinstance(event, tuple)]
     assert (events[0].chunks + len(kept), len(kept)) == (100, 64)
     for _ in range(10_000):
-        underway.took("stdout", b".")
+        begun.print("stdout", b".")
     assert len([event for event in await _all(underway) if isinstance(event, tuple)]) == 4096
 
 
 async def test_what_raises_is_raised_to_all_who_follow() -> None:
-    underway = Underway("x-1")
-    ending = await begun(underway)
+    begun = Begun()
+    underway, ending = begun.underway, begun.ending
     ending.set_exception(RuntimeError("the box is gone"))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="the box is gone"):

@@ -1,7 +1,7 @@
-"""The host of an interpreter in a script or a notebook: a running server, by its client.
+"""The host of an interpreter in a script or a notebook: a server, through its client.
 
-Where the server is of this machine and the box is local, ports and files of the box are reached without the server:
-no byte of an execution goes through it, and executions go on while it is restarted.
+If the server and the box are on this machine, ports and files of the box are reached directly. Executions then do not
+pass through the server, and continue while it restarts.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, 
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
 from holdfast.client.local_server import HomeAddress, ServerNotStarted, default_home, find_or_start
 from holdfast.interpreter.direct_box import DirectBox, folder_of
-from holdfast.interpreter.host import Completion, Given, Record
-from holdfast.interpreter.record import Noted, QueuedRecord
+from holdfast.interpreter.host import AcquiredBox, Completion, Record
+from holdfast.interpreter.record import PendingEntry, QueuedRecord
 from holdfast.providers.host.inotify import FileWatch
 
 if TYPE_CHECKING:
     from holdfast.api.progress import Progress
 
 _TEMPORARY: Final = (Unauthorized, TooManyRequests, DiskFull, ServerFailed, StaleEpoch)
-"""Refusals that another attempt may not meet. A server that was started again knows the key no more, until found."""
+"""Refusals after which a retry may succeed. A restarted server has another key until the client finds it again."""
 
 
 class NoServer(InterpreterError):
-    """There is no server, and none could be started."""
+    """No server is running, and none could be started."""
 
     code = "no_server"
 
 
 class ClientHost:
-    """Owns the records that it opened, and the client where it made that itself. Of one event loop."""
+    """Owns the records that it opened, and the client if it created it. Belongs to one event loop."""
 
     def __init__(self, client: Client, *, home: Path | None = None, owns_client: bool = False) -> None:
-        """`home` is that of the server, where it is of this machine."""
+        """`home` is the home of the server, if the server is on this machine."""
         self.client = client
         self.home = home
         self._owns_client = owns_client
@@ -57,9 +57,10 @@ class ClientHost:
 
     @classmethod
     async def default(cls, home: Path | None = None) -> Self:
-        """The server of this home, started in the background where none runs. `holdfast down` stops it.
+        """Connect to the server of a home, and start it in the background if it is not running. `holdfast down` stops
+        it.
 
-        Read from the environment, as by the command line: `HOLDFAST_URL` and `HOLDFAST_API_KEY` where no home is given,
+        Without `home`, the environment decides, as for the command line: `HOLDFAST_URL` with `HOLDFAST_API_KEY`, or
         else `HOLDFAST_HOME`.
         """
         url = os.environ.get("HOLDFAST_URL")
@@ -70,12 +71,12 @@ class ClientHost:
 
     @classmethod
     def of_url(cls, url: str, *, api_key: str | None = None, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> Self:
-        """A server anywhere. Everything goes through it."""
+        """Connect to a server on any machine. Everything passes through it."""
         return cls(Client(url, api_key=api_key, retry_seconds=retry_seconds), owns_client=True)
 
     @classmethod
     async def of_home(cls, home: Path) -> Self:
-        """The server of a home, started in the background where none runs."""
+        """Connect to the server of a home, and start it in the background if it is not running."""
         try:
             running, _ = await asyncio.to_thread(find_or_start, home)
         except ServerNotStarted as error:
@@ -85,20 +86,16 @@ class ClientHost:
 
     # --- boxes ---
 
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first."""
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
         made = await self.client.boxes.create(spec, key=key, fresh=fresh, replaces=False)
-        return Given(self._open(made.box, spec), How(made.how), made.why)
+        return AcquiredBox(self._open(made.box, spec), How(made.how), made.why)
 
     async def find(self, key: str) -> Box | None:
-        """The box of a key as it is, if there is one. Closed by who asked."""
         async for record in self.client.boxes.list(key=key):
             return self.client.boxes.handle(record)
         return None
 
     async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
-        """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
-        long."""
         forked = await self.client.boxes.fork(box.id, key=key, idle_seconds=idle_seconds)
         return self._open(forked, box.spec)
 
@@ -112,7 +109,6 @@ class ClientHost:
             return
 
     async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
-        """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
         from holdfast.client.image_build import ServerWorkshop
         from holdfast.interpreter.workspace.templates import Templates
 
@@ -120,33 +116,31 @@ class ClientHost:
         templates = Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ)
         return await templates.resolve(template, progress)
 
-    def _open(self, record: BoxRecord, asked: BoxSpec) -> Box:
-        # The server does not tell the values of its environment. Who asked for it knows them, for boxes like it.
-        box = self.client.boxes.handle(record, env=asked.env)
+    def _open(self, record: BoxRecord, spec: BoxSpec) -> Box:
+        # The server does not return the values of environment variables; the spec of the caller has them.
+        box = self.client.boxes.handle(record, env=spec.env)
         if self.home is not None and folder_of(record, self.home) is not None:
             self._watch = self._watch or FileWatch()
             return DirectBox(box, record, self.home, self._watch)
         return box
 
-    # --- its thread, and models ---
+    # --- the thread, and models ---
 
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
-        """A thread that is there, or a new one. It is made with the first entry: nobody waits for it."""
-        found = _Writing(self.client, thread or new_id("t"), title, labels)
+        """Open a thread, or create it. It is created with the first entry, so that no caller waits for it."""
+        found = _RemoteThread(self.client, thread or new_id("t"), title, labels)
         opened = QueuedRecord(found.id, found.write, found.read, is_final=is_final)
         self._records.append(opened)
         return opened
 
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
-        """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
         try:
-            said = await self.client.models.complete(messages, model=model, timeout=timeout)
+            answer = await self.client.models.complete(messages, model=model, timeout=timeout)
         except HoldfastError as error:
             raise CompletionFailed(error.message, hint=error.hint) from error
-        return Completion(said.text, said.model, said.input_tokens, said.output_tokens, said.cost)
+        return Completion(answer.text, answer.model, answer.input_tokens, answer.output_tokens, answer.cost)
 
     async def check_model(self, model: str) -> None:
-        """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
         name, _, id = model.partition("/")
         try:
             found = await self.client.models.get(name)
@@ -155,10 +149,10 @@ class ClientHost:
         if not found.is_ready:
             raise InvalidInterpreter(f"model {name} has no key", hint=f"holdfast model add {name} --key-stdin < FILE")
         if not id and found.model is None:
-            raise InvalidInterpreter(f"{name} has no default model", hint=f"say which: {name}/MODEL")
+            raise InvalidInterpreter(f"{name} has no default model", hint=f"name one: {name}/MODEL")
 
     async def close(self) -> None:
-        """Write what is left of the records. Closing twice does nothing."""
+        """Write what the records have queued, and close. Closing twice does nothing."""
         records, self._records = self._records, []
         await asyncio.gather(*(each.close() for each in records))
         watch, self._watch = self._watch, None
@@ -168,8 +162,8 @@ class ClientHost:
             await self.client.aclose()
 
 
-class _Writing:
-    """A thread over the wire, as a record needs it."""
+class _RemoteThread:
+    """Writes and reads a thread through the client."""
 
     def __init__(self, client: Client, id: str, title: str, labels: Mapping[str, str]) -> None:
         self.id = id
@@ -177,12 +171,12 @@ class _Writing:
         self._thread = client.thread(id)
         self._title = title
         self._labels = labels
-        self._turn = asyncio.Lock()
-        self._is_there = False
+        self._creating = asyncio.Lock()
+        self._exists = False
 
-    async def write(self, noted: Sequence[Noted]) -> None:
+    async def write(self, entries: Sequence[PendingEntry]) -> None:
         await self._ensure()
-        await self._thread.append_encoded([each.data for each in noted])
+        await self._thread.append_encoded([each.data for each in entries])
 
     async def read(self, types: Sequence[str]) -> AsyncIterator[Mapping[str, Any]]:
         await self._ensure()
@@ -190,13 +184,13 @@ class _Writing:
             yield entry.to_json()
 
     async def _ensure(self) -> None:
-        async with self._turn:
-            if not self._is_there:
-                with contextlib.suppress(Conflict):  # it is there already
+        async with self._creating:
+            if not self._exists:
+                with contextlib.suppress(Conflict):  # it exists already
                     await self._client.threads.create(id=self.id, title=self._title, labels=self._labels)
-                self._is_there = True
+                self._exists = True
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the server says no, and will say so again."""
+    """Whether the server refused the request, and would refuse it again."""
     return isinstance(error, Refused) and not isinstance(error, _TEMPORARY)

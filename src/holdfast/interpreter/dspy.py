@@ -1,10 +1,11 @@
-"""dspy's code in boxes: `dspy.RLM(..., interpreter_factory=BoxInterpreter)`, or `Boxes(template="data")` in its place.
+"""Code of dspy in boxes: `dspy.RLM(..., interpreter_factory=BoxInterpreter)`, or `Boxes(template="data")` instead.
 
-dspy is sync and wants its interpreters so, ours are async: they run on an event loop of their own, in a thread. What
-dspy does for code in a box (its tools, its models, the sub-agents of 3.4) runs in the caller's process, with the
-caller's `dspy.context`. An interpreter that is made there is a child of the one that asks, and spends of its budget.
+dspy expects sync interpreters. Ours are async, so they run on an event loop in a thread of their own. Tools, models and
+sub-agents of dspy run in the caller's process, with the caller's `dspy.context`. An interpreter that they create is a
+child of the calling one, and shares its budget.
 
-Works with dspy 3.3 and later, and with all that takes an `interpreter_factory`: RLM, Flex, CodeAct, ProgramOfThought.
+Works with dspy 3.3 and later, and with every module that takes an `interpreter_factory`: RLM, Flex, CodeAct,
+ProgramOfThought.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from pydantic import BaseModel
 
 from holdfast.api.errors.interpreters import CallRefused, InvalidInterpreter
 from holdfast.client import HoldfastError
-from holdfast.interpreter.bridge.bridge import Delegation
+from holdfast.interpreter.bridge.bridge import Delegate, Delegation
 from holdfast.interpreter.bridge.budget import Budget, Limits
 from holdfast.interpreter.bridge.rebinding import ANYTHING, bound_names
 from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.execution import CodeError, Execution
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.interpreter import Interpreter
-from holdfast.interpreter.results import CodeError, Execution
 from holdfast.loop_thread import LoopThread, finalize
 
 try:
-    from dspy.primitives.facade import SHIM_SETUP as _SHIM  # looks at all names, and changes none but its own
+    from dspy.primitives.facade import SHIM_SETUP as _SHIM  # reads all names, and changes only its own
 except ImportError:  # before 3.4
     _SHIM = None
 
@@ -49,53 +50,77 @@ INSTRUCTIONS: Final = (
     " arguments are copied. sub_rlm(query, context) gives a task to a child with a sandbox of its own and returns its"
     " answer; sub_rlm_batched(queries, contexts) does so for several at once."
 )
-"""What the model is told of the place where its code runs."""
+"""The description, for the model, of where its code runs."""
 
 CALL_SECONDS: Final = 900.0
-"""For one call of a tool: dspy's run whole agents. Its models have limits of their own."""
+"""The time limit of one tool call. Tools of dspy run whole agents, and its models have limits of their own."""
 
 LONG: Final = 64_000
-"""Characters of a text that is sent once."""
+"""A text of this many characters is sent only once."""
 
 SIGNATURE: Final = "context, query -> answer"
-"""What a child of `sub_rlm` is asked."""
+"""The signature of a child of `sub_rlm`."""
 
 _CURRENT: contextvars.ContextVar[BoxInterpreter] = contextvars.ContextVar("holdfast_dspy")
-"""The interpreter whose code asked for what runs now."""
+"""The interpreter whose code called what runs now."""
 
 
 class Boxes:
-    """A factory of interpreters, each with these options of `Interpreter`: what `interpreter_factory` takes."""
+    """An `interpreter_factory` that creates each interpreter with these options of `Interpreter`."""
 
     def __init__(self, *, instructions: str = "", signature: str | type = SIGNATURE, **options: Any) -> None:
-        """`instructions`: what the model is told beside the usual, say which libraries a template has. `signature`:
-        what children of `sub_rlm` are asked, with the inputs `context` and `query`, and one output."""
+        """`instructions` are added to the description for the model, such as the libraries of a template. `signature`
+        is the one of children of `sub_rlm`, with the inputs `context` and `query`, and one output."""
         self.execution_instructions = f"{INSTRUCTIONS} {instructions}".strip()
         self.signature = signature
         self.options = options
 
     def __call__(self) -> BoxInterpreter:
-        made = BoxInterpreter(signature=self.signature, **self.options)
-        made.execution_instructions = self.execution_instructions
-        return made
+        return BoxInterpreter(
+            signature=self.signature, execution_instructions=self.execution_instructions, **self.options
+        )
 
 
-class _Left:
-    """What is to be ended of an interpreter that nobody shuts down."""
+class _Session:
+    """The interpreter and the host that a `BoxInterpreter` has open. A finalizer closes it if the owner does not."""
 
     def __init__(self) -> None:
         self.interpreter: Interpreter | None = None
-        self.host: Host | None = None
+        self._host: Host | None = None
+        """The host, if it was created here."""
 
-    async def end(self) -> None:
-        if self.interpreter is not None:
-            await self.interpreter.shutdown()
-        if self.host is not None:
-            await self.host.close()
+    @property
+    def is_open(self) -> bool:
+        return self.interpreter is not None or self._host is not None
+
+    async def start(self, options: dict[str, Any]) -> None:
+        host = options.get("host") or ClientHost.default
+        if callable(host):
+            made = host()
+            options["host"] = self._host = await made if inspect.isawaitable(made) else made
+        if options.keys().isdisjoint(("limits", "budget")):
+            # dspy limits calls itself. Limits of the caller apply to the whole tree.
+            options["limits"] = Limits(calls=None, call_seconds=CALL_SECONDS)
+        interpreter = Interpreter(**options)
+        try:
+            self.interpreter = await interpreter.start()
+        except BaseException:
+            await interpreter.shutdown()
+            raise
+
+    async def start_child(self, parent: Interpreter, delegate: Delegate) -> None:
+        self.interpreter = await parent.build_child(delegate=delegate)
+
+    async def close(self) -> None:
+        interpreter, self.interpreter = self.interpreter, None
+        if interpreter is not None:
+            await interpreter.shutdown()
+        if self._host is not None:
+            await self._host.close()
 
 
 class BoxInterpreter:
-    """A `dspy.CodeInterpreter`. Starts with its first execution; `shutdown` gives all of it back."""
+    """A `dspy.CodeInterpreter`. Starts with its first execution; `shutdown` deletes its box."""
 
     execution_instructions = INSTRUCTIONS
 
@@ -107,16 +132,20 @@ class BoxInterpreter:
         callbacks: Sequence[Any] = (),
         signature: str | type = SIGNATURE,
         timeout: float | None = None,
+        execution_instructions: str = INSTRUCTIONS,
+        stopped: threading.Event | None = None,
         **options: Any,
     ) -> None:
-        """`timeout`: seconds that an execution may compute. `options` are those of `Interpreter`; its `host` may be a
-        function that gives one, for a host belongs to an event loop, and each interpreter has its own."""
+        """`timeout` limits the seconds that an execution computes. After `stopped` is set, it does not start. `options`
+        are those of `Interpreter`; `host` may be a function that returns one, because a host belongs to an event loop,
+        and each interpreter has a loop of its own."""
         self.tools: dict[str, Callable[..., Any]] = dict(tools or {})
-        """May be changed at any time: each execution has those that are here when it begins."""
+        """May be changed at any time. An execution uses the tools that are here when it begins."""
         self.output_fields: list[dict[str, Any]] | None = (
             None if output_fields is None else [dict(each) for each in output_fields]
         )
         self.callbacks = list(callbacks)
+        self.execution_instructions = execution_instructions
         self._signature = signature
         self._timeout = timeout
         self._options = options
@@ -124,79 +153,63 @@ class BoxInterpreter:
         self._root: BoxInterpreter = self if self._parent is None else self._parent._root
         self._depth: int = 0 if self._parent is None else self._parent._depth + 1
         self._loop: LoopThread = LoopThread() if self._parent is None else self._parent._loop
-        self._host: Host | None = None
-        """Of the root, where that has made it, and closes it."""
-        self._interpreter: Interpreter | None = None
-        self._known: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-        self._there: dict[str, Any] = {}
+        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        """Each tool with its wrapper, by name."""
+        self._sent: dict[str, Any] = {}
         """Variables as the box has them, unless its code changed them."""
         self._bound: set[str] = set()
         """Names that the code so far may have changed."""
         self._busy = threading.Lock()
-        self._left = _Left()
+        self._session = _Session()
         if self._parent is None:
-            self._forgotten = finalize(self, self._loop, self._left.end)
+            self._finalizer = finalize(self, self._loop, self._session.close)
         self._ended = False
-        self._given_up = False
+        self._stopped = stopped or threading.Event()
 
     @property
     def interpreter(self) -> Interpreter:
-        """Ours, once it has started: its thread, its box, its state."""
-        if self._interpreter is None:
+        """The Holdfast interpreter, after the start."""
+        if self._session.interpreter is None:
             raise CodeInterpreterError("the interpreter has not started: call start()")
-        return self._interpreter
+        return self._session.interpreter
 
     @with_callbacks
     def start(self) -> None:
-        if self._ended or self._given_up:
-            raise CodeInterpreterError("the interpreter has ended: make a new one")
-        if self._interpreter is None:
+        if self._ended or self._stopped.is_set():
+            raise CodeInterpreterError("the interpreter has ended: create a new one")
+        if self._session.interpreter is None:
             try:
-                self._interpreter = self._left.interpreter = self._loop.run(self._start())
-                self._left.host = self._host
+                self._loop.run(self._start())
             except HoldfastError as error:
                 self._end()
-                raise CodeInterpreterError(_told(error)) from error
+                raise CodeInterpreterError(_with_hint(error)) from error
 
-    async def _start(self) -> Interpreter:
-        options, parent = dict(self._options), self._parent
-        if parent is None:
-            host = options.get("host") or ClientHost.default
-            if callable(host):
-                made = host()
-                options["host"] = self._host = await made if inspect.isawaitable(made) else made
-            if options.keys().isdisjoint(("limits", "budget")):
-                # dspy has a limit of calls itself. Who gives one to us has it for the whole tree.
-                options["limits"] = Limits(calls=None, call_seconds=CALL_SECONDS)
+    async def _start(self) -> None:
+        if self._parent is None:
+            await self._session.start({"delegate": self._delegate, **self._options})
         else:
-            self._check_depth(parent)
-            return await parent.interpreter.build_child(delegate=self._delegate)
-        interpreter = Interpreter(delegate=self._delegate, **options)
-        try:
-            return await interpreter.start()
-        except BaseException:
-            await interpreter.shutdown()
-            raise
+            self._check_depth(self._parent)
+            await self._session.start_child(self._parent.interpreter, self._delegate)
 
     def _check_depth(self, parent: BoxInterpreter) -> None:
         budget = parent.interpreter.budget
         if self._depth > budget.limits.depth:
             raise CallRefused(
-                f"this is level {parent._depth} of {budget.limits.depth}: no children below it",
+                f"level {parent._depth} of {budget.limits.depth} may have no children",
                 hint="do the task here, or give the factory limits=Limits(depth=...)",
             )
 
     @with_callbacks
     def execute(self, code: str, variables: Mapping[str, Any] | None = None) -> Any:
-        """What dspy's own interpreters give: a `FinalOutput`, the value of the last expression, what was printed, or
-        None. With output fields the reader is a model, and is shown all of that.
+        """Returns what interpreters of dspy return: a `FinalOutput`, the value of the last expression, the output, or
+        None. With output fields the reader is a model, which gets the output and the value.
 
         Raises `CodeExecutionError` and `SyntaxError` for errors of the code. Any other `CodeInterpreterError` ends the
         interpreter.
         """
         if not self._busy.acquire(blocking=False):
-            raise CodeInterpreterError("the interpreter runs code already: one execution at a time")
-        token = _CURRENT.set(self)  # seen by whatever the code calls
+            raise CodeInterpreterError("the interpreter already runs code: only one execution at a time is allowed")
+        token = _CURRENT.set(self)  # for interpreters that tools of this code create
         try:
             self.start()
             return self._show(self._run(code, variables or {}))
@@ -209,34 +222,34 @@ class BoxInterpreter:
     def _run(self, code: str, variables: Mapping[str, Any]) -> Execution:
         interpreter = self.interpreter
         if not isinstance(code, str):
-            raise CodeInterpreterError(f"code is a {type(code).__name__}, not a text")
+            raise CodeInterpreterError(f"code must be a string, not {type(code).__name__}")
         if wrong := [name for name in variables if not _is_name(name) or name in self.tools or name == "SUBMIT"]:
-            raise CodeInterpreterError(f"variables cannot be called {', '.join(map(repr, wrong))}")
+            raise CodeInterpreterError(f"these variable names are invalid or reserved: {', '.join(map(repr, wrong))}")
         try:
-            tools = self._wrapped()
+            tools = self._wrap_tools()
             interpreter.tools.clear()
             interpreter.tools.update(tools)
-            # Types are dspy's to check: it knows them in full, and takes what can be converted.
+            # dspy checks types itself: it knows them in full, and converts what it can.
             interpreter.output_fields = [field["name"] for field in self.output_fields or ()]
-            given = {name: _sent(name, value) for name, value in variables.items() if not self._is_there(name, value)}
-            there, self._there = self._there, {}  # unless this goes well
-            done = self._loop.run(interpreter.execute(code, variables=given, timeout=self._timeout))
-        except InvalidInterpreter as error:  # nothing of it ran
-            raise CodeInterpreterError(_told(error)) from error
+            new = {name: _to_json(name, value) for name, value in variables.items() if not self._is_sent(name, value)}
+            sent, self._sent = self._sent, {}  # restored below if the execution succeeds
+            done = self._loop.run(interpreter.execute(code, variables=new, timeout=self._timeout))
+        except InvalidInterpreter as error:  # nothing ran
+            raise CodeInterpreterError(_with_hint(error)) from error
         except HoldfastError as error:
             self._end()
-            raise CodeInterpreterError(_told(error)) from error
+            raise CodeInterpreterError(_with_hint(error)) from error
         if done.error is None or not done.error.syntax:
-            self._there = there | {name: variables[name] for name in given}
+            self._sent = sent | {name: variables[name] for name in new}
             if code != _SHIM:
                 self._bound |= bound_names(code)
         return done
 
-    def _is_there(self, name: str, value: Any) -> bool:
-        """dspy gives all of its inputs with each piece of code. A long text that no code can have changed stays."""
+    def _is_sent(self, name: str, value: Any) -> bool:
+        """dspy passes all inputs to each execution. A long text that the code cannot have changed is not sent again."""
         if type(value) not in (str, bytes) or len(value) < LONG or self._bound & {name, ANYTHING}:
             return False
-        return self._there.get(name) is value
+        return self._sent.get(name) is value
 
     def _show(self, execution: Execution) -> Any:
         if execution.state_lost:
@@ -244,7 +257,7 @@ class BoxInterpreter:
             raise CodeInterpreterError(_error_text(execution))
         if execution.error is not None:
             if execution.error.syntax:
-                raise SyntaxError(_without_head(execution.error))
+                raise SyntaxError(_traceback(execution.error))
             raise CodeExecutionError(_error_text(execution))
         if execution.submitted is not None:
             return FinalOutput(dict(execution.submitted))
@@ -255,28 +268,24 @@ class BoxInterpreter:
 
     @with_callbacks
     def shutdown(self) -> None:
-        """Give the box back. Closing twice does nothing."""
+        """Delete the box. Calling it twice does nothing."""
         if not self._ended:
             self._end()
 
     def _end(self) -> None:
         self._ended = True
-        interpreter, self._interpreter = self._interpreter, None
         try:
-            if interpreter is not None:
-                self._loop.run(interpreter.shutdown())
-            if self._host is not None:
-                self._loop.run(self._host.close())
+            if self._session.is_open:
+                self._loop.run(self._session.close())
         finally:
             if self._parent is None:
-                self._forgotten.detach()
+                self._finalizer.detach()
                 self._loop.close()
 
-    async def _give_up(self) -> None:
-        """From the loop, while somebody else executes: without its interpreter that ends with its next step."""
-        self._given_up = True
-        if self._interpreter is not None:
-            await self._interpreter.shutdown()
+    async def abort(self) -> None:
+        """Shut down from the event loop, while another thread executes. That thread fails at its next step."""
+        if self._session.interpreter is not None:
+            await self._session.interpreter.shutdown()
 
     def __enter__(self) -> Self:
         self.start()
@@ -287,11 +296,11 @@ class BoxInterpreter:
     ) -> None:
         self.shutdown()
 
-    # --- what code in the box calls ---
+    # --- calls of code in the box ---
 
     @with_callbacks
     def invoke_tool(self, tool_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a tool as dspy's interpreters do: its callbacks hear of it."""
+        """Call a tool as interpreters of dspy do, so that its callbacks are notified."""
         tool = self.tools.get(tool_name)
         if tool is None:
             raise CodeInterpreterError(f"the host has no {tool_name}")
@@ -301,38 +310,38 @@ class BoxInterpreter:
             result = tool(*args, **kwargs)
             return asyncio.run(_await(result)) if inspect.isawaitable(result) else result
 
-    def _wrapped(self) -> dict[str, Callable[..., Any]]:
-        """The tools as the bridge takes them. The same function is wrapped once, so that nothing is told anew."""
-        known = {name: self._known.get(name) for name in self.tools}
-        self._known = {
+    def _wrap_tools(self) -> dict[str, Callable[..., Any]]:
+        """The tools for the bridge. A function is wrapped only once, so that its definition does not change."""
+        known = {name: self._wrapped.get(name) for name in self.tools}
+        self._wrapped = {
             name: pair if (pair := known[name]) is not None and pair[0] is tool else (tool, self._wrap(name, tool))
             for name, tool in self.tools.items()
         }
-        return {name: wrapped for name, (_, wrapped) in self._known.items()}
+        return {name: wrapped for name, (_, wrapped) in self._wrapped.items()}
 
     def _wrap(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:  # in a thread of the bridge's
+        def call(*args: Any, **kwargs: Any) -> Any:  # in a thread of the bridge
             return _plain(self.invoke_tool(name, list(args), kwargs))
 
-        # Without its annotations: dspy converts arguments itself, where it wants that.
+        # Without annotations, because dspy converts arguments itself.
         try:
             signature = inspect.signature(tool)
             bare = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
             call.__signature__ = signature.replace(parameters=bare)  # type: ignore[attr-defined]
         except (TypeError, ValueError):
-            pass  # of something in C: any arguments will do
+            pass  # a C function: any arguments are passed on
         call.__name__, call.__doc__ = name, inspect.getdoc(tool)
         return call
 
     def _metered(self) -> AbstractContextManager[Any]:
-        """What dspy's models use meanwhile is spent of our budget, once."""
+        """Charge the usage of dspy's models to our budget, once."""
         outer = dspy.settings.usage_tracker
-        meter = outer if isinstance(outer, _Meter) else _Meter(self.interpreter.budget, outer)
-        return dspy.context(usage_tracker=meter)  # type: ignore[no-any-return,unused-ignore]
+        tracker = outer if isinstance(outer, _BudgetTracker) else _BudgetTracker(self.interpreter.budget, outer)
+        return dspy.context(usage_tracker=tracker)  # type: ignore[no-any-return,unused-ignore]
 
     async def _delegate(self, delegation: Delegation) -> Any:
-        """A child of `sub_rlm`: an RLM with a child of this interpreter."""
-        factory = _Children(self)
+        """Run a child of `sub_rlm`: an RLM with a child of this interpreter."""
+        factory = _ChildFactory(self)
 
         def work() -> Any:
             with self._metered():
@@ -345,36 +354,35 @@ class BoxInterpreter:
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
-            await factory.give_up()
-            working.add_done_callback(_look_at)
+            await factory.stop()
+            working.add_done_callback(_ignore_error)
             raise
         except Exception as error:
             raise RuntimeError(f"the child failed: {type(error).__name__}: {error}") from error
 
 
-class _Children:
-    """The factory of one child's interpreters."""
+class _ChildFactory:
+    """The `interpreter_factory` of one child. `stop` ends all interpreters that it created."""
 
     def __init__(self, parent: BoxInterpreter) -> None:
         self.execution_instructions = parent.execution_instructions
         self._parent = parent
         self._made: list[BoxInterpreter] = []
-        self._given_up = False
+        self._stopped = threading.Event()
 
     def __call__(self) -> BoxInterpreter:
-        made = BoxInterpreter(signature=self._parent._signature, timeout=self._parent._timeout)
-        made._given_up = self._given_up
+        made = BoxInterpreter(signature=self._parent._signature, timeout=self._parent._timeout, stopped=self._stopped)
         self._made.append(made)
         return made
 
-    async def give_up(self) -> None:
-        self._given_up = True
+    async def stop(self) -> None:
+        self._stopped.set()
         for each in self._made:
-            await each._give_up()
+            await each.abort()
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """In a thread of its own, which keeps no program from ending, with the variables of the caller."""
+    """Run in a daemon thread, with the context variables of the caller."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -391,20 +399,20 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
             result, error = context.run(work), None
         except BaseException as raised:
             result, error = None, raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="holdfast-child", daemon=True).start()
     return await done
 
 
-def _look_at(task: asyncio.Future[Any]) -> None:
+def _ignore_error(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # of somebody who was told to stop
+        task.exception()  # it was stopped, so an error is expected
 
 
-class _Meter(UsageTracker):  # type: ignore[misc,unused-ignore]
-    """Spends of our budget what dspy's models use, as they use it. Who counted before goes on to do so."""
+class _BudgetTracker(UsageTracker):  # type: ignore[misc,unused-ignore]
+    """Charges the usage of dspy's models to our budget, and passes it on to the tracker that was there before."""
 
     def __init__(self, budget: Budget, outer: Any) -> None:
         super().__init__()
@@ -412,21 +420,21 @@ class _Meter(UsageTracker):  # type: ignore[misc,unused-ignore]
         self._outer = outer
 
     def add_usage(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
-        read, written = (usage_entry.get(name) for name in ("prompt_tokens", "completion_tokens"))
-        self._budget.spend(int(read or 0), int(written or 0), None)
+        inputs, outputs = (usage_entry.get(name) for name in ("prompt_tokens", "completion_tokens"))
+        self._budget.spend(int(inputs or 0), int(outputs or 0), None)
         if self._outer is not None:
             self._outer.add_usage(lm, usage_entry)
 
 
-def _model_calls(tool: str, given: Mapping[str, Any]) -> int:
-    """How many calls of a model it is known to make."""
+def _model_calls(tool: str, arguments: Mapping[str, Any]) -> int:
+    """How many calls of a model a tool is known to make."""
     if tool == "llm_query_batched":
-        prompts = given.get("prompts")
+        prompts = arguments.get("prompts")
         return len(prompts) if isinstance(prompts, list | tuple) else 0
     return 1 if tool in ("llm_query", "__dspy_call__") else 0
 
 
-# --- forms ---
+# --- conversions ---
 
 
 def _is_name(name: Any) -> bool:
@@ -436,21 +444,19 @@ def _is_name(name: Any) -> bool:
 def _by_name(
     tool: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """dspy calls tools by keyword, and so must we: what it makes of a function takes nothing else."""
+    """Turn positional arguments into keywords, because tools of dspy take nothing else."""
     if not args:
         return [], dict(kwargs)
     try:
         signature = inspect.signature(tool)
         bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):
-        return list(args), dict(kwargs)  # it will say itself what is wrong
-    given = list(bound.arguments)
-    kinds = {name: signature.parameters[name].kind for name in given}
+        return list(args), dict(kwargs)  # the tool itself will raise
+    kinds = {name: signature.parameters[name].kind for name in bound.arguments}
     if any(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL) for kind in kinds.values()):
         return list(bound.args), dict(bound.kwargs)
     named: dict[str, Any] = {}
-    for name in given:
-        value = bound.arguments[name]
+    for name, value in bound.arguments.items():
         named |= value if kinds[name] is inspect.Parameter.VAR_KEYWORD else {name: value}
     return [], named
 
@@ -460,7 +466,7 @@ async def _await(awaitable: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """With models of pydantic, dspy's own types among them, as the documents that they are in JSON."""
+    """Replace pydantic models, which types of dspy are too, by JSON documents."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if type(value) is list or type(value) is tuple:
@@ -470,10 +476,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _sent(name: str, value: Any) -> Any:
+def _to_json(name: str, value: Any) -> Any:
     try:
         return _plain(value)
-    except Exception as error:  # of a model that cannot be written as a document
+    except Exception as error:  # raised by the code of a model
         raise InvalidInterpreter(f"variable {name} cannot be sent to the box: {error}") from error
 
 
@@ -488,14 +494,14 @@ def _printed(execution: Execution) -> str:
 
 def _error_text(execution: Execution) -> str:
     error = execution.error
-    told = "its process ended, and all that it had in memory" if error is None else _without_head(error)
-    return "\n".join(part for part in (_printed(execution), told) if part)
+    message = "its process ended, and its memory is lost" if error is None else _traceback(error)
+    return "\n".join(part for part in (_printed(execution), message) if part)
 
 
-def _without_head(error: CodeError) -> str:
+def _traceback(error: CodeError) -> str:
     return error.traceback.strip() or f"{error.kind}: {error.message}"
 
 
-def _told(error: Exception) -> str:
+def _with_hint(error: Exception) -> str:
     hint = getattr(error, "hint", None)
     return f"{error}: {hint}" if hint else str(error)

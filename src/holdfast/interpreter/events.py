@@ -1,4 +1,4 @@
-"""What happens in an interpreter, for whoever looks on: its entries as they are noted, and output as it comes."""
+"""Live events of an interpreter: its entries when they are noted, and output as it arrives."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from holdfast.api.box.process import Stream
-from holdfast.interpreter.kernel.execution import Printed
+from holdfast.interpreter.execution import OutputCallback
 
 OUTPUT: Final = "interpreter.output"
-"""Live only: on the thread, output is part of its execution."""
+"""Only live: on the thread, output is part of the execution."""
 MISSED: Final = "interpreter.missed"
 TEMPLATE: Final = "interpreter.template"
-"""Live only: a template that is built first, step by step."""
-_HELD: Final = 4096
-"""Events that wait for one who looks on. Who is slower misses the oldest, and is told how many."""
+"""Only live: the steps of building a template."""
+_QUEUED: Final = 4096
+"""Events queued for one follower. A slower follower misses the oldest, and gets their number."""
 
 
 class Events:
-    """Look on with `async for event in interpreter.events.follow()`."""
+    """Follow them with `async for event in interpreter.events.follow()`."""
 
     def __init__(self) -> None:
-        self._following: list[_Following] = []
+        self._followers: list[_Follower] = []
         self._closed = False
 
     async def follow(self) -> AsyncIterator[Mapping[str, Any]]:
-        """From now on, until the interpreter is shut down."""
-        following = _Following()
+        """Yield events from now on, until the interpreter is shut down."""
+        follower = _Follower()
         if self._closed:
             return
-        self._following.append(following)
+        self._followers.append(follower)
         try:
             while True:
-                while following.held or following.missed:
-                    yield following.take()
+                while follower.queue or follower.missed:
+                    yield follower.take()
                 if self._closed:
                     return
-                following.come.clear()
-                await following.come.wait()
+                follower.arrived.clear()
+                await follower.arrived.wait()
         finally:
-            self._following.remove(following)
+            self._followers.remove(follower)
 
-    def tell(self, event: Mapping[str, Any]) -> None:
-        for each in self._following:
-            each.give(event)
+    def publish(self, event: Mapping[str, Any]) -> None:
+        for each in self._followers:
+            each.put(event)
 
-    def listening(self, execution: str, on_output: Printed | None) -> Printed | None:
-        """Who is to be given the output of an execution: who asked for it, and those who look on now."""
-        if not self._following:
+    def output_callback(self, execution: str, on_output: OutputCallback | None) -> OutputCallback | None:
+        """A callback that passes output to `on_output` and to the present followers."""
+        if not self._followers:
             return on_output
 
-        def printed(stream: Stream, data: bytes) -> None:
+        def publish_output(stream: Stream, data: bytes) -> None:
             if on_output is not None:
                 on_output(stream, data)
             text = data.decode("utf-8", "replace")
-            self.tell({"type": OUTPUT, "execution": execution, "stream": stream, "text": text})
+            self.publish({"type": OUTPUT, "execution": execution, "stream": stream, "text": text})
 
-        return printed
+        return publish_output
 
     def close(self) -> None:
         self._closed = True
-        for each in self._following:
-            each.come.set()
+        for each in self._followers:
+            each.arrived.set()
 
 
-class Building:
-    """A `holdfast.images.Progress`: the build of a template, as events."""
+class TemplateProgress:
+    """A `holdfast.images.Progress` that publishes the build of a template as events."""
 
     def __init__(self, events: Events, template: str) -> None:
         self._events = events
@@ -78,40 +78,41 @@ class Building:
 
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
         self._step, self._began = step, time.monotonic()
-        self._tell("began", detail=detail)
+        self._publish("began", detail=detail)
 
     def advance(self, amount: int) -> None:
-        """Steps are enough."""
+        """Ignored: events report only steps."""
 
     def output(self, data: bytes) -> None:
-        """As above: what a step that fails has said is in its error."""
+        """Ignored: the error of a failed step has its output."""
 
     def end(self, summary: str = "") -> None:
-        self._tell("ended", detail=summary, seconds=time.monotonic() - self._began)
+        self._publish("ended", detail=summary, seconds=time.monotonic() - self._began)
 
     def skip(self, step: str, detail: str = "") -> None:
         self._step = step
-        self._tell("cached", detail=detail)
+        self._publish("cached", detail=detail)
 
-    def _tell(self, status: str, **more: Any) -> None:
-        self._events.tell({"type": TEMPLATE, "template": self._template, "step": self._step, "status": status, **more})
+    def _publish(self, status: str, **more: Any) -> None:
+        event = {"type": TEMPLATE, "template": self._template, "step": self._step, "status": status}
+        self._events.publish({**event, **more})
 
 
-class _Following:
+class _Follower:
     def __init__(self) -> None:
-        self.held: deque[Mapping[str, Any]] = deque()
+        self.queue: deque[Mapping[str, Any]] = deque()
         self.missed = 0
-        self.come = asyncio.Event()
+        self.arrived = asyncio.Event()
 
-    def give(self, event: Mapping[str, Any]) -> None:
-        if len(self.held) >= _HELD:
-            self.held.popleft()
+    def put(self, event: Mapping[str, Any]) -> None:
+        if len(self.queue) >= _QUEUED:
+            self.queue.popleft()
             self.missed += 1
-        self.held.append(event)
-        self.come.set()
+        self.queue.append(event)
+        self.arrived.set()
 
     def take(self) -> Mapping[str, Any]:
         if self.missed:
             missed, self.missed = self.missed, 0
             return {"type": MISSED, "count": missed}
-        return self.held.popleft()
+        return self.queue.popleft()

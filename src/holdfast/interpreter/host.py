@@ -1,7 +1,7 @@
-"""What an interpreter needs of its surroundings: boxes, its thread, and a model. Passed in, each of them.
+"""The ports of an interpreter: boxes, its thread, and models.
 
-An interpreter lives in the process that has its callbacks: a script, a notebook, or the server. `client_host` is for
-the first two, `holdfast.server.interpreter_host` for the last.
+An interpreter lives in the process that has its callbacks. In a script or a notebook its host is a `ClientHost`; in the
+server it is a `holdfast.server.interpreter_host.ServerHost`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model answered."""
+    """The answer of a model."""
 
     text: str
     model: str
@@ -28,12 +28,12 @@ class Completion:
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float | None = None
-    """In dollars, where somebody knows."""
+    """In dollars. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A box, and how it came to be."""
+class AcquiredBox:
+    """A box, and whether it was resumed, restored or created."""
 
     box: Box
     how: How
@@ -41,7 +41,7 @@ class Given:
 
 
 class Record(Protocol):
-    """The interpreter's thread."""
+    """The thread of an interpreter."""
 
     @property
     def thread(self) -> str:
@@ -49,32 +49,32 @@ class Record(Protocol):
         ...
 
     def note(self, payload: Mapping[str, Any]) -> None:
-        """Write an entry: at once, in order, without waiting for the disk."""
+        """Queue an entry. Entries are written in order; the caller does not wait for the disk."""
         ...
 
     async def flush(self) -> None:
-        """Until all that was noted is on disk. Raises where that cannot be."""
+        """Wait until every entry is on disk. Raises `RecordUnwritten` if that fails."""
         ...
 
     def entries(self, types: Sequence[str] = ()) -> AsyncIterator[Mapping[str, Any]]:
-        """What is on the thread: `{id, ts, payload}` each."""
+        """The entries of the thread: `{id, ts, payload}` each."""
         ...
 
 
 class Host(Protocol):
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
-        """The box of a key: resumed, restored or made. `fresh`: its old one is deleted first.
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
+        """Resume, restore or create the box of a key. `fresh` deletes the old one first.
 
-        Raises `BoxDiffers` where its old one is of another spec: who asked looks whether that may go."""
+        Raises `BoxDiffers` if the old box has another spec. The caller decides whether it may be deleted."""
         ...
 
     async def find(self, key: str) -> Box | None:
-        """The box of a key as it is, if there is one. Closed by who asked."""
+        """Return the box of a key in its present state, or None. The caller closes it."""
         ...
 
     async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
-        """Another box with the same files, of that key. With `idle_seconds` it is reaped once it was idle for so
-        long."""
+        """Create a box with the same files, under this key. With `idle_seconds`, it is deleted after being idle for
+        that long."""
         ...
 
     async def delete(self, box: Box) -> None: ...
@@ -82,19 +82,19 @@ class Host(Protocol):
     async def ensure_volume(self, name: str, provider: str) -> None: ...
 
     async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
-        """The image of a template, for boxes of that provider. Built first, where there is none of what it says."""
+        """Return the image of a template for this provider. Builds it if it is missing or outdated."""
         ...
 
     async def record(self, thread: str | None, *, title: str, labels: Mapping[str, str]) -> Record:
-        """A thread that is there, or a new one."""
+        """Open a thread, or create it."""
         ...
 
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
-        """Ask a model by its name (`NAME` or `NAME/MODEL`), or the only one there is."""
+        """Ask a model (`NAME` or `NAME/MODEL`). None means the only one that is configured."""
         ...
 
     async def check_model(self, model: str) -> None:
-        """Raises `InvalidInterpreter` where there is no such model, or it cannot be asked. Asks it nothing."""
+        """Raises `InvalidInterpreter` if there is no such model, or it has no key. Sends no request to it."""
         ...
 
     async def close(self) -> None: ...

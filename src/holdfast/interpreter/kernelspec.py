@@ -1,4 +1,4 @@
-"""How Jupyter knows our kernel: a folder with a `kernel.json` that says how it is started."""
+"""The kernel spec of our Jupyter kernel: a folder with a `kernel.json` that says how to start it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def kernel_spec(
     *, display_name: str = DISPLAY_NAME, options: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """`options` are those of `BoxKernel`: template, model, timeout."""
-    given = [f"--BoxKernel.{name}={value}" for name, value in (options or {}).items()]
+    arguments = [f"--BoxKernel.{name}={value}" for name, value in (options or {}).items()]
     return {
-        "argv": [sys.executable, "-m", "holdfast.interpreter.jupyter", "-f", "{connection_file}", *given],
+        "argv": [sys.executable, "-m", "holdfast.interpreter.jupyter", "-f", "{connection_file}", *arguments],
         "display_name": display_name,
         "language": "python",
         "interrupt_mode": "message",
@@ -31,7 +31,7 @@ def kernel_spec(
 
 
 def install(spec: Mapping[str, Any], *, name: str = NAME, prefix: str | None = None) -> Path:
-    """For this user, or below a prefix, say that of a virtual environment. One of the same name is replaced."""
+    """Install for this user, or under a prefix such as a virtual environment. Replaces a spec of the same name."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.json").write_text(json.dumps(spec, indent=2))
         made = KernelSpecManager().install_kernel_spec(folder, kernel_name=name, user=prefix is None, prefix=prefix)
@@ -39,5 +39,5 @@ def install(spec: Mapping[str, Any], *, name: str = NAME, prefix: str | None = N
 
 
 def remove(name: str = NAME) -> Path:
-    """Raises `KeyError` where there is none of that name."""
+    """Raises `KeyError` if there is no spec of that name."""
     return Path(KernelSpecManager().remove_kernel_spec(name))

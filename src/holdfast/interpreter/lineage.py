@@ -1,33 +1,31 @@
-"""Where an interpreter comes from, if another made it."""
+"""Where an interpreter comes from, if another one made it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.interpreter.bridge.children import Child, Children
-from holdfast.interpreter.kernel.context import Context
-
-if TYPE_CHECKING:
-    from holdfast.interpreter.interpreter import Interpreter
+from holdfast.interpreter.record import LazyRecord
+from holdfast.interpreter.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class BranchOf:
-    """It was forked off the memory of another: it shares everything but its context."""
+    """Forked from the memory of another interpreter: shares its box and its record, and has a context of its own."""
 
-    parent: Interpreter
-    context: Context
+    runtime: Runtime
+    record: LazyRecord
 
 
 @dataclass(frozen=True, slots=True)
 class ChildOf:
-    """It has a box of its own, one level below another."""
+    """One level below another interpreter, with a box of its own."""
 
-    parent: Interpreter
     child: Child
     children: Children
-    """Those of the whole tree."""
+    """The children of the whole tree."""
+    record: LazyRecord
+    """The record of the parent."""
 
 
 Lineage = BranchOf | ChildOf

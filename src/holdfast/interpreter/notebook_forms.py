@@ -1,9 +1,9 @@
-"""What code in a box may show in a notebook. Pure.
+"""Filters what code in a box shows in a notebook. Pure functions.
 
-Jupyter's page runs whatever script an output brings along, and whoever runs there has Jupyter's API: files, terminals
-and kernels of this machine. A page also fetches pictures from anywhere, which would be a way out for a box that has no
-network. So nothing that acts or asks the network goes to the page. HTML is written anew, of the elements and attributes
-listed here; a drawing becomes a picture, which runs no script.
+The page of Jupyter runs scripts in an output, and a script can use the API of Jupyter: files, terminals and kernels of
+this machine. The page also fetches images, which would let a box without network send data. So no script and nothing
+that uses the network reaches the page. HTML is rewritten with the elements and attributes that are listed here; an SVG
+becomes an image, which runs no script.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 _PLAIN: Final = "text/plain"
 _HTML: Final = "text/html"
 _MARKDOWN: Final = "text/markdown"
-_DRAWING: Final = "image/svg+xml"
-_PICTURES: Final = ("image/png", "image/jpeg", "image/gif")
+_SVG: Final = "image/svg+xml"
+_IMAGES: Final = ("image/png", "image/jpeg", "image/gif")
 _LONGEST: Final = 8 << 20
 _LONGEST_HTML: Final = 2 << 20
 _DEEPEST: Final = 200
@@ -33,19 +33,19 @@ _ELEMENTS: Final = frozenset(
     )
 )  # fmt: skip
 _EMPTY: Final = frozenset(("br", "col", "hr", "img"))
-"""Elements that have no end."""
+"""Elements without an end tag."""
 _DROPPED: Final = frozenset(
     (
         "applet", "audio", "canvas", "frameset", "math", "object", "select", "svg", "template", "video",
     )
 )  # fmt: skip
-"""Elements that go with all that is in them: other rules hold there, or it is no text for people."""
+"""Elements that are dropped with their content, which has other rules or is not text."""
 _RAW: Final = frozenset(
     (
         "iframe", "noembed", "noframes", "noscript", "plaintext", "script", "style", "textarea", "title", "xmp",
     )
 )  # fmt: skip
-"""The same, and what is in them is no markup."""
+"""The same, and their content is not parsed as markup."""
 _BEGIN: Final = re.compile(r"<(?=/?[A-Za-z]|[!?])")
 _TAG: Final = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9]*)")
 _ATTRIBUTE: Final = re.compile(
@@ -74,13 +74,13 @@ _STYLES: Final = frozenset(
 )  # fmt: skip
 _STYLE_VALUE: Final = re.compile(r"[#\w .,%-]+|(?:rgb|rgba|hsl|hsla)\([\d .,%]+\)")
 _MARKUP: Final = re.compile(r"[<&]")
-_PICTURE_MARK: Final = re.compile(r"(?<!!)!+(?=\[)")
+_IMAGE_MARK: Final = re.compile(r"(?<!!)!+(?=\[)")
 _SCRIPT_ADDRESS: Final = re.compile(r"(javascript|vbscript)(\\?:)", re.IGNORECASE)
 _CONTROLS: Final = re.compile(r"(\x1b\[[0-9;]{0,64}[mKA])|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def safe_forms(forms: Any) -> dict[str, str]:
-    """Forms of a value by media type, as a box gives them: what of them a page may show. There is always one."""
+    """Return the forms of a value that a page may show, by media type. There is always at least one."""
     if not isinstance(forms, Mapping):
         return {_PLAIN: terminal_text(str(forms)[:_LONGEST])}
     given = {media: form for media, form in forms.items() if isinstance(media, str) and isinstance(form, str)}
@@ -90,57 +90,57 @@ def safe_forms(forms: Any) -> dict[str, str]:
             continue
         if media in (_PLAIN, "text/latex"):
             shown[media] = terminal_text(form)
-        elif media in _PICTURES and _BASE64.fullmatch(form):
+        elif media in _IMAGES and _BASE64.fullmatch(form):
             shown[media] = form
         elif media == _MARKDOWN:
             shown[media] = safe_markdown(form)
         elif media == _HTML and len(form) <= _LONGEST_HTML and (written := safe_html(form)).strip():
             shown[media] = written
-    if _DRAWING in given and _HTML not in shown and len(given[_DRAWING]) <= _LONGEST:
-        drawing = base64.b64encode(given[_DRAWING].encode("utf-8", "replace")).decode()
-        shown[_HTML] = f'<img src="data:{_DRAWING};base64,{drawing}">'
-    return shown or {_PLAIN: "(nothing of this output can be shown in a notebook of a box)"}
+    if _SVG in given and _HTML not in shown and len(given[_SVG]) <= _LONGEST:
+        svg = base64.b64encode(given[_SVG].encode("utf-8", "replace")).decode()
+        shown[_HTML] = f'<img src="data:{_SVG};base64,{svg}">'
+    return shown or {_PLAIN: "(this output has no form that can be shown in a notebook of a box)"}
 
 
 def safe_markdown(text: str) -> str:
-    """Without markup of HTML, without pictures, which become links, and without addresses that are scripts."""
+    """Remove HTML and script URLs, and turn images into links."""
     quoted = _MARKUP.sub(lambda found: html.escape(found[0]), text)
-    return _SCRIPT_ADDRESS.sub(r"\1 \2", _PICTURE_MARK.sub("", quoted))
+    return _SCRIPT_ADDRESS.sub(r"\1 \2", _IMAGE_MARK.sub("", quoted))
 
 
 def safe_html(text: str) -> str:
-    """The same text of listed elements and attributes alone, each closed."""
+    """Rewrite HTML with listed elements and attributes only, and close every element."""
     return _Writer(text).write()
 
 
 def terminal_text(text: str) -> str:
-    """Output for a terminal: colours, and what bars of progress need, and no other sequence."""
+    """Keep the escape sequences for colours and progress bars, and replace all others."""
     return _CONTROLS.sub(lambda found: found[1] or "�", text)
 
 
 class _Writer:
-    """Reads markup in one pass, whatever it is, in time that grows with its length: parsers of the standard library do
-    not. It need not read as a browser does, since nothing that it read goes on but names from the lists."""
+    """Reads any markup in one pass, in linear time, which parsers of the standard library do not guarantee. It need not
+    parse like a browser, because it writes only listed names."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._pieces: list[str] = []
         self._open: list[str] = []
         self._dropped: list[str] = []
-        """Elements that are being left out, the outermost first."""
+        """Open elements that are dropped, the outermost first."""
 
     def write(self) -> str:
         at = 0
         while at < len(self._text):
             found = _BEGIN.search(self._text, at)
-            self._say(self._text[at : found.start() if found else None])
+            self._write_text(self._text[at : found.start() if found else None])
             if found is None:
                 break
             at = self._markup(found.start())
         return "".join((*self._pieces, *(f"</{each}>" for each in reversed(self._open))))
 
     def _markup(self, begin: int) -> int:
-        """What begins here; returns where it ends. What has no end is left out."""
+        """Handle the markup at `begin`. Returns its end. Markup without an end is dropped."""
         text = self._text
         if text.startswith("<!--", begin):
             return self._after("-->", begin + 4)
@@ -152,7 +152,7 @@ class _Writer:
         while at < len(text) and text[at] != ">":
             found = _ATTRIBUTE.match(text, at)
             if found is None:
-                at += 1  # a blank, a slash, or nothing that makes sense
+                at += 1  # a space, a slash, or garbage
                 continue
             given.append((found[1].lower(), next((each for each in found.group(2, 3, 4) if each is not None), "")))
             at = found.end()
@@ -192,7 +192,7 @@ class _Writer:
                 self._pieces.append(f"</{last}>")
             self._pieces.append(f"</{tag}>")
 
-    def _say(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         if text and not self._dropped:
             self._pieces.append(html.escape(_unescaped(text), quote=False))
 
@@ -200,7 +200,7 @@ class _Writer:
 def _unescaped(text: str) -> str:
     try:
         return html.unescape(text)
-    except ValueError:  # the number of a character, with thousands of digits
+    except ValueError:  # a character reference with thousands of digits
         return text
 
 
@@ -222,5 +222,5 @@ def _attributes(tag: str, given: list[tuple[str, str]]) -> str:
 
 def _style(value: str) -> str:
     pairs = (each.partition(":") for each in value.split(";"))
-    told = ((name.strip().lower(), what.strip()) for name, _, what in pairs)
-    return "; ".join(f"{name}: {what}" for name, what in told if name in _STYLES and _STYLE_VALUE.fullmatch(what))
+    styles = ((name.strip().lower(), what.strip()) for name, _, what in pairs)
+    return "; ".join(f"{name}: {what}" for name, what in styles if name in _STYLES and _STYLE_VALUE.fullmatch(what))

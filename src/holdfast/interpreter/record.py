@@ -1,6 +1,7 @@
-"""What happened in an interpreter, on its thread: noted at once, written in the background in order, and read back.
+"""The record of an interpreter: what happens in it, as entries on its thread.
 
-Whoever notes something never waits for the disk. `replay` folds the entries of a thread into what happened.
+Entries are queued and written in the background, in order, so `note` never waits for the disk. `show` bounds values
+for entries. `replay` reads a thread back.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ import orjson
 
 from holdfast.api.errors.interpreters import RecordUnwritten
 from holdfast.api.ids import new_entry_id, now_ms
+from holdfast.interpreter.host import Host, Record
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -32,10 +34,10 @@ WORKSPACE: Final = "interpreter.workspace"
 STATE: Final = "interpreter.state"
 ENDED: Final = "interpreter.ended"
 GAP: Final = "interpreter.gap"
-"""`count` entries are not on the thread: it could not be written for so long that no more could be held."""
+"""`count` entries are missing: the thread could not be written, and the queue was full."""
 
 SETTINGS: Final = "interpreter.settings"
-"""What an interpreter of a server was made with."""
+"""The settings of an interpreter that lives in a server."""
 
 ALL: Final = "interpreter.*"
 
@@ -46,32 +48,74 @@ _GATHER_SECONDS: Final = 0.05
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 4 << 20
 _MOST_BYTES: Final = 64 << 20
-"""Held in memory while the thread cannot be written."""
+"""Bytes held in memory while the thread cannot be written."""
 _MOST_OF_ONE: Final = 1 << 20
 _KEPT: Final = ("type", "id", "execution", "name", "ok", "status")
-"""Of an entry that is too large."""
+"""What remains of an entry that is too large."""
 _PATIENCE: Final = 60.0
 _LONGEST_PAUSE: Final = 5.0
 _DEPTH: Final = 100
 _BITS: Final = 8192
+_SHOWN_CHARACTERS: Final = 8_000
+_SHOWN_DEPTH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """An entry that is on its way."""
+class PendingEntry:
+    """An entry that is not written yet."""
 
     id: str
     data: bytes
     """The whole entry, as JSON."""
 
 
-Write = Callable[[Sequence[Noted]], Awaitable[None]]
-"""Appends entries, all or none, each once by its id."""
+Write = Callable[[Sequence[PendingEntry]], Awaitable[None]]
+"""Appends all entries or none, and each id only once."""
 Read = Callable[[Sequence[str]], AsyncIterator[Mapping[str, Any]]]
 
 
+class LazyRecord:
+    """The record of an interpreter before and after its first start. Drops entries until it is open.
+
+    Branches share the record of the interpreter that they were forked from.
+    """
+
+    def __init__(self, interpreter: str, thread: str | None) -> None:
+        """Without a `thread`, the thread is named after the interpreter."""
+        self._interpreter = interpreter
+        self._wanted = thread or f"t-{interpreter}"
+        self._record: Record | None = None
+
+    @property
+    def thread(self) -> str:
+        return self._wanted if self._record is None else self._record.thread
+
+    @property
+    def is_open(self) -> bool:
+        return self._record is not None
+
+    async def open(self, host: Host) -> None:
+        """Opening it again does nothing."""
+        if self._record is None:
+            title, labels = f"Interpreter {self._interpreter}", {THREAD_LABEL: self._interpreter}
+            self._record = await host.record(self._wanted, title=title, labels=labels)
+
+    def note(self, payload: Mapping[str, Any]) -> None:
+        if self._record is not None:
+            self._record.note(payload)
+
+    async def flush(self) -> None:
+        if self._record is not None:
+            await self._record.flush()
+
+    async def entries(self, types: Sequence[str] = ()) -> AsyncIterator[Mapping[str, Any]]:
+        if self._record is not None:
+            async for entry in self._record.entries(types):
+                yield entry
+
+
 class QueuedRecord:
-    """A thread that is written in the background. Owns the task that does so, until `close`."""
+    """A thread that is written in the background. Owns the task that writes it, until `close`."""
 
     def __init__(
         self,
@@ -84,8 +128,8 @@ class QueuedRecord:
         most_bytes: int = _MOST_BYTES,
         patience: float | None = None,
     ) -> None:
-        """`is_final`: whether an error of `write` says that no other attempt can succeed. `patience`: how many seconds
-        `flush` waits for a thread that cannot be written."""
+        """`is_final` returns whether retrying `write` after an error is pointless. `patience` is how many seconds
+        `flush` waits without progress."""
         self.thread = thread
         self._write = write
         self._read = read
@@ -93,40 +137,39 @@ class QueuedRecord:
         self._clock = clock
         self._most_bytes = most_bytes
         self._patience = _PATIENCE if patience is None else patience
-        self._queue: deque[Noted] = deque()
-        self._held = 0
-        """Bytes in the queue."""
+        self._queue: deque[PendingEntry] = deque()
+        self._queued_bytes = 0
         self._left_out = 0
         self._noted = 0
         self._written = 0
         self._stuck_at = -1
-        """How many entries were written when a `flush` lost its patience."""
+        """The value of `_written` when a `flush` ran out of patience."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._failure: Exception | None = None
-        """The latest error, until something is written again."""
+        """The latest error, until a write succeeds."""
         self._is_dead = False
         self._writer: asyncio.Task[None] | None = None
         self._wrote_at = -math.inf
         self._hurry = asyncio.Event()
-        """Somebody waits for it to be written."""
+        """Set when a caller waits for the write."""
 
     def note(self, payload: Mapping[str, Any]) -> None:
-        """Write an entry: at once, in order, without waiting for the disk."""
+        """Queue an entry. Does not wait for the disk."""
         if self._is_dead:
             self._left_out += 1
             return
-        noted = self._encode(payload)
-        if self._held + len(noted.data) > self._most_bytes:
+        entry = self._encode(payload)
+        if self._queued_bytes + len(entry.data) > self._most_bytes:
             self._left_out += 1
             return
         if self._left_out:
-            self._tell_gap()
-        self._put(noted)
+            self._note_gap()
+        self._put(entry)
 
     async def flush(self) -> None:
-        """Until all that was noted is on disk. Raises `RecordUnwritten` where that cannot be."""
+        """Wait until every entry is on disk. Raises `RecordUnwritten` if that fails."""
         if self._left_out and not self._is_dead:
-            self._tell_gap()
+            self._note_gap()
         target = self._noted
         if self._written >= target and not self._left_out:
             return
@@ -137,7 +180,7 @@ class QueuedRecord:
         self._hurry.set()
         progress = -1
         while not written.done():
-            # As long as something is written, it goes on.
+            # The patience starts again with every write that succeeds.
             if progress == self._written:
                 self._waiting = [each for each in self._waiting if each[1] is not written]
                 self._stuck_at = self._written
@@ -147,13 +190,13 @@ class QueuedRecord:
         written.result()
 
     def entries(self, types: Sequence[str] = ()) -> AsyncIterator[Mapping[str, Any]]:
-        """What is on the thread: `{id, ts, payload}` each."""
+        """The entries of the thread: `{id, ts, payload}` each."""
         return self._read(types)
 
     async def close(self) -> None:
-        """Write what is left, and end. What cannot be written is said in the log."""
+        """Write what is queued, and stop. Logs what cannot be written."""
         try:
-            if self._queue and self._stuck_at == self._written:  # it was waited for, in vain
+            if self._queue and self._stuck_at == self._written:  # a flush has already waited in vain
                 raise self._unwritten()
             await self.flush()
         except RecordUnwritten as error:
@@ -165,32 +208,32 @@ class QueuedRecord:
 
     # --- the queue ---
 
-    def _encode(self, payload: Mapping[str, Any]) -> Noted:
+    def _encode(self, payload: Mapping[str, Any]) -> PendingEntry:
         id = new_entry_id()
         data = encode_entry({"id": id, "ts": self._clock(), "payload": payload})
         if len(data) > _MOST_OF_ONE:
             cut = {**{name: payload[name] for name in _KEPT if name in payload}, "cut": True, "size": len(data)}
             data = encode_entry({"id": id, "ts": self._clock(), "payload": cut})
-        return Noted(id, data)
+        return PendingEntry(id, data)
 
-    def _tell_gap(self) -> None:
+    def _note_gap(self) -> None:
         count, self._left_out = self._left_out, 0
         self._put(self._encode({"type": GAP, "count": count}))
 
-    def _put(self, noted: Noted) -> None:
-        self._queue.append(noted)
-        self._held += len(noted.data)
+    def _put(self, entry: PendingEntry) -> None:
+        self._queue.append(entry)
+        self._queued_bytes += len(entry.data)
         self._noted += 1
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name=f"record {self.thread}")
 
-    def _batch(self) -> list[Noted]:
+    def _batch(self) -> list[PendingEntry]:
         batch, size = [self._queue[0]], len(self._queue[0].data)
-        for noted in islice(self._queue, 1, _BATCH):
-            size += len(noted.data)
+        for entry in islice(self._queue, 1, _BATCH):
+            size += len(entry.data)
             if size > _BATCH_BYTES:
                 break
-            batch.append(noted)
+            batch.append(entry)
         return batch
 
     async def _write_all(self) -> None:
@@ -200,7 +243,7 @@ class QueuedRecord:
             batch = self._batch()
             try:
                 await self._write(batch)
-            except Exception as error:  # whatever it is: told to who flushes, and tried again where that may help
+            except Exception as error:  # any error is reported by `flush`, and retried unless it is final
                 self._failure = error
                 if self._is_final(error):
                     self._give_up(error)
@@ -209,24 +252,25 @@ class QueuedRecord:
                 attempt += 1
                 continue
             attempt, self._failure = 0, None
-            for noted in batch:
+            for entry in batch:
                 self._queue.popleft()
-                self._held -= len(noted.data)
+                self._queued_bytes -= len(entry.data)
             self._written += len(batch)
-            self._settle()
+            self._notify_flushes()
 
     async def _gather(self) -> None:
-        """Not more often than so: a request costs more than what it writes, and code that runs waits for the loop."""
+        """Wait a moment for more entries: a request costs more than the entries in it, and competes with running code
+        for the event loop."""
         loop = asyncio.get_running_loop()
         rest = self._wrote_at + _GATHER_SECONDS - loop.time()
-        if rest > 0 and not self._waiting and self._held < _BATCH_BYTES:
+        if rest > 0 and not self._waiting and self._queued_bytes < _BATCH_BYTES:
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):
                 async with time_limit(rest):
                     await self._hurry.wait()
         self._wrote_at = loop.time()
 
-    def _settle(self) -> None:
+    def _notify_flushes(self) -> None:
         left = []
         for target, future in self._waiting:
             if target > self._written:
@@ -236,11 +280,11 @@ class QueuedRecord:
         self._waiting = left
 
     def _give_up(self, error: Exception) -> None:
-        log.warning("thread %s takes no more entries: %s", self.thread, error)
+        log.warning("thread %s accepts no more entries: %s", self.thread, error)
         self._is_dead = True
         self._left_out += len(self._queue)
         self._queue.clear()
-        self._held = 0
+        self._queued_bytes = 0
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(self._unwritten())
@@ -249,7 +293,7 @@ class QueuedRecord:
     def _unwritten(self) -> RecordUnwritten:
         count = len(self._queue) + self._left_out
         why = f": {self._failure}" if self._failure is not None else ""
-        hint = getattr(self._failure, "hint", None) or "check that the server runs and that the thread is there"
+        hint = getattr(self._failure, "hint", None) or "check that the server runs and that the thread exists"
         return RecordUnwritten(f"{count} entries of thread {self.thread} are not written{why}", hint=hint)
 
 
@@ -257,11 +301,14 @@ def _pause(attempt: int) -> float:
     return min(_LONGEST_PAUSE, 0.05 * 2.0 ** min(attempt, 16)) * (0.5 + random.random() / 2)
 
 
+# --- values in entries ---
+
+
 def encode_entry(entry: Mapping[str, Any]) -> bytes:
-    """JSON, whatever is in it: what JSON cannot say is said as near as it can."""
+    """Encode an entry as JSON. Values that JSON lacks are replaced by the closest value that it has."""
     try:
         return orjson.dumps(entry)
-    except TypeError:  # numbers of any length, broken text, keys that are no text
+    except TypeError:  # large integers, broken text, keys that are not strings
         return json.dumps(_plain(entry, 0), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -283,158 +330,64 @@ def _plain(value: Any, depth: int) -> Any:
     return _plain(repr(value)[:1000], depth)
 
 
-# --- reading it back ---
+def show(value: Any, characters: int = _SHOWN_CHARACTERS) -> Any:
+    """Shorten a value for an entry: plain JSON of about this many characters, which says what was left out.
+
+    The time it takes is bounded too, however large the value is.
+    """
+    return _Shortener(characters).shorten(value, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedCall:
-    """Something that code in the box asked of the host."""
+class _Shortener:
+    def __init__(self, characters: int) -> None:
+        self._left = characters
 
-    id: str
-    name: str
-    status: str
-    seconds: float
-    payload: Mapping[str, Any] = field(repr=False)
+    def shorten(self, value: Any, depth: int) -> Any:
+        self._left -= 8
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return int(value) if abs(value) < 2**53 else self._text(_digits(value))
+        if isinstance(value, float):
+            return float(value) if value - value == 0 else repr(float(value))
+        if isinstance(value, str):
+            return self._text(value)
+        if depth >= _SHOWN_DEPTH:
+            return f"<{type(value).__name__}>"
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._items(value, depth)
+        if isinstance(value, bytes | bytearray):
+            return f"<{len(value)} bytes>"
+        return f"<{type(value).__name__}>"
 
+    def _text(self, value: str) -> str:
+        room = max(0, self._left)
+        self._left -= len(value)
+        clean = value[:room].encode("utf-8", "replace").decode()  # a lone surrogate is not valid in JSON
+        return clean if len(value) <= room else f"{clean}… {len(value) - room} characters more"
 
-@dataclass(frozen=True, slots=True)
-class ReplayedExecution:
-    id: str
-    code: str | None
-    """None where only calls of it are on the thread: it was cut short."""
-    ok: bool | None
-    """None where nobody saw its end."""
-    seconds: float
-    calls: tuple[ReplayedCall, ...]
-    payload: Mapping[str, Any] = field(repr=False)
-    at: int = 0
-    """UTC milliseconds."""
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        shortened: dict[str, Any] = {}
+        for number, (key, each) in enumerate(value.items()):
+            if self._left <= 0:
+                shortened["…"] = f"{len(value) - number} more"
+                break
+            # The name first, so that its value does not use up the characters.
+            name = self._text(key if isinstance(key, str) else f"<{type(key).__name__}>")
+            shortened[name] = self.shorten(each, depth + 1)
+        return shortened
 
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What happened in an interpreter, by its thread alone."""
-
-    started: Mapping[str, Any] | None = None
-    """The latest start."""
-    ended: Mapping[str, Any] | None = None
-    """Its end, where it has not been started again since."""
-    settings: Mapping[str, Any] | None = None
-    """What it was made with, where it lives in a server."""
-    starts: int = 0
-    executions: tuple[ReplayedExecution, ...] = ()
-    """In the order in which they began, as far as the thread tells."""
-    workspace: Mapping[str, Any] | None = None
-    """The latest transition."""
-    workspaces: tuple[Mapping[str, Any], ...] = ()
-    states: tuple[Mapping[str, Any], ...] = ()
-    """What was saved, loaded, forked or lost."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-    missing: int = 0
-    """Entries that could not be written."""
-
-    @property
-    def calls(self) -> int:
-        return sum(len(each.calls) for each in self.executions)
-
-    @property
-    def submitted(self) -> Mapping[str, Any] | None:
-        """The latest answer that was submitted."""
-        for each in reversed(self.executions):
-            found = each.payload.get("submitted")
-            if isinstance(found, Mapping):
-                return found
-        return None
+    def _items(self, value: Any, depth: int) -> list[Any]:
+        shortened: list[Any] = []
+        for number, each in enumerate(value):
+            if self._left <= 0:
+                shortened.append(f"… {len(value) - number} more")
+                break
+            shortened.append(self.shorten(each, depth + 1))
+        return shortened
 
 
-def replay(entries: Iterable[Mapping[str, Any]]) -> Replay:
-    """Fold the entries of a thread. Those of others, and what cannot be read, are passed over."""
-    starts, missing = 0, 0
-    started: Mapping[str, Any] | None = None
-    ended: Mapping[str, Any] | None = None
-    executions: dict[str, tuple[int, Mapping[str, Any]]] = {}
-    calls: dict[str, list[ReplayedCall]] = {}
-    workspaces: list[Mapping[str, Any]] = []
-    states: list[Mapping[str, Any]] = []
-    settings: Mapping[str, Any] | None = None
-    read = said = 0
-    cost = 0.0
-    for entry in entries:
-        payload = entry.get("payload")
-        if not isinstance(payload, Mapping):
-            continue
-        match payload.get("type"):
-            case "interpreter.started":
-                starts, started, ended = starts + 1, payload, None
-            case "interpreter.ended":
-                ended = payload
-            case "interpreter.workspace":
-                workspaces.append(payload)
-            case "interpreter.state":
-                states.append(payload)
-            case "interpreter.settings":
-                settings = given if isinstance(given := payload.get("settings"), Mapping) else settings
-            case "interpreter.gap":
-                missing += int(_number(payload.get("count")))
-            case "interpreter.execution":
-                id = str(payload.get("id"))
-                # Once when it begins, and once when it has ended.
-                at = executions[id][0] if id in executions else int(_number(entry.get("ts")))
-                executions[id] = at, {**(executions[id][1] if id in executions else {}), **payload}
-                calls.setdefault(id, [])
-            case "interpreter.call":
-                calls.setdefault(str(payload.get("execution")), []).append(
-                    ReplayedCall(
-                        str(payload.get("id")),
-                        str(payload.get("name")),
-                        str(payload.get("status")),
-                        _number(payload.get("seconds")),
-                        payload,
-                    )
-                )
-                usage = payload.get("usage")
-                if isinstance(usage, Mapping):
-                    read += int(_number(usage.get("input_tokens")))
-                    said += int(_number(usage.get("output_tokens")))
-                    cost += _number(usage.get("cost"))
-    return Replay(
-        started=started,
-        ended=ended,
-        settings=settings,
-        starts=starts,
-        executions=tuple(_execution(id, made, executions.get(id)) for id, made in calls.items()),
-        workspace=workspaces[-1] if workspaces else None,
-        workspaces=tuple(workspaces),
-        states=tuple(states),
-        input_tokens=read,
-        output_tokens=said,
-        cost=cost,
-        missing=missing,
-    )
-
-
-def _execution(
-    id: str, calls: Sequence[ReplayedCall], found: tuple[int, Mapping[str, Any]] | None
-) -> ReplayedExecution:
-    if found is None:
-        return ReplayedExecution(id, None, None, 0.0, tuple(calls), {})
-    at, payload = found
-    code, ok = payload.get("code"), payload.get("ok")
-    return ReplayedExecution(
-        id,
-        code if isinstance(code, str) else None,
-        ok if isinstance(ok, bool) else None,
-        _number(payload.get("seconds")),
-        tuple(calls),
-        payload,
-        at,
-    )
-
-
-def _number(value: object) -> float:
-    with contextlib.suppress(OverflowError):
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    return 0.0
+def _digits(value: int) -> str:
+    return str(value) if value.bit_length() < 1000 else f"<an integer of {value.bit_length()} bits>"

@@ -1,4 +1,4 @@
-"""What a trial of the runtime gives: phases, each timed, and whose turn it is where one failed. Plain values."""
+"""The report of a smoke test: its phases with their times, and the problem of a phase that failed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Phase:
         return self.problem is None
 
     def to_json(self) -> dict[str, Any]:
-        told = {"name": self.name, "ok": self.ok, "seconds": round(self.seconds, 6), "detail": self.detail}
-        return told if self.problem is None else {**told, "error": self.problem.to_json()}
+        document = {"name": self.name, "ok": self.ok, "seconds": round(self.seconds, 6), "detail": self.detail}
+        return document if self.problem is None else {**document, "error": self.problem.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Report:
 
     @property
     def problem(self) -> PhaseProblem | None:
-        """The first."""
+        """The first problem."""
         return next((each.problem for each in self.phases if each.problem is not None), None)
 
     @property

@@ -1,6 +1,6 @@
-"""Does all of it work here? A box, a clone, a kernel, two executions that prove its state, the clean-up: each timed.
+"""A smoke test of the whole path: a box, a clone, a kernel, two executions that prove its state, and the clean-up.
 
-A failure is a result, with its category: whose turn it is to do something about it.
+A failure is a result. Its category says which part has to be fixed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError, CannotIsolate, ImageNotFound, InvalidSpec, Unsupported
 from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.api.runtime_tests import Category, PhaseProblem
+from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.host import Host
-from holdfast.interpreter.kernel.kernel import Kernels
-from holdfast.interpreter.results import Execution
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.smoke_report import Phase, Report
 from holdfast.interpreter.workspace.repositories import Remote, check_ref, locate
 from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig
@@ -38,7 +38,7 @@ _SPEC: Final = BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=900)
 
 
 class _Failed(Exception):
-    """A step that has nothing to say but its problem."""
+    """A step failed with this problem."""
 
     def __init__(self, problem: PhaseProblem) -> None:
         super().__init__(problem.message)
@@ -49,7 +49,7 @@ _OF_PHASE: Final = {"clone": Category.REPOSITORY, "driver": Category.DRIVER, "mo
 
 
 def problem_of(error: BaseException, phase: str) -> PhaseProblem:
-    """What went wrong in a phase, and whose turn it is."""
+    """Describe an error of a phase, with its category."""
     if isinstance(error, _Failed):
         return error.problem
     code = str(getattr(error, "code", type(error).__name__))
@@ -76,7 +76,7 @@ def _category(error: BaseException, phase: str) -> Category:
 
 @dataclass(slots=True)
 class _Steps:
-    """Phases, one after the other, each within what is left of the time."""
+    """Runs phases, one after the other, within the time limit."""
 
     deadline: float
     phases: list[Phase] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Steps:
 
     @asynccontextmanager
     async def phase(self, name: str, *, seconds: float | None = None) -> AsyncIterator[None]:
-        """What is raised inside ends the phase, and is its problem. Cancellation goes on."""
+        """An error inside ends the phase and becomes its problem. Cancellation propagates."""
         self.details.clear()
         began = time.monotonic()
         problem = None
@@ -96,8 +96,8 @@ class _Steps:
             async with time_limit_at(asyncio.get_running_loop().time() + (seconds or self._left())):
                 yield
         except TimeoutError as error:
-            said = str(error) or f"it was not done in {time.monotonic() - began:.0f} s"
-            problem = PhaseProblem(Category.TIMEOUT, "timeout", said, None)
+            message = str(error) or f"it did not end within {time.monotonic() - began:.0f} s"
+            problem = PhaseProblem(Category.TIMEOUT, "timeout", message, None)
         except Exception as error:  # a failure is a result here
             problem = problem_of(error, name)
         self.phases.append(Phase(name, time.monotonic() - began, "; ".join(self.details)[:_SHOWN], problem))
@@ -115,10 +115,10 @@ async def smoke(
     roots: Sequence[Path] | None = None,
     timeout: float = SECONDS,
 ) -> Report:
-    """Go all the way once, in a box of its own, which is deleted in the end whatever happens.
+    """Run all phases once, in a box of its own, which is always deleted at the end.
 
-    Where a repository is at a URL and the spec says nothing of the network, the box may reach that one host. `roots`
-    are the folders of this machine that the repository may be in; None: all.
+    If the repository is at a URL and the spec has no network policy, the box may reach that one host. `roots` are the
+    folders of this machine that may contain the repository; None allows all.
     """
     steps = _Steps(time.monotonic() + timeout)
     host: Host | None = None
@@ -127,20 +127,20 @@ async def smoke(
         wanted = _with_network(wanted, repo, roots)
         check_ref(ref)
         if ref is not None and repo is None:
-            raise InvalidInterpreter("a ref without a repository", hint="give --repo, too")
+            raise InvalidInterpreter("a ref needs a repository", hint="give --repo, too")
         host = await open_host()
         steps.details.append(f"provider {wanted.provider}, image {wanted.image or 'default'}")
     if host is not None:
         try:
             workspace = Workspace(host, f"smoke-{secrets.token_hex(8)}", wanted, roots=roots)
-            await _in_a_box(workspace, repo, ref, steps)
+            await _test_box(workspace, repo, ref, steps)
         finally:
             await host.close()
     return Report(tuple(steps.phases))
 
 
-async def _in_a_box(workspace: Workspace, repo: str | None, ref: str | None, steps: _Steps) -> None:
-    kernels: Kernels | None = None
+async def _test_box(workspace: Workspace, repo: str | None, ref: str | None, steps: _Steps) -> None:
+    kernel: Kernel | None = None
     try:
         async with steps.phase("box"):
             made = await workspace.configure(WorkspaceConfig())
@@ -153,21 +153,21 @@ async def _in_a_box(workspace: Workspace, repo: str | None, ref: str | None, ste
         box = workspace.box
         if steps.ok and box is not None:
             async with steps.phase("driver"):
-                kernels = await Kernels.start(box, cwd=workspace.workdir)
-                context = await kernels.context()
+                kernel = await Kernel.start(box, cwd=workspace.workdir)
+                context = await kernel.context()
                 steps.details.append(f"Python {context.python}")
-            if steps.ok and kernels is not None:
-                await _prove_state(kernels, steps)
+            if steps.ok and kernel is not None:
+                await _prove_state(kernel, steps)
     finally:
         async with steps.phase("cleanup", seconds=60.0):
-            if kernels is not None:
-                await kernels.close()
+            if kernel is not None:
+                await kernel.close()
             await _clean_up(workspace, steps)
 
 
-async def _prove_state(kernels: Kernels, steps: _Steps) -> None:
+async def _prove_state(kernel: Kernel, steps: _Steps) -> None:
     token = secrets.token_hex(8)
-    context = await kernels.context()
+    context = await kernel.context()
     async with steps.phase("execute"):
         done = await context.execute(
             "import os\nkept = {'token': token, 'pid': os.getpid()}\nlen(os.listdir('.'))",
@@ -182,8 +182,8 @@ async def _prove_state(kernels: Kernels, steps: _Steps) -> None:
         done = await context.execute("[kept['token'], kept['pid'] == os.getpid()]", timeout=_EXECUTE_SECONDS)
         _expect_ok(done)
         if done.value != [token, True]:
-            told = f"the second execution found {str(done.value)[:_SHOWN]} of what the first one left"
-            raise _Failed(PhaseProblem(Category.STATE, "state_lost", told, None))
+            message = f"the second execution found {str(done.value)[:_SHOWN]} instead of what the first one left"
+            raise _Failed(PhaseProblem(Category.STATE, "state_lost", message, None))
         steps.details.append("state kept")
 
 
@@ -197,7 +197,7 @@ def _expect_ok(done: Execution) -> None:
 async def _clean_up(workspace: Workspace, steps: _Steps) -> None:
     box: Box | None = workspace.box
     if box is None:
-        steps.details.append("nothing was made")
+        steps.details.append("no box was created")
         return
     await workspace.close()
     await workspace.host.delete(box)
@@ -205,7 +205,7 @@ async def _clean_up(workspace: Workspace, steps: _Steps) -> None:
 
 
 def _with_network(spec: BoxSpec, repo: str | None, roots: Sequence[Path] | None) -> BoxSpec:
-    """The box may reach where the repository is, if nothing is said of what it may reach."""
+    """Let the box reach the host of the repository, if the spec has no network policy."""
     if repo is None:
         return spec
     found = locate(repo, roots)
@@ -219,9 +219,9 @@ def _with_network(spec: BoxSpec, repo: str | None, roots: Sequence[Path] | None)
 
 
 async def smoke_model(host: Host, model: str | None, *, timeout: float = 60.0) -> Report:
-    """Ask a model one small question, by the way that an interpreter goes."""
+    """Ask a model one small question, as an interpreter does."""
     steps = _Steps(time.monotonic() + timeout + 5.0)
     async with steps.phase("model"):
-        said = await host.complete(model, [{"role": "user", "content": _QUESTION}], timeout=timeout)
-        steps.details.append(f"{said.model} said {said.text.strip()[:80]!r}")
+        answer = await host.complete(model, [{"role": "user", "content": _QUESTION}], timeout=timeout)
+        steps.details.append(f"{answer.model} answered {answer.text.strip()[:80]!r}")
     return Report(tuple(steps.phases))

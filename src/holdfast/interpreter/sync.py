@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from holdfast.api.box.spec import BoxSpec
     from holdfast.interpreter.bridge.bridge import Delegate
     from holdfast.interpreter.bridge.budget import Budget, Limits
-    from holdfast.interpreter.bridge.submit_fields import Given as GivenField
-    from holdfast.interpreter.bridge.submit_fields import OutputField
+    from holdfast.interpreter.bridge.submit_fields import OutputField, OutputFieldLike
     from holdfast.interpreter.bridge.tools import Tool, ToolSignature
     from holdfast.interpreter.events import Events
+    from holdfast.interpreter.execution import Artifact, Execution, OutputCallback
     from holdfast.interpreter.host import Host
-    from holdfast.interpreter.kernel.execution import Printed
+    from holdfast.interpreter.kernel.context import SavedNames
     from holdfast.interpreter.kernel.state import Checkpoint, State
     from holdfast.interpreter.lineage import Lineage
-    from holdfast.interpreter.results import Artifact, Execution, Saved
     from holdfast.interpreter.validation import Restore
     from holdfast.interpreter.workspace.workspace import Transition
 
@@ -47,7 +46,7 @@ class SyncInterpreter(SyncOwner):
         host: Host | None = None,
         spec: BoxSpec | None = None,
         tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
-        output_fields: Sequence[GivenField] | Mapping[str, Any] | None = None,
+        output_fields: Sequence[OutputFieldLike] | Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         budget: Budget | None = None,
         timeout: float | None = EXECUTION_SECONDS,
@@ -72,13 +71,13 @@ class SyncInterpreter(SyncOwner):
         restore: Restore | None = None,
         lineage: Lineage | None = None,
     ) -> None:
-        """`template` is what the box is made of; `model` is what `llm_query` asks (`NAME` or `NAME/MODEL`). `host` is
-        where boxes, the thread and models come from: the server of this machine, where nothing is said. `memory`
-        bounds each context, in bytes. `keep`: the box outlives this; it does where an id was given. `workspace` names
-        what several work on: its volume is theirs together, and each `user` has sessions on it. `begun` are executions
-        that an earlier process began: each is to be resumed. `durable`: nothing runs before its beginning is on disk.
-        `restore="fork"`: a live fork is made before each execution; where code has to be killed, or kills its process,
-        what it had in memory before is there again. `lineage` is for interpreters that another one makes.
+        """`template` is the image of the box; `model` answers `llm_query` (`NAME` or `NAME/MODEL`). `host` provides
+        boxes, the thread and models; the default is the server of this machine. `memory` limits each context, in bytes.
+        `keep`: the box outlives this object; the default is true if an `id` is given. `workspace` names a volume that
+        several users share; each `user` has sessions on it. `begun` are executions that an earlier process began, to be
+        resumed. `durable`: code runs only after its start is on disk. `restore="fork"`: each execution starts with a
+        live fork; if the code has to be killed, or kills its process, the memory before it is restored. `lineage` is
+        for interpreters that another one makes.
         """
         self._own(
             lambda: Interpreter(
@@ -146,22 +145,22 @@ class SyncInterpreter(SyncOwner):
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """Functions that code in the box can call. May be changed between executions."""
+        """Functions that code in the box can call. They may be changed between executions."""
         return self._async.tools
 
     @property
     def tool_signatures(self) -> tuple[ToolSignature, ...]:
-        """What a model is to be told of all that it can call."""
+        """The functions that code can call, described for a model."""
         return self._async.tool_signatures
 
     @property
     def output_fields(self) -> tuple[OutputField, ...]:
-        """What SUBMIT takes."""
+        """The arguments of SUBMIT."""
         return self._async.output_fields
 
     @output_fields.setter
-    def output_fields(self, given: Sequence[GivenField] | Mapping[str, Any] | None) -> None:
-        self._async.output_fields = given
+    def output_fields(self, fields: Sequence[OutputFieldLike] | Mapping[str, Any] | None) -> None:
+        self._async.output_fields = fields
 
     @property
     def budget(self) -> Budget:
@@ -169,7 +168,7 @@ class SyncInterpreter(SyncOwner):
 
     @property
     def box(self) -> SyncBox:
-        """Raises where it is not started."""
+        """Raises `InvalidInterpreter` before the start."""
         return SyncBox._wrap(self._async.box, self)
 
     @property
@@ -179,26 +178,26 @@ class SyncInterpreter(SyncOwner):
 
     @property
     def is_branch(self) -> bool:
-        """It was forked off another, and ends with that."""
+        """Whether it was forked from another interpreter, and ends with that."""
         return self._async.is_branch
 
     @property
     def is_executing(self) -> bool:
-        """Code of it runs now."""
+        """Whether it runs code now."""
         return self._async.is_executing
 
     def runtime_metadata(self) -> dict[str, Any]:
-        """Where it runs, on what, and what it has used so far."""
+        """Where it runs, and what it has used so far."""
         return self._async.runtime_metadata()
 
     def start(self) -> Self:
-        """Have a box with a Python in it. Starting one that is started does nothing."""
+        """Open the box and start Python in it. Does nothing if it is started."""
         self._loop.run(self._async.start())
         return self
 
     def shutdown(self, *, delete: bool | None = None) -> None:
-        """Let go of everything, its branches and children first. The box is deleted unless it is to be kept. Doing it
-        twice is fine.
+        """Close branches and children, then everything else. Deletes the box unless it is to be kept. Calling it twice
+        does nothing.
         """
         self._end(lambda: self._async.shutdown(delete=delete))
 
@@ -208,41 +207,43 @@ class SyncInterpreter(SyncOwner):
         variables: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        on_output: Printed | None = None,
+        on_output: OutputCallback | None = None,
         id: str | None = None,
     ) -> Execution:
-        """Run code to its end. `variables` become globals before. `timeout` (seconds) counts while the code computes,
-        not while this process works for it; `on_output` is given what is printed as it comes.
+        """Run code to its end. `variables` become globals first. `timeout` (seconds) counts while the code computes,
+        not while it waits for this process. `on_output` is called with output as it arrives.
 
-        What the code does wrong, a kill included, is in the result. Raises `InvalidInterpreter` for what cannot be, and
-        `KernelUnreachable` where nobody can say.
+        Errors of the code are in the result, also if it was killed. Raises `InvalidInterpreter` for invalid arguments,
+        and `KernelUnreachable` if the result cannot be known.
         """
         return self._loop.run(self._async.execute(code, variables, timeout=timeout, on_output=on_output, id=id))
 
     def resume(
-        self, id: str, code: str = "", *, timeout: float | None = None, on_output: Printed | None = None
+        self, id: str, code: str = "", *, timeout: float | None = None, on_output: OutputCallback | None = None
     ) -> Execution:
-        """What comes of an execution that an earlier process began, and that was named by `begun`: its Python keeps the
-        result until somebody has it. Where it cannot be had any more, the result says so.
+        """Return the result of an execution that an earlier process began, and that `begun` named. Python in the box
+        keeps the result until it is read. If it is lost, the returned result says so.
         """
         return self._loop.run(self._async.resume(id, code, timeout=timeout, on_output=on_output))
 
     def interrupt(self, *, grace: float | None = None) -> None:
-        """KeyboardInterrupt in the code that runs, if any does. Code that goes on for `grace` seconds more is killed:
-        its result says so, and what it had in memory is lost, or restored.
+        """Raise KeyboardInterrupt in the running code, if there is any. With `grace`, code that does not end within
+        this many seconds is killed: the result says so, and the memory is lost or restored.
         """
         self._loop.run(self._async.interrupt(grace=grace))
 
     def reset(self) -> None:
-        """Empty its memory: a new Python in the same box. Files, tools and the thread stay. Code that runs is ended."""
+        """Start Python again with an empty memory, in the same box. Files, tools and the thread stay. Running code is
+        ended.
+        """
         self._loop.run(self._async.reset())
 
     def read_artifact(self, artifact: Artifact) -> bytes:
-        """All of it."""
+        """Return the whole content of an artifact."""
         return self._loop.run(self._async.read_artifact(artifact))
 
     def read_value(self, execution: Execution) -> Any:
-        """The value of an execution, also where it was too large to come along. Raises `InvalidInterpreter`."""
+        """Return the value of an execution, also if it was too large for the result. Raises `InvalidInterpreter`."""
         return self._loop.run(self._async.read_value(execution))
 
     def configure_workspace(
@@ -253,53 +254,53 @@ class SyncInterpreter(SyncOwner):
         volume: str | None = None,
         force_new: bool = False,
     ) -> Transition:
-        """Change what it works on, in place: what is in memory stays, unless the box has to be another one."""
+        """Change the workspace in place. The memory stays, unless the change requires another box."""
         return self._loop.run(self._async.configure_workspace(repo_url, ref, context_paths, volume, force_new))
 
     def export_state(self) -> State:
-        """What it has in memory, as bytes, for another interpreter or another day. What could not be saved is named."""
+        """Return the memory as bytes, for another interpreter or for later. Lists what could not be saved."""
         return self._loop.run(self._async.export_state())
 
-    def import_state(self, exported: State | bytes) -> Saved:
-        """Replace all that it has in memory, never merge. Says what of it could not be loaded, with why."""
+    def import_state(self, exported: State | bytes) -> SavedNames:
+        """Replace the whole memory with an exported state. Returns what was loaded and what was not."""
         return self._loop.run(self._async.import_state(exported))
 
     def save_state(self, path: str) -> Checkpoint:
-        """The same to a file of the box: on the volume (`/home/box/memory/…`) it outlives the box."""
+        """Save the memory to a file in the box. A file on the volume (`/home/box/memory/…`) outlives the box."""
         return self._loop.run(self._async.save_state(path))
 
-    def load_state(self, path: str) -> Saved:
-        """Replace all that it has in memory by what `save_state` wrote."""
+    def load_state(self, path: str) -> SavedNames:
+        """Replace the whole memory with what `save_state` wrote."""
         return self._loop.run(self._async.load_state(path))
 
     def save_session(self, session: str | None = None) -> Checkpoint:
-        """Save memory and what this works on to the volume, as a session: for another box, another day.
+        """Save the memory and the workspace configuration to the volume, as a session that another box can load.
 
-        Raises `ManifestConflict` where somebody else has saved it since it was loaded or saved here.
+        Raises `ManifestConflict` if another process has saved the session since it was loaded or saved here.
         """
         return self._loop.run(self._async.save_session(session))
 
-    def load_session(self, session: str | None = None) -> Saved:
-        """Replace all that it has in memory by what a session has. Says what of it could not be loaded, with why."""
+    def load_session(self, session: str | None = None) -> SavedNames:
+        """Replace the whole memory with that of a session. Returns what was loaded and what was not."""
         return self._loop.run(self._async.load_session(session))
 
     def serve_notebook(self, tool: str) -> None:
-        """Have what notebooks have, `display` first. What is shown goes to that tool."""
+        """Define what notebooks expect, such as `display`. Values are shown by calling `tool`."""
         self._loop.run(self._async.serve_notebook(tool))
 
     def build_child(
         self,
         *,
         tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
-        output_fields: Sequence[GivenField] | Mapping[str, Any] | None = None,
+        output_fields: Sequence[OutputFieldLike] | Mapping[str, Any] | None = None,
         delegate: Delegate | None = None,
         iterations: int | None = None,
     ) -> SyncInterpreter:
-        """A child with a box and a context of its own, one level below, on the same budget. Its box has a part of the
-        volume of this one's; without a volume, it begins as a fork of it; else it is clean.
+        """Create a child with a box and a context of its own, one level below, on the same budget. Its box has a folder
+        of the parent's volume. Without a volume it is a fork of the parent's box, or else a clean box.
 
-        Waits while the tree has as many boxes as it may. What it submitted last is kept by this one when it is shut
-        down. Raises `TooManyChildren`, `TooManyBoxes`.
+        Waits while the tree has as many boxes as allowed. When the child is shut down, its last submission is recorded
+        by the parent. Raises `TooManyChildren`, `TooManyBoxes`.
         """
         return SyncInterpreter._wrap(
             self._loop.run(
@@ -311,18 +312,18 @@ class SyncInterpreter(SyncOwner):
         )
 
     def fork(self, count: int = 1) -> list[SyncInterpreter]:
-        """Branches in the same box that begin with all that this one has in memory, and share it until it changes.
+        """Create branches in the same box. They start with the memory of this one, which they share until it changes.
 
-        Threads and open event loops do not go along. Each is shut down by itself; all end with this one.
+        Threads and open event loops are not copied. Each branch can be shut down alone; all end with this one.
         """
         return [SyncInterpreter._wrap(each, self) for each in self._loop.run(self._async.fork(count))]
 
     def flush(self) -> None:
-        """Until all that happened is on the thread, on disk."""
+        """Wait until everything that happened is on the thread, on disk."""
         self._loop.run(self._async.flush())
 
     def history(self) -> SyncIterator[Mapping[str, Any]]:
-        """The entries of its thread."""
+        """The entries of the thread."""
         return SyncIterator._wrap(self._async.history(), self)
 
     def __enter__(self) -> Self:
@@ -339,5 +340,5 @@ class SyncEvents(SyncHandle):
     _async: Events
 
     def follow(self) -> SyncIterator[Mapping[str, Any]]:
-        """From now on, until the interpreter is shut down."""
+        """Yield events from now on, until the interpreter is shut down."""
         return SyncIterator._wrap(self._async.follow(), self)

@@ -1,8 +1,7 @@
-"""OpenTelemetry spans of an interpreter: an execution, what of it runs in the box, and each call that comes from there.
+"""OpenTelemetry spans of an interpreter: each execution, its part in the box, and each call to the host.
 
-One trace spans host and box: code in the box finds `TRACEPARENT` in its environment, as programs that are started by
-traced ones do, so what it starts can go on with the trace. Where nobody in this process has set OpenTelemetry up,
-nothing is loaded and nothing is done.
+One trace spans host and box: code in the box finds `TRACEPARENT` in its environment, so programs that it starts can
+continue the trace. If this process has not loaded OpenTelemetry, this module does nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from holdfast import __version__
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-    from holdfast.interpreter.results import Execution
+    from holdfast.interpreter.execution import Execution
 
 EXECUTE: Final = "interpreter.execute"
 IN_BOX: Final = "interpreter.box"
@@ -28,24 +27,23 @@ _LONGEST: Final = 500
 
 @dataclass(slots=True)
 class ExecutionTrace:
-    """An execution under way. `environment` is for the box."""
+    """A running execution. `environment` is for the box."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     _outer: Span | None = None
     _inner: Span | None = None
 
-    def ended(self, execution: Execution) -> None:
-        """Say what came of it."""
+    def finish(self, execution: Execution) -> None:
         if self._outer is None or self._inner is None:
             return
-        told: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "holdfast.ok": execution.ok,
             "holdfast.submitted": execution.submitted is not None,
             "holdfast.state_lost": execution.state_lost,
             "holdfast.artifacts": len(execution.artifacts),
             "holdfast.compute_seconds": execution.compute_seconds,
         }
-        self._outer.set_attributes(told)
+        self._outer.set_attributes(attributes)
         if execution.error is not None:
             for span in (self._inner, self._outer):
                 span.set_attribute("error.type", execution.error.kind)
@@ -54,12 +52,12 @@ class ExecutionTrace:
 
 @dataclass(slots=True)
 class CallTrace:
-    """A call under way."""
+    """A running call."""
 
     _span: Span | None = None
 
-    def ended(self, status: str, *, usage: Mapping[str, Any] | None = None, told: str = "") -> None:
-        """`usage` is what models took for it; `told`: what was wrong."""
+    def finish(self, status: str, *, usage: Mapping[str, Any] | None = None, message: str = "") -> None:
+        """`usage` is what models used for it; `message` describes an error."""
         if self._span is None:
             return
         self._span.set_attribute("holdfast.status", status)
@@ -74,41 +72,41 @@ class CallTrace:
             if usage and isinstance(value := usage.get(name), str | int | float):
                 self._span.set_attribute(attribute, value)
         if status != "ok":
-            _fail(self._span, told or status)
+            _fail(self._span, message or status)
 
 
 @contextmanager
 def trace_execution(
     id: str, *, thread: str | None = None, box: str | None = None, context: str = "main"
 ) -> Iterator[ExecutionTrace]:
-    """Around an execution: all that happens inside is part of it. The code itself is not told."""
+    """Trace an execution. The trace does not contain the code."""
     tracer = _tracer()
     if tracer is None:
         yield ExecutionTrace()
         return
-    about: dict[str, Any] = {"holdfast.execution": id, "holdfast.context": context}
-    about |= {name: value for name, value in (("holdfast.thread", thread), ("holdfast.box", box)) if value}
+    attributes: dict[str, Any] = {"holdfast.execution": id, "holdfast.context": context}
+    attributes |= {name: value for name, value in (("holdfast.thread", thread), ("holdfast.box", box)) if value}
     with (
-        tracer.start_as_current_span(EXECUTE, attributes=about) as outer,
-        tracer.start_as_current_span(IN_BOX, attributes=about) as inner,
+        tracer.start_as_current_span(EXECUTE, attributes=attributes) as outer,
+        tracer.start_as_current_span(IN_BOX, attributes=attributes) as inner,
     ):
         yield ExecutionTrace(_environment(), outer, inner)
 
 
 @contextmanager
 def trace_call(id: str, name: str, execution: str) -> Iterator[CallTrace]:
-    """Around a call that code in a box made. Its parent is the span that is current: what runs in the box."""
+    """Trace a call of code in a box. Its parent is the current span, which is the part in the box."""
     tracer = _tracer()
     if tracer is None:
         yield CallTrace()
         return
-    about = {"holdfast.call": id, "holdfast.execution": execution, "holdfast.tool": name}
-    with tracer.start_as_current_span(f"{CALL} {name}"[:_LONGEST], attributes=about) as span:
+    attributes = {"holdfast.call": id, "holdfast.execution": execution, "holdfast.tool": name}
+    with tracer.start_as_current_span(f"{CALL} {name}"[:_LONGEST], attributes=attributes) as span:
         yield CallTrace(span)
 
 
 def _tracer() -> Tracer | None:
-    """Who wants traces has loaded OpenTelemetry before. To load it here would take longer than an execution does."""
+    """Programs that want traces have loaded OpenTelemetry. Loading it here would take longer than an execution."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None or not hasattr(trace, "get_tracer"):
         return None
@@ -117,7 +115,7 @@ def _tracer() -> Tracer | None:
 
 
 def _environment() -> dict[str, str]:
-    """The current span as W3C Trace Context has it, under the names that environment variables have for it."""
+    """The current span as W3C Trace Context, in environment variables."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}
@@ -125,7 +123,7 @@ def _environment() -> dict[str, str]:
     return {name.upper(): value for name, value in carrier.items()}
 
 
-def _fail(span: Span, why: str) -> None:
+def _fail(span: Span, message: str) -> None:
     from opentelemetry.trace import Status, StatusCode
 
-    span.set_status(Status(StatusCode.ERROR, why[:_LONGEST]))
+    span.set_status(Status(StatusCode.ERROR, message[:_LONGEST]))

@@ -14,8 +14,8 @@ from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InvalidInterpreter
 from holdfast.boxes.rows import BoxFilter
 from holdfast.egress.models import ModelError, ask
-from holdfast.interpreter.host import Completion, Given, Record
-from holdfast.interpreter.record import Noted, QueuedRecord
+from holdfast.interpreter.host import AcquiredBox, Completion, Record
+from holdfast.interpreter.record import PendingEntry, QueuedRecord
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.streams import AppendRequest, Keyed
@@ -55,12 +55,12 @@ class ServerHost:
 
     # --- boxes ---
 
-    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> Given:
+    async def acquire(self, key: str, spec: BoxSpec, *, fresh: bool = False) -> AcquiredBox:
         """Acquire the box of a key: resume, restore or create it. `fresh` deletes the old one first."""
         if spec.network.mode is not Network.NONE:
             await self._network_ready()
         acquired = await self._boxes.acquire(key, spec, fresh=fresh, replaces=False)
-        return Given(await self._boxes.open(acquired.row.id), acquired.how, acquired.why)
+        return AcquiredBox(await self._boxes.open(acquired.row.id), acquired.how, acquired.why)
 
     async def find(self, key: str) -> Box | None:
         """The existing box of a key, or None. The caller closes it."""
@@ -141,8 +141,8 @@ class _Written:
         self._threads = threads
         self._thread = thread
 
-    async def write(self, noted: Sequence[Noted]) -> None:
-        keyed = tuple(Keyed(each.id, each.data + SEPARATOR) for each in noted)
+    async def write(self, entries: Sequence[PendingEntry]) -> None:
+        keyed = tuple(Keyed(each.id, each.data + SEPARATOR) for each in entries)
         await self._store.append(THREADS + self._thread, AppendRequest(keyed=keyed))
 
     async def read(self, types: Sequence[str]) -> AsyncIterator[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,17 +28,10 @@ from holdfast.api.ids import new_entry_id, new_id, now_ms
 from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.bridge.budget import Limits
+from holdfast.interpreter.execution import Execution, OutputCallback
 from holdfast.interpreter.interpreter import EXECUTION_SECONDS, Interpreter
-from holdfast.interpreter.record import (
-    ALL,
-    EXECUTION,
-    SETTINGS,
-    THREAD_LABEL,
-    Replay,
-    ReplayedExecution,
-    replay,
-)
-from holdfast.interpreter.results import Execution
+from holdfast.interpreter.record import ALL, EXECUTION, SETTINGS, THREAD_LABEL
+from holdfast.interpreter.replay import Replay, ReplayedExecution, replay
 from holdfast.interpreter.validation import Restore
 from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
@@ -102,25 +95,23 @@ class Missed:
 class Underway:
     """One execution, and its output for followers."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, run: Callable[[OutputCallback], Coroutine[Any, Any, Execution]]) -> None:
+        """Begins the execution: `run` is called with what takes its output."""
         self.id = id
-        self.task: asyncio.Task[Execution] | None = None
         self._chunks: deque[tuple[Stream, bytes]] = deque()
         self._first = 0
         self._held = 0
         self._moved = asyncio.Event()
+        self.task: asyncio.Task[Execution] = asyncio.create_task(run(self._add_output), name=f"execution {id}")
+        self.task.add_done_callback(self._ended)
 
-    def took(self, stream: Stream, data: bytes) -> None:
+    def _add_output(self, stream: Stream, data: bytes) -> None:
         self._chunks.append((stream, data))
         self._held += len(data)
         while self._held > _HELD_BYTES or len(self._chunks) > _HELD_CHUNKS:
             self._held -= len(self._chunks.popleft()[1])
             self._first += 1
         self._move()
-
-    def begin(self, task: asyncio.Task[Execution]) -> None:
-        self.task = task
-        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Execution]) -> None:
         if not task.cancelled():
@@ -133,7 +124,6 @@ class Underway:
 
     async def follow(self) -> AsyncIterator[tuple[Stream, bytes] | Missed | Execution]:
         """Yield the output so far, as far as it is held, then the result. Raises what the execution raised."""
-        assert self.task is not None
         at = 0
         while True:
             moved = self._moved
@@ -157,8 +147,9 @@ class _Live:
     host: ServerHost
     made: Made
     executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
-    resuming: tuple[asyncio.Task[Execution], ...] = ()
-    """Executions that an earlier server started, which determine the state in memory."""
+    """At first those that an earlier server began and that are resumed."""
+    resumed: tuple[asyncio.Task[Execution], ...] = ()
+    """New code waits for these, because they change the memory."""
     known: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Ids of executions that were started. Each runs only once."""
 
@@ -169,7 +160,7 @@ class _Live:
 
     @property
     def is_busy(self) -> bool:
-        return any(each.task is not None and not each.task.done() for each in self.executions.values())
+        return any(not each.task.done() for each in self.executions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,22 +249,21 @@ class ServerInterpreters:
                 f"execution {execution} was started before, and its result is no longer held",
                 hint=f"see thread t-{id} for what it did",
             )
-        underway = live.executions[execution] = Underway(execution)
+
+        async def run(on_output: OutputCallback) -> Execution:
+            if live.resumed:
+                await asyncio.wait(live.resumed)
+            running = live.interpreter.execute(
+                code, variables or None, timeout=timeout, on_output=on_output, id=execution
+            )
+            return await self._written(live.interpreter, running)
+
+        underway = live.executions[execution] = Underway(execution, run)
         live.remember(execution)
-        ended = [key for key, each in live.executions.items() if each.task is not None and each.task.done()]
+        ended = [key for key, each in live.executions.items() if each.task.done()]
         for key in ended[: max(0, len(live.executions) - _KEPT_EXECUTIONS)]:
             del live.executions[key]
-        running = self._run(live, code, variables, timeout, underway)
-        underway.begin(asyncio.create_task(running, name=f"execution {execution}"))
         return underway
-
-    async def _run(
-        self, live: _Live, code: str, variables: Mapping[str, Any], timeout: float | None, to: Underway
-    ) -> Execution:
-        if live.resuming:
-            await asyncio.wait(live.resuming)
-        running = live.interpreter.execute(code, variables or None, timeout=timeout, on_output=to.took, id=to.id)
-        return await self._written(live.interpreter, running)
 
     async def _written(self, interpreter: Interpreter, running: Awaitable[Execution]) -> Execution:
         done = await running
@@ -328,26 +318,26 @@ class ServerInterpreters:
             live = self._live.get(id)
             if live is None:
                 made = await self._read_made(id, read)
-                history = replay(await self._entries(f"t-{id}", (EXECUTION,)))
-                begun = [each for each in history.executions if each.ok is None][-_MOST_RESUMED:]
-                live = await self._open(id, made, [each.id for each in begun])
-                for each in history.executions:
+                told = replay(await self._entries(f"t-{id}", (EXECUTION,)))
+                begun = [each for each in told.executions if each.ok is None][-_MOST_RESUMED:]
+                live = await self._open(id, made, begun)
+                for each in told.executions:
                     live.remember(each.id)
-                live.resuming = tuple(self._resume(live, each) for each in reversed(begun))
             self._live.move_to_end(id)
             return live
 
-    def _resume(self, live: _Live, begun: ReplayedExecution) -> asyncio.Task[Execution]:
-        """Follow an execution that an earlier server started, and record its result as usual."""
-        underway = live.executions[begun.id] = Underway(begun.id)
-        seconds = begun.payload.get("timeout")
-        timeout = float(seconds) if isinstance(seconds, int | float) and 0 < seconds < _LONGEST_SECONDS else None
-        running = live.interpreter.resume(begun.id, begun.code or "", timeout=timeout, on_output=underway.took)
-        task = asyncio.create_task(self._written(live.interpreter, running), name=f"execution {begun.id}, again")
-        underway.begin(task)
-        return task
+    def _resume(self, interpreter: Interpreter, begun: ReplayedExecution) -> Underway:
+        """Continue an execution that an earlier server began, and record its result as if there was no break."""
+        given = begun.payload.get("timeout")
+        timeout = float(given) if isinstance(given, int | float) and 0 < given < _LONGEST_SECONDS else None
 
-    async def _open(self, id: str, made: Made, begun: Sequence[str] = ()) -> _Live:
+        async def run(on_output: OutputCallback) -> Execution:
+            running = interpreter.resume(begun.id, begun.code or "", timeout=timeout, on_output=on_output)
+            return await self._written(interpreter, running)
+
+        return Underway(begun.id, run)
+
+    async def _open(self, id: str, made: Made, begun: Sequence[ReplayedExecution] = ()) -> _Live:
         await self._make_room()
         host = self.new_host()
         interpreter = Interpreter(
@@ -367,10 +357,12 @@ class ServerInterpreters:
             restore=made.restore,
             keep=True,
             roots=(),
-            begun=begun,
+            begun=[each.id for each in begun],
             durable=True,
         )
-        live = self._live[id] = _Live(interpreter, host, made)
+        resumed = OrderedDict((each.id, self._resume(interpreter, each)) for each in reversed(begun))
+        live = _Live(interpreter, host, made, resumed, tuple(each.task for each in resumed.values()))
+        self._live[id] = live
         return live
 
     async def _make_room(self) -> None:
@@ -450,8 +442,7 @@ class ServerInterpreters:
             await self._forget(live)
 
     async def _forget(self, live: _Live) -> None:
-        tasks = [each.task for each in live.executions.values() if each.task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(each.task for each in live.executions.values()), return_exceptions=True)
         await live.host.close()
 
     def _turn(self, id: str) -> asyncio.Lock:

@@ -131,9 +131,9 @@ def _log_sweep(task: asyncio.Task[None]) -> None:
 
 async def _start_kernel(box: Box) -> None:
     await _load(_KERNEL_START)
-    from holdfast.interpreter.kernel.start import furnish
+    from holdfast.interpreter.kernel.start import start_ahead
 
-    await furnish(box)
+    await start_ahead(box)
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ from holdfast.cli.terminal.sizes import describe_size
 if TYPE_CHECKING:
     from holdfast.api.images import Image
     from holdfast.client import Client
-    from holdfast.interpreter.workspace.templates import Known, Template, Templates
+    from holdfast.interpreter.workspace.templates import Template, TemplateInfo, Templates
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def list_(
 ) -> None:
     """List the templates, and whether they are built."""
 
-    async def work(templates: Templates) -> tuple[Known, ...]:
+    async def work(templates: Templates) -> tuple[TemplateInfo, ...]:
         return await templates.list()
 
     known = _with_templates(where, provider, work)
@@ -120,8 +120,8 @@ def show(
 ) -> None:
     """Show one template."""
 
-    async def work(templates: Templates) -> Known:
-        return await templates.look(templates.declared.get(name))
+    async def work(templates: Templates) -> TemplateInfo:
+        return await templates.inspect(templates.files.get(name))
 
     known = _with_templates(where, provider, work)
     if as_json:
@@ -149,7 +149,7 @@ def remove(
     """Remove a template and its image. Existing boxes keep working; a built-in template can be built again."""
 
     async def work(templates: Templates) -> None:
-        await templates.remove(templates.declared.get(name))
+        await templates.remove(templates.files.get(name))
 
     _with_templates(where, provider, work)
     if as_json:
@@ -166,7 +166,7 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
         from holdfast.cli.image.build_progress import BuildProgress
         from holdfast.images.errors import StepFailed
 
-        known = await templates.look(templates.declared.get(name))
+        known = await templates.inspect(templates.files.get(name))
         if known.status == "ready":
             return
         note("template", Cell(name, "bold"), Cell(f"  is {known.status}: building it", "dim"))
@@ -206,7 +206,7 @@ def _build(
             show_output(error.output)
             raise
         if packages or recipe:
-            templates.declared.keep(template)  # only now: a template that cannot be built replaces no other
+            templates.files.keep(template)  # only now: a template that cannot be built replaces no other
         return image
 
     try:
@@ -228,7 +228,7 @@ def _chosen(templates: Templates, name: str, packages: list[str] | None, recipe:
     from holdfast.interpreter.workspace.templates import Template
 
     if not packages and recipe is None:
-        return templates.declared.get(name)
+        return templates.files.get(name)
     place = None if recipe is None else recipe.expanduser().absolute()
     return Template(
         name, tuple(packages or ()), place / "image.toml" if place is not None and place.is_dir() else place
@@ -262,7 +262,7 @@ def _made_of(template: Template) -> str:
     return " ".join(template.packages) or "Python and git"
 
 
-def _document(known: Known) -> dict[str, Any]:
+def _document(known: TemplateInfo) -> dict[str, Any]:
     return {
         **known.template.to_json(),
         "builtIn": known.template.built_in,

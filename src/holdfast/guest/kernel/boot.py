@@ -1,6 +1,6 @@
-"""The beginning of a kernel: says where it listens before the rest is loaded, so that its host connects meanwhile.
+"""The entry point of a kernel. It prints its port before it loads the rest, so that the host can connect meanwhile.
 
-What of the standard library it needs is loaded before this: a Python that lacks some of it ends without a port.
+The modules of the standard library that it needs are loaded before: a Python that lacks one ends without a port.
 """
 
 import _socket
@@ -8,16 +8,16 @@ import os
 import sys
 
 
-def _raise_program(program: int) -> "dict[str, str]":
-    """Keep the archive that this comes from where code that closes descriptors does not reach: some of it is loaded
-    later. Returns the paths that have changed."""
-    from holdfast.guest.kernel.descriptors import raised
+def _move_program(program: int) -> "dict[str, str]":
+    """Move the archive with our modules to a high descriptor, which user code is unlikely to close: some modules are
+    loaded later. Returns the paths that have changed."""
+    from holdfast.guest.kernel.descriptors import duplicate_high
 
-    return {"/proc/self/fd/%d" % program: "/proc/self/fd/%d" % raised(program)}
+    return {"/proc/self/fd/%d" % program: "/proc/self/fd/%d" % duplicate_high(program)}
 
 
 def main(program: int, configuration: bytes) -> None:
-    if sys.version_info < (3, 9):  # noqa: UP036 - what a box has is anybody's
+    if sys.version_info < (3, 9):  # noqa: UP036 - a box may have any Python
         sys.exit("Python %s is too old" % sys.version.split()[0])
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
@@ -27,7 +27,7 @@ def main(program: int, configuration: bytes) -> None:
 
     from holdfast.guest.kernel import safe_builtins
 
-    safe_builtins.install(_raise_program(program))
+    safe_builtins.install(_move_program(program))
     from holdfast.guest.kernel import fork_server
 
     fork_server.run(listener, configuration)

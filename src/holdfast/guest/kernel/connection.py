@@ -1,7 +1,7 @@
-"""A context's side of its connection, which may break and be another tomorrow. One thread reads; anybody may send.
+"""The connection of a context to its host. It may break and be replaced. One thread reads; any thread may send.
 
-What cannot be sent now waits for the next connection: results and calls all of them, output up to a bound, and what was
-dropped beyond that is counted and said.
+Messages that cannot be sent wait for the next connection: all results and calls, and output up to a bound. Dropped
+output is counted and reported.
 """
 
 import _collections  # type: ignore[import-not-found]
@@ -11,7 +11,7 @@ import select
 import struct
 
 from holdfast.guest.kernel import json_codec
-from holdfast.guest.kernel.descriptors import raised
+from holdfast.guest.kernel.descriptors import duplicate_high
 from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack
 
 TYPE_CHECKING = False
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 _KEPT = 8 << 20
-"""Bytes of output that wait for a connection."""
+"""The largest output that waits for a connection, in bytes."""
 _PACKET = 1 << 16
 _MOST_AT_ONCE = 8 << 20
 _poll, _POLLIN, _pack_integers, _unpack_integers = select.poll, select.POLLIN, struct.pack, struct.unpack
-"""As they are before the user's code can replace them."""
+"""Saved before user code can replace them."""
 
 
 class ContextConnection:
     def __init__(self, control: _socket.socket, greeting: "Callable[[], dict[str, Any]]") -> None:
-        """`greeting` is what a new connection is told first."""
-        self.control = _socket.socket(fileno=raised(control.fileno()))
+        """`greeting` returns the first message on a new connection."""
+        self.control = _socket.socket(fileno=duplicate_high(control.fileno()))
         control.close()
         self._greeting = greeting
         self._socket: _socket.socket | None = None
@@ -40,17 +40,17 @@ class ContextConnection:
         self.dropped = 0
         self._reader = _Reader()
         self._unconfirmed: dict[str, bytes] = {}
-        """Results and calls, until the host has them for sure: sent again on every new connection."""
+        """Results and calls that the host has not confirmed. They are sent again on every new connection."""
 
     # --- sending ---
 
     def send(self, document: "dict[str, Any]", body: bytes = b"", *, until: "str | None" = None) -> None:
-        """`until`: keep it until `confirm` is called with this."""
+        """With `until`, keep the message until `confirm` is called with this key."""
         message = pack(document, body)
         with self._sending:
             if until is not None:
                 self._unconfirmed[until] = message
-            if self._socket is not None and self._try(message):
+            if self._socket is not None and self._try_send(message):
                 return
             if until is None:
                 self._keep(message)
@@ -59,7 +59,7 @@ class ContextConnection:
         with self._sending:
             self._unconfirmed.pop(what, None)
 
-    def _try(self, message: bytes) -> bool:
+    def _try_send(self, message: bytes) -> bool:
         connection = self._socket
         assert connection is not None
         try:
@@ -67,7 +67,7 @@ class ContextConnection:
         except OSError:
             self._socket = None
             try:
-                connection.shutdown(_socket.SHUT_RDWR)  # who reads it learns of it
+                connection.shutdown(_socket.SHUT_RDWR)  # so that the reader notices
             except OSError:
                 pass
             return False
@@ -80,19 +80,19 @@ class ContextConnection:
         self._waiting.append(message)
         self._kept += len(message)
 
-    def _join(self, connection: _socket.socket) -> None:
-        """Go on with another connection."""
+    def _attach(self, connection: _socket.socket) -> None:
+        """Continue with a new connection."""
         with self._sending:
             self._socket = connection
-            if not self._try(pack(self._greeting())):
+            if not self._try_send(pack(self._greeting())):
                 return
             self.dropped = 0
             while self._waiting:
-                if not self._try(self._waiting[0]):
+                if not self._try_send(self._waiting[0]):
                     return
                 self._kept -= len(self._waiting.popleft())
             for message in list(self._unconfirmed.values()):
-                if not self._try(message):
+                if not self._try_send(message):
                     return
 
     # --- reading: one thread ---
@@ -100,8 +100,8 @@ class ContextConnection:
     def read(
         self, others: "dict[int, Callable[[], None]]", milliseconds: "int | None" = None
     ) -> "list[tuple[dict[str, Any], bytes]] | None":
-        """Wait for messages. Returns None once there is no fork server. Calls those of `others` that have something to
-        read."""
+        """Wait for messages. Returns None when the fork server has ended. Calls the callbacks of `others` whose
+        descriptors can be read."""
         poll = _poll()
         poll.register(self.control.fileno(), _POLLIN)
         for each in others:
@@ -114,19 +114,19 @@ class ContextConnection:
             if descriptor in others:
                 others[descriptor]()
             elif connection is not None and descriptor == connection.fileno():
-                found += self._hear(self._reader)
-            elif descriptor == self.control.fileno():  # else it is the connection that was just given up
-                new = self._receive()
+                found += self._receive_messages(self._reader)
+            elif descriptor == self.control.fileno():  # otherwise it is the connection that was just closed
+                new = self._receive_connection()
                 if new is None:
                     return None
-                self._dismiss(self._reader)
+                self._replace_reader(self._reader)
                 self._reader = _Reader(new)
-                self._join(new)
+                self._attach(new)
                 connection = None
         return found
 
-    def _dismiss(self, reader: "_Reader") -> None:
-        """Who is there is told that somebody else is now, and does not come back for that."""
+    def _replace_reader(self, reader: "_Reader") -> None:
+        """Tell the old host that another one has taken over, so that it does not reconnect."""
         if reader.connection is not None:
             with self._sending:
                 try:
@@ -135,7 +135,7 @@ class ContextConnection:
                     pass
         reader.close()
 
-    def _hear(self, reader: "_Reader") -> "list[tuple[dict[str, Any], bytes]]":
+    def _receive_messages(self, reader: "_Reader") -> "list[tuple[dict[str, Any], bytes]]":
         connection = reader.connection
         assert connection is not None
         try:
@@ -150,12 +150,12 @@ class ContextConnection:
             reader.close()
         return messages
 
-    def _receive(self) -> "_socket.socket | None":
+    def _receive_connection(self) -> "_socket.socket | None":
         _, ancillary, _, _ = self.control.recvmsg(_PACKET, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
                 given = _socket.socket(fileno=_unpack_integers("i", payload[:4])[0])
-                connection = _socket.socket(fileno=raised(given.fileno()))
+                connection = _socket.socket(fileno=duplicate_high(given.fileno()))
                 given.close()
                 connection.setblocking(True)
                 try:
@@ -169,7 +169,7 @@ class ContextConnection:
 
     @property
     def sending(self) -> "_thread.RLock":
-        """Held around a fork: then nobody is in the middle of a message."""
+        """Held during a fork, so that no thread is in the middle of a message."""
         return self._sending
 
     def tell_fork_server(self, document: "dict[str, Any]", descriptors: "list[int] | None" = None) -> None:
@@ -177,14 +177,14 @@ class ContextConnection:
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, given)] if given else []
         self.control.sendmsg([json_codec.dumps(document).encode()], rights)
 
-    def let_go(self) -> None:
-        """In a forked child: the parent's connection and control are the parent's."""
+    def close_inherited(self) -> None:
+        """Close the copies of the parent's descriptors, in a forked child."""
         self._socket = None
         self._reader.close()
         self.control.close()
 
     def descriptors(self) -> "list[int]":
-        """Those that it cannot be without."""
+        """The descriptors that it needs."""
         connection = self._reader.connection
         found = [self.control.fileno()]
         if connection is not None and self._socket is connection:

@@ -1,7 +1,7 @@
-"""A context: one process, one namespace, in which one piece of code runs after the other.
+"""A context: a process with one namespace, which runs one piece of code after the other.
 
-The main thread runs the user's code and nothing else. A second one reads: answers to calls, requests, new connections,
-and what subprocesses print. An interrupt is a signal, sent by the fork server.
+The main thread runs only user code. A second thread reads answers to calls, requests, new connections, and the output
+of subprocesses. An interrupt is a signal, sent by the fork server.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -18,13 +18,13 @@ from time import monotonic as _monotonic
 
 from holdfast.guest.kernel import value_codec
 from holdfast.guest.kernel.connection import ContextConnection
-from holdfast.guest.kernel.descriptors import CUT_OFF, closed, raised, wait_for
+from holdfast.guest.kernel.descriptors import CUT_OFF, closed, duplicate_high, wait_for
 from holdfast.guest.kernel.execution import CodeRunner, Submitted, describe
 from holdfast.guest.kernel.figures import take_figures
 from holdfast.guest.kernel.huge_pages import Pages
 from holdfast.guest.kernel.interrupts import Interrupts
 from holdfast.guest.kernel.output import FLUSH_MILLISECONDS, Output, make_folder
-from holdfast.guest.kernel.safe_builtins import Lent
+from holdfast.guest.kernel.safe_builtins import OriginalBuiltins
 
 try:
     from _queue import Empty, SimpleQueue
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _VALUE = 1 << 20
-"""Bytes of a value that travels with its result. A larger one goes by file."""
+"""The largest value in a result, in bytes. A larger one is written to a file."""
 _IDLE = 0.02
-"""Seconds without a request after which there is time for other things."""
+"""Seconds without a request after which the context counts as idle."""
 _TEXT = 64_000
-"""Characters of a value's `repr`."""
+"""The longest `repr` of a value."""
 _ARGUMENTS = 64 << 20
 _fork, _pidfd_open = os.fork, os.pidfd_open
 _MARKS = dict.fromkeys(b"._-")
@@ -51,23 +51,23 @@ _BUILT_IN = {
 
 
 class HostError(RuntimeError):
-    """What the host answered to a call."""
+    """A call to the host failed."""
 
 
-HostError.__module__ = "builtins"  # in a traceback, its own name is enough
+HostError.__module__ = "builtins"  # so that tracebacks show only its name
 
 
 def run(id: str, control: _socket.socket, config: "dict[str, Any]") -> None:
-    """In a new process. Returns when there is no fork server any more."""
+    """Run a context in a new process. Returns when the fork server has ended."""
     if config.get("memory"):
         limit = int(config["memory"])
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    _read_nothing()
+    _connect_null()
     Context(id, control).serve()
 
 
-def _read_nothing() -> None:
-    """Have nothing at descriptor 0."""
+def _connect_null() -> None:
+    """Connect descriptor 0 to /dev/null."""
     null = posix.open("/dev/null", posix.O_RDONLY)
     if null != 0:
         posix.dup2(null, 0)
@@ -87,41 +87,41 @@ class Context:
         self.defined = True
         self.count = 0
         self.pages = Pages()
-        self._lent = Lent()
-        self._graveyard: list[Any] = []
+        self._original_builtins = OriginalBuiltins()
+        self._inherited: list[Any] = []
         self._forking = False
-        """A fork of ours is being made."""
-        self._settle(id, control)
-        os.register_at_fork(after_in_child=self._forked)
+        """Whether our own code is forking now."""
+        self._start_process(id, control)
+        os.register_at_fork(after_in_child=self._on_fork)
 
-    def _settle(self, id: str, control: _socket.socket) -> None:
-        """What belongs to one process alone: made anew after a fork."""
+    def _start_process(self, id: str, control: _socket.socket) -> None:
+        """Create what belongs to one process. Called again after a fork."""
         self.id = id
         self.pid = posix.getpid()
         self.execution = self.last = ""
-        self.calls: dict[str, Waiting] = {}
+        self.calls: dict[str, PendingCall] = {}
         self.submitted: tuple[Any] | None = None
         self.requests: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
         self.children: dict[int, int] = {}
-        self.point = 0
-        """The process of a fork that waits for the case that this one dies."""
+        self.restore_point = 0
+        """The pid of the restore point, or 0."""
         self.restored = ""
-        """The execution that this one was restored from: it began as a fork that was made before that."""
+        """The execution before which this process was forked as a restore point, or empty."""
         self.interrupts = Interrupts()
         self.interrupts.install()
-        self.line = ContextConnection(control, self._greet)
-        self.output = Output(self.line, self.interrupts)
+        self.connection = ContextConnection(control, self._greeting)
+        self.output = Output(self.connection, self.interrupts)
         self.output.install()
         _thread.start_new_thread(self._read, ())
 
-    def _greet(self) -> "dict[str, Any]":
+    def _greeting(self) -> "dict[str, Any]":
         return {
             "t": "ready",
             "context": self.id,
             "pid": self.pid,
             "python": sys.version.split()[0],
             "running": self.execution,
-            "dropped": self.line.dropped,
+            "dropped": self.connection.dropped,
             "restored": self.restored,
         }
 
@@ -130,31 +130,31 @@ class Context:
     def _read(self) -> None:
         watched = self.output.watched()
         while True:
-            pending = FLUSH_MILLISECONDS if self.output.nudged else None
-            others = {**watched, **dict.fromkeys(self.children.values(), self._see_off)}
-            messages = self.line.read(others, pending)
+            pending = FLUSH_MILLISECONDS if self.output.is_pending else None
+            others = {**watched, **dict.fromkeys(self.children.values(), self._reap_children)}
+            messages = self.connection.read(others, pending)
             if messages is None:
                 posix._exit(0)
             if pending is not None:
-                self.output.nudged = False
+                self.output.is_pending = False
                 self.output.flush()
             for document, body in messages:
-                self._hear(document, body)
+                self._on_message(document, body)
 
-    def _hear(self, document: "dict[str, Any]", body: bytes) -> None:
+    def _on_message(self, document: "dict[str, Any]", body: bytes) -> None:
         kind = document["t"]
         if kind == "answer":
             waiting = self.calls.pop(document["call"], None)
             if waiting is not None:
-                self.line.confirm("call " + document["call"])
+                self.connection.confirm("call " + document["call"])
                 waiting.answered = (document, body)
                 waiting.lock.release()
         elif kind == "confirm":
-            self.line.confirm("done " + document["id"])
+            self.connection.confirm("done " + document["id"])
         else:
             self.requests.put((document, body))
 
-    def _see_off(self) -> None:
+    def _reap_children(self) -> None:
         for pid, handle in list(self.children.items()):
             try:
                 ended, status = posix.waitpid(pid, posix.WNOHANG)
@@ -164,9 +164,9 @@ class Context:
                 del self.children[pid]
                 posix.close(handle)
                 code = posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status)
-                self.line.tell_fork_server({"t": "ended", "pid": pid, "code": code})
+                self.connection.tell_fork_server({"t": "ended", "pid": pid, "code": code})
         if not self.children:
-            gc.unfreeze()  # nobody shares it any more
+            gc.unfreeze()  # the memory is no longer shared
 
     # --- requests: the main thread ---
 
@@ -176,10 +176,10 @@ class Context:
             kind = document["t"]
             try:
                 if kind == "execute":
-                    if document.get("restore") and not self._keep_point(document["id"]):
-                        continue  # woken: what came of that execution is why
+                    if document.get("restore") and not self._make_restore_point(document["id"]):
+                        continue  # this is the restore point, which was just woken
                     self._execute(document, body)
-                    self._drop_point()
+                    self._drop_restore_point()
                 elif kind == "fork":
                     self._fork(document)
                 else:
@@ -192,15 +192,15 @@ class Context:
             try:
                 return self.requests.get(timeout=_IDLE)
             except Empty:
-                self.pages.gather(lambda: not self.requests.empty())
+                self.pages.collapse(lambda: not self.requests.empty())
         return self.requests.get()
 
     def _answer(self, document: "dict[str, Any]", answer: "dict[str, Any]") -> None:
         if "id" in document:
-            self.line.send({"t": "done", "id": document["id"], **answer}, until="done " + document["id"])
+            self.connection.send({"t": "done", "id": document["id"], **answer}, until="done " + document["id"])
 
     def _do_define(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
-        """Functions of the host's that code here can call. Names that are not among them any more are taken away."""
+        """Define the functions of the host that code can call, and remove those that are no longer among them."""
         self.defined = False
         wanted = {each["name"]: each for each in document["tools"]}
         for name, function in list(self.tools.items()):
@@ -212,43 +212,43 @@ class Context:
         return {}
 
     def _do_printed(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
-        """What the last execution printed, where it was little: for a host that was away meanwhile."""
+        """Return the output of the last execution, if it is short, for a host that was disconnected."""
         return {"printed": self.output.printed() if document["execution"] == self.last else {}}
 
     def _do_set(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
-        """Environment and working directory."""
-        with self._lent:
+        """Set environment variables and the working directory."""
+        with self._original_builtins:
             _environment.update(document.get("env", {}))
         if document.get("cwd"):
             posix.chdir(document["cwd"])
         return {}
 
     def _do_notebook(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
-        """Have what notebooks have, shown by a function of the host's."""
+        """Define what notebooks expect. Values are shown by a function of the host."""
         from holdfast.guest.kernel import notebook
 
         tool = document["tool"]
-        with self._lent:
+        with self._original_builtins:
             notebook.set_up(self.namespace, lambda message: self.call(tool, (message,), {}))
         return {}
 
     def _do_save(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         from holdfast.guest.kernel import state_file
 
-        around = state_file.Around(self.tools, self.runner.sources, self.count)
-        names, unsaved = self._interruptible(state_file.save, self.namespace, document["path"], around, body)
+        metadata = state_file.ContextMetadata(self.tools, self.runner.sources, self.count)
+        names, unsaved = self._interruptible(state_file.save, self.namespace, document["path"], metadata, body)
         return {"names": names, "unsaved": unsaved}
 
     def _do_load(self, document: "dict[str, Any]", body: bytes) -> "dict[str, Any]":
         from holdfast.guest.kernel import state_file
 
-        around = state_file.Around(self.tools, self.runner.sources, self.count)
-        names, unsaved = self._interruptible(state_file.load, self.namespace, document["path"], around, body)
-        self.count = around.count
+        metadata = state_file.ContextMetadata(self.tools, self.runner.sources, self.count)
+        names, unsaved = self._interruptible(state_file.load, self.namespace, document["path"], metadata, body)
+        self.count = metadata.count
         return {"names": names, "unsaved": unsaved}
 
     def _interruptible(self, work: "Callable[..., Any]", *given: "Any") -> "Any":
-        """For what may run code of the user's that never ends."""
+        """Run work that may call user code, which may never end."""
         try:
             self.interrupts.arm()
             try:
@@ -256,7 +256,7 @@ class Context:
             finally:
                 self.interrupts.disarm()
         except KeyboardInterrupt:
-            raise InterruptedError("it was interrupted") from None
+            raise InterruptedError("interrupted") from None
 
     # --- executions ---
 
@@ -264,7 +264,7 @@ class Context:
         id = document["id"]
         if not _is_name(id):
             raise ValueError("an execution needs a name")
-        if not self.defined:  # what was to come before it
+        if not self.defined:  # the request before it failed
             raise RuntimeError("the functions of the host could not be defined")
         self.count += 1
         folder = "%s/.holdfast/artifacts/%s/%s" % (self._home(), self.id, id)
@@ -275,7 +275,7 @@ class Context:
         result: dict[str, Any] = {"t": "done", "id": id, "error": None, "text": None}
         value = None
         environment = document.get("env", {})
-        with self._lent:
+        with self._original_builtins:
             _environment.update(environment)
         began = _monotonic()
         try:
@@ -283,36 +283,36 @@ class Context:
         finally:
             self.execution = ""
         if posix.getpid() != self.pid:
-            self._leave(None)
+            self._exit_fork(None)
         result["seconds"] = _monotonic() - began
-        with self._lent:
+        with self._original_builtins:
             for name in environment:
                 _environment.pop(name, None)
-            self._stand_again()
+            self._repair_descriptors()
             artifacts = self.output.end()
             artifacts += take_figures(folder)
-            content = self._ship(value, result, artifacts, folder)
+            content = self._encode_value(value, result, artifacts, folder)
         result["artifacts"] = artifacts
-        self.line.send(result, content, until="done " + id)
+        self.connection.send(result, content, until="done " + id)
 
     def _home(self) -> str:
-        with self._lent:
+        with self._original_builtins:
             return _environment.get("HOME", "/tmp")
 
     def _bind(self) -> None:
-        """What every execution finds under its name, whatever the code before it did to that."""
+        """Restore names that every execution must find, even if earlier code replaced them."""
         self.namespace["__builtins__"] = builtins
         self.namespace.update(self.tools)
 
-    def _stand_again(self) -> None:
-        """Code may have closed the descriptors of this process. Where it cannot be reached by them any more, it
-        ends: a new one is better than one that nobody can talk to."""
-        missing = closed([0, 1, 2, *self.line.descriptors(), *self.output.descriptors()])
+    def _repair_descriptors(self) -> None:
+        """User code may have closed descriptors. If the connection to the host is lost, end: a new context is better
+        than an unreachable one."""
+        missing = closed([0, 1, 2, *self.connection.descriptors(), *self.output.descriptors()])
         if any(each > 2 for each in missing):
             posix._exit(CUT_OFF)
         for each in missing:
             if each == 0:
-                _read_nothing()
+                _connect_null()
             else:
                 self.output.connect(each)
 
@@ -338,16 +338,18 @@ class Context:
             pass
         except BaseException as error:
             if posix.getpid() != self.pid:
-                self._leave(error)
+                self._exit_fork(error)
             result["error"] = self._describe(error)
             value = None
         return value
 
     def _describe(self, error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
-        with self._lent:
+        with self._original_builtins:
             return self.runner.describe(error, syntax=syntax)
 
-    def _ship(self, value: "Any", result: "dict[str, Any]", artifacts: "list[dict[str, Any]]", folder: str) -> bytes:
+    def _encode_value(
+        self, value: "Any", result: "dict[str, Any]", artifacts: "list[dict[str, Any]]", folder: str
+    ) -> bytes:
         if self.submitted is not None:
             result["submitted"] = True
             value = self.submitted[0]
@@ -355,7 +357,7 @@ class Context:
             return b""
         try:
             content = value_codec.dump(value)
-        except Exception as error:  # `repr` or a property of the user's may raise anything
+        except Exception as error:  # user code in a property may raise anything
             result["unshipped"] = str(error)[:1000]
             return b""
         if len(content) <= _VALUE:
@@ -366,7 +368,7 @@ class Context:
             with open(path, "wb") as file:
                 file.write(content)
         except OSError as error:
-            result["unshipped"] = "it is %d bytes as JSON, and could not be kept: %s" % (len(content), error)
+            result["unshipped"] = "it has %d bytes as JSON, which could not be written: %s" % (len(content), error)
             return b""
         artifacts.append({"name": "value", "media": "application/json", "path": path, "size": len(content)})
         return b""
@@ -384,28 +386,28 @@ class Context:
 
     def call(self, name: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "Any":
         if posix.getpid() != self.pid:
-            raise HostError("%s can be called only in the process of the interpreter, not in a fork of it" % name)
+            raise HostError("%s can only be called in the process of the interpreter, not in a fork" % name)
         if not self.execution:
-            raise HostError("%s can be called only while an execution runs" % name)
+            raise HostError("%s can only be called while an execution runs" % name)
         try:
             content = value_codec.dump({"args": list(args), "kwargs": kwargs})
         except value_codec.Unshippable as error:
-            raise TypeError("%s was given something that cannot be sent: %s" % (name, error)) from None
+            raise TypeError("%s got an argument that cannot be sent: %s" % (name, error)) from None
         if len(content) > _ARGUMENTS:
-            raise ValueError("%s was given %d bytes: at most %d can be sent" % (name, len(content), _ARGUMENTS))
-        waiting = Waiting()
+            raise ValueError("%s got %d bytes, and at most %d can be sent" % (name, len(content), _ARGUMENTS))
+        waiting = PendingCall()
         id = posix.urandom(8).hex()
         with self.interrupts:
             self.output.flush()
             self.calls[id] = waiting
-            told = {"t": "call", "id": id, "name": name, "e": self.execution}
-            self.line.send(told, content, until="call " + id)
+            request = {"t": "call", "id": id, "name": name, "e": self.execution}
+            self.connection.send(request, content, until="call " + id)
         try:
             waiting.lock.acquire()
         except BaseException:
             if self.calls.pop(id, None) is not None:
-                self.line.confirm("call " + id)
-                self.line.send({"t": "cancel", "id": id})
+                self.connection.confirm("call " + id)
+                self.connection.send({"t": "cancel", "id": id})
             raise
         assert waiting.answered is not None
         document, body = waiting.answered
@@ -420,9 +422,8 @@ class Context:
     # --- forks ---
 
     def _fork(self, document: "dict[str, Any]") -> None:
-        """More contexts with all that this one has, in processes that share its memory: all that were asked for, or
-        none."""
-        gc.freeze()  # a collection would write to every object, and copy what is shared
+        """Create contexts that share the memory of this one: all that were requested, or none."""
+        gc.freeze()  # a collection would write to every object, and so copy shared memory
         made: list[dict[str, Any]] = []
         self.output.flush()
         try:
@@ -436,54 +437,54 @@ class Context:
                 posix.kill(each["pid"], _signal.SIGKILL)
             raise
         finally:
-            self.output.nudge()  # the thread that reads is to watch them
+            self.output.wake_reader()  # so that the reading thread watches them
         self._answer(document, {"forked": made})
 
     def _fork_one(self, id: str) -> int:
-        """0 in the child."""
+        """Returns the pid, or 0 in the child."""
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
-            with self.output.lock, self.line.sending:
+            with self.output.lock, self.connection.sending:
                 self._forking = True
                 try:
                     pid = _fork()
                 finally:
                     self._forking = False
             if pid == 0:
-                self._part()
-                self._reborn(id, theirs)
+                self._close_inherited()
+                self._become(id, theirs)
                 return 0
             theirs.close()
             self.children[pid] = _watch_child(pid)
-            self.line.tell_fork_server({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
+            self.connection.tell_fork_server({"t": "born", "id": id, "pid": pid}, [ours.fileno()])
         finally:
             ours.close()
         return pid
 
-    def _part(self) -> None:
-        """In the child: what leads to the host and to other processes is the parent's."""
-        self._graveyard.append((self.runner.forked(), self.output, self.line))
-        self.line.let_go()
-        self.output.let_go()
+    def _close_inherited(self) -> None:
+        """Close what belongs to the parent, in the child."""
+        self._inherited.append((self.runner.forked(), self.output, self.connection))
+        self.connection.close_inherited()
+        self.output.close_inherited()
         for handle in self.children.values():
             posix.close(handle)
 
-    def _reborn(self, id: str, control: _socket.socket) -> None:
-        """In the child: the same namespace, and nothing else of the parent's."""
-        self._settle(id, control)
+    def _become(self, id: str, control: _socket.socket) -> None:
+        """Become a context of its own, with the namespace of the parent."""
+        self._start_process(id, control)
         self.tools = {name: self._function(name, function.__doc__ or "") for name, function in self.tools.items()}
         self.namespace.update(self.tools)
 
     # --- restore points ---
 
-    def _keep_point(self, execution: str) -> bool:
-        """Fork a process that keeps the state before an execution. It waits until the fork server wakes it to take the
-        place of this one. Returns False in that process, once it was woken."""
+    def _make_restore_point(self, execution: str) -> bool:
+        """Fork a process that keeps the memory before an execution. It waits until the fork server wakes it to replace
+        this process. Returns False in that process, after it was woken."""
         gc.freeze()
         self.output.flush()
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
-            with self.output.lock, self.line.sending:
+            with self.output.lock, self.connection.sending:
                 self._forking = True
                 try:
                     pid = _fork()
@@ -491,73 +492,71 @@ class Context:
                     self._forking = False
             if pid == 0:
                 ours.close()
-                self._part()
+                self._close_inherited()
                 wait_for(theirs.fileno())
-                self._reborn(self.id, theirs)
+                self._become(self.id, theirs)
                 self.restored = execution
                 return False
-            self.point = pid
+            self.restore_point = pid
             self.children[pid] = _watch_child(pid)
-            self.line.tell_fork_server({"t": "point", "id": self.id, "pid": pid}, [ours.fileno()])
+            self.connection.tell_fork_server({"t": "point", "id": self.id, "pid": pid}, [ours.fileno()])
         finally:
             ours.close()
             theirs.close()
         return True
 
-    def _drop_point(self) -> None:
-        """The execution has ended, and this process with it has not: nobody needs the point any more."""
-        if self.point:
-            pid, self.point = self.point, 0
+    def _drop_restore_point(self) -> None:
+        """End the restore point, because the execution has ended normally."""
+        if self.restore_point:
+            pid, self.restore_point = self.restore_point, 0
             try:
                 posix.kill(pid, _signal.SIGKILL)
-            except OSError:  # the user's code has seen it off
+            except OSError:  # user code has reaped it
                 pass
-            self.output.nudge()  # the thread that reads is to watch it
+            self.output.wake_reader()  # so that the reading thread reaps it
 
-    # --- forks of the user's code ---
+    # --- forks by user code ---
 
-    def _forked(self) -> None:
-        """In a child that the user's code forked: what leads to the host is the parent's. Runs in any fork of ours,
-        too, which has that to itself."""
+    def _on_fork(self) -> None:
+        """Called in every child. In one that user code forked, close the connection, which belongs to the parent."""
         if not self._forking:
-            self.line.let_go()
+            self.connection.close_inherited()
             self.output.print_by_descriptors()
 
-    def _leave(self, error: "BaseException | None") -> None:
-        """A child that the user's code forked has come to the end of that code: it ends as a program would, and
-        answers to nobody."""
+    def _exit_fork(self, error: "BaseException | None") -> None:
+        """End a child that user code forked, at the end of that code, like a program. It sends no result."""
         code = 0
         try:
             if isinstance(error, SystemExit):
-                code, told = exit_of(error)
+                code, message = exit_of(error)
             elif error is not None:
-                code, told = 1, self._describe(error)["traceback"]
+                code, message = 1, self._describe(error)["traceback"]
             else:
-                told = ""
-            self.output.printers[2].write(told)
+                message = ""
+            self.output.printers[2].write(message)
             self.output.flush()
         finally:
             posix._exit(code)
 
 
 def exit_of(error: SystemExit) -> "tuple[int, str]":
-    """The exit code of a program that ends so, and what it prints."""
+    """The exit code and the message of a program that raises `SystemExit`."""
     if error.code is None:
         return 0, ""
     return (error.code & 0xFF, "") if isinstance(error.code, int) else (1, "%s\n" % (error.code,))
 
 
 def _watch_child(pid: int) -> int:
-    """A descriptor that can be read once the child has ended."""
+    """A descriptor that becomes readable when the child ends."""
     handle = _pidfd_open(pid)
     try:
-        return raised(handle)
+        return duplicate_high(handle)
     finally:
         posix.close(handle)
 
 
-class Waiting:
-    """A call that is not answered yet."""
+class PendingCall:
+    """A call without an answer."""
 
     def __init__(self) -> None:
         self.lock = _thread.allocate_lock()
@@ -566,19 +565,19 @@ class Waiting:
 
 
 def _is_name(id: str) -> bool:
-    """Letters, digits, and from the second character on `._-`. What it names is a folder, too."""
+    """Whether an id has only letters, digits and, after the first character, `._-`. It names a folder, too."""
     return len(id) <= 128 and id.isascii() and id[:1].isalnum() and id.translate(_MARKS).isalnum()
 
 
 def _error_of(document: "dict[str, Any]", body: bytes) -> Exception:
-    """What the host raised, where it is an error of Python's own; so code can catch it as what it is."""
-    message = document.get("message", "the host refused")
+    """The error of the host. A built-in error has its own class, so that user code can catch it."""
+    message = document.get("message", "the host refused the call")
     made = _BUILT_IN.get(document.get("kind", ""))
     if made is None:
         return HostError(message)
     try:
         return made(*value_codec.load(body)) if body else made(message)
-    except Exception:  # this Python makes it of something else
+    except Exception:  # this Python has other arguments for it
         return HostError(message)
 
 

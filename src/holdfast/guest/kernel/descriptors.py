@@ -1,7 +1,7 @@
-"""Where a context keeps its own descriptors: high up, where code that closes all that it knows of does not reach.
+"""The descriptors of a context have high numbers, which user code that closes descriptors is unlikely to reach.
 
-Code that closes those, too, has cut itself off. That is found when its execution ends, and the process ends with a
-code that says so.
+If user code closes them anyway, the context is cut off from its host. That is noticed when the execution ends, and the
+process ends with the exit code `CUT_OFF`.
 """
 
 import fcntl
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CUT_OFF = 97
-"""The exit code of a context whose code closed the descriptors by which it is reached."""
+"""The exit code of a context whose code closed its connection to the host."""
 _BELOW = 64
 _NUMBERS = 1024
-"""Higher ones would make the table of descriptors large, which every fork copies."""
+"""Higher numbers would enlarge the table of descriptors, which every fork copies."""
 
 _poll, _POLLIN, _POLLNVAL = select.poll, select.POLLIN, select.POLLNVAL
 _fcntl, _DUP = fcntl.fcntl, fcntl.F_DUPFD_CLOEXEC
@@ -30,23 +30,23 @@ def _lowest() -> int:
 _LOWEST = _lowest()
 
 
-def raised(descriptor: int) -> int:
-    """A copy of it up there, closed in programs that are started. The original stays open."""
+def duplicate_high(descriptor: int) -> int:
+    """Duplicate a descriptor to a high number, closed on exec. The original stays open."""
     try:
         return _fcntl(descriptor, _DUP, _LOWEST)
-    except OSError:  # they are all taken: then wherever there is room
+    except OSError:  # no high number is free: take any
         return _fcntl(descriptor, _DUP, 3)
 
 
 def wait_for(descriptor: int) -> None:
-    """Until it can be read."""
+    """Wait until a descriptor can be read."""
     poll = _poll()
     poll.register(descriptor, _POLLIN)
     poll.poll()
 
 
 def closed(descriptors: "Iterable[int]") -> "list[int]":
-    """Which of these are not open."""
+    """Return the descriptors that are not open."""
     poll = _poll()
     for each in descriptors:
         poll.register(each, 0)

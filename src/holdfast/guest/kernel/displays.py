@@ -1,7 +1,7 @@
-"""`display` and what is shown by it, under the names that notebooks know: `from IPython.display import display, HTML`.
+"""`display` and the classes that it shows, under the names of IPython: `from IPython.display import display, HTML`.
 
-A box need not have IPython. Where it has, `display` of IPython shows by ours; where it has not, a module of that name
-has what notebooks use most.
+A box may lack IPython; then a module of that name has what notebooks use most. If it has IPython, its `display` calls
+ours.
 """
 
 import _frozen_importlib_external as _machinery
@@ -19,7 +19,7 @@ _HOME = "IPython.core.display_functions"
 
 
 class Display:
-    """Shows values in the middle of an execution: `tell` is given a message, `forms` a value by media type."""
+    """Shows values during an execution. `tell` sends a message; `forms` returns the forms of a value by media type."""
 
     def __init__(self, tell: "Callable[[dict[str, Any]], Any]", forms: "Callable[[Any], Forms]") -> None:
         self._tell = tell
@@ -28,8 +28,8 @@ class Display:
     def display(
         self, *values: "Any", raw: bool = False, display_id: "Any" = None, clear: bool = False, **options: "Any"
     ) -> "Handle | None":
-        """Show values in the notebook. With `raw` they are forms by media type already; with `display_id` what is shown
-        can be changed later."""
+        """Show values in the notebook. With `raw` they are forms by media type; with `display_id` they can be updated
+        later."""
         update = bool(options.get("update"))
         if clear:
             self.clear_output(wait=True)
@@ -42,7 +42,7 @@ class Display:
         self.display(value, display_id=display_id, update=True, **options)
 
     def clear_output(self, wait: bool = False) -> None:
-        """Take away what the cell has shown so far; with `wait`, when something new is shown."""
+        """Remove the output of the cell; with `wait`, when there is new output."""
         self._send({"clear": True, "wait": wait})
 
     def _send(self, message: "dict[str, Any]") -> None:
@@ -53,7 +53,7 @@ class Display:
 
 
 class Handle:
-    """What was shown, and can be changed."""
+    """A displayed value that can be updated."""
 
     def __init__(self, by: Display, display_id: str) -> None:
         self._by = by
@@ -67,7 +67,7 @@ class Handle:
 
 
 class Shown:
-    """Data that is shown as what its class says."""
+    """Data that is shown in the form of its class."""
 
     media = ""
 
@@ -131,12 +131,12 @@ class Pretty(Shown):
 
 
 class Image(Shown):
-    """A picture: bytes of PNG or JPEG, a file, or a URL."""
+    """An image: bytes of PNG or JPEG, a file, or a URL."""
 
     def __init__(
         self, data: "Any" = None, url: "str | None" = None, filename: "str | None" = None, **more: "Any"
     ) -> None:
-        if isinstance(data, str):  # a file, or where it is on the web
+        if isinstance(data, str):  # a file or a URL
             data, url, filename = None, data if "://" in data else url, filename if "://" in data else data
         super().__init__(data, url, filename, **more)
 
@@ -157,7 +157,7 @@ KINDS = (HTML, Markdown, Latex, Math, SVG, Javascript, JSON, Code, Pretty, Image
 
 
 def install(shows: Display, shell: "Callable[[], Any]") -> None:
-    """Under the names of IPython."""
+    """Install the display functions under the names of IPython."""
     functions = {
         "display": shows.display,
         "update_display": shows.update_display,
@@ -176,7 +176,7 @@ def install(shows: Display, shell: "Callable[[], Any]") -> None:
 def _stand_in(names: "dict[str, Any]", shell: "Callable[[], Any]") -> None:
     made = {}
     for name in ("IPython", "IPython.core", "IPython.display", "IPython.core.display", _HOME):
-        made[name] = sys.modules[name] = type(sys)(name, "What notebooks use most of IPython, which is not there.")
+        made[name] = sys.modules[name] = type(sys)(name, "The parts of IPython that notebooks use most.")
     for name in ("IPython.display", "IPython.core.display", _HOME):
         vars(made[name]).update(names)
     made["IPython"].__path__ = made["IPython.core"].__path__ = []
@@ -184,12 +184,12 @@ def _stand_in(names: "dict[str, Any]", shell: "Callable[[], Any]") -> None:
         above, _, last = name.rpartition(".")
         if above:
             setattr(made[above], last, module)
-    # Libraries ask how old it is, and do for an old one what the new one does itself.
+    # Libraries check the version, and do extra work for old versions.
     vars(made["IPython"]).update(get_ipython=shell, version_info=(9, 0, 0), __version__="9.0.0")
 
 
 class _Finder:
-    """Has IPython's own functions be ours once it is imported: they would print, for want of a shell."""
+    """Replaces the display functions of IPython by ours when it is imported: without a shell, they would print."""
 
     def __init__(self, functions: "dict[str, Any]") -> None:
         self._functions = functions

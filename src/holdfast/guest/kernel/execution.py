@@ -1,4 +1,4 @@
-"""Running a piece of the user's code: compiled with its last expression apart, and its errors told by its own lines."""
+"""Runs user code: compiles it with its last expression apart, and describes errors by lines of the code."""
 
 import _ast
 import sys
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 _AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _COROUTINE = 0x80
 _LONGEST = 32_000
-"""Characters of a traceback."""
+"""The longest traceback, in characters."""
 _OURS = "holdfast/guest/"
 _SOURCES = 10_000
-"""Pieces of code whose lines are kept for tracebacks."""
+"""The number of sources kept for tracebacks."""
 
 
 class Submitted(BaseException):
-    """Ends the execution that called SUBMIT. No error: no `except Exception` of the user's stops it."""
+    """Ends the execution that called SUBMIT. Not an `Exception`, so user code does not catch it by accident."""
 
 
 class CodeRunner:
-    """Runs code in one namespace, one piece after the other."""
+    """Runs code in one namespace."""
 
     def __init__(self, namespace: "dict[str, Any]") -> None:
         self.namespace = namespace
@@ -33,7 +33,7 @@ class CodeRunner:
         self._loop: Any = None
 
     def compile(self, code: str, name: str) -> "Compiled":
-        """Raises `SyntaxError`, or what else keeps code from being compiled. Nothing of it has run then."""
+        """Raises `SyntaxError` and other errors of compilation, before any of the code runs."""
         tree = compile(code, name, "exec", _AWAIT | _ast.PyCF_ONLY_AST, dont_inherit=True)
         self.sources[name] = code
         while len(self.sources) > _SOURCES:
@@ -45,7 +45,7 @@ class CodeRunner:
         return body, None if last is None else compile(last, name, "eval", _AWAIT, dont_inherit=True)
 
     def run(self, compiled: "Compiled") -> "Any":
-        """The value of its last expression, or None. Raises what the code raises."""
+        """Return the value of the last expression, or None. Raises what the code raises."""
         body, final = compiled
         if body is not None:
             self._run(body)
@@ -57,7 +57,7 @@ class CodeRunner:
         return value
 
     def _run(self, code: "CodeType") -> "Any":
-        value = eval(code, self.namespace)  # what a kernel is for
+        value = eval(code, self.namespace)  # running user code is the purpose of a kernel
         return self._wait(value) if code.co_flags & _COROUTINE else value
 
     def _wait(self, coroutine: "Any") -> "Any":
@@ -78,22 +78,22 @@ class CodeRunner:
             raise
 
     def describe(self, error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
-        """An error as a model reads it, with the lines of the code."""
+        """Describe an error for a model, with lines of the code."""
         try:
             import linecache
 
             for name, code in self.sources.items():
                 if name not in linecache.cache:
-                    # Early releases of 3.11 put their marks wrong under a line without a break.
+                    # Early releases of 3.11 misplace their markers under a line without a newline.
                     lines = [line + "\n" for line in code.splitlines()]
                     linecache.cache[name] = (len(code), None, lines, name)
-        except Exception:  # the user's code may have put something else in its place
+        except Exception:  # user code may have replaced it
             pass
         return describe(error, syntax=syntax)
 
     def forked(self) -> "Any":
-        """In a forked child: an event loop is the parent's, and is kept as it is, for closing it would tell the
-        kernel."""
+        """Detach the event loop of the parent, in a forked child. It is returned unclosed, because closing it would
+        affect the parent."""
         loop, self._loop = self._loop, None
         if loop is not None:
             import asyncio
@@ -103,25 +103,24 @@ class CodeRunner:
 
 
 def describe(error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
-    """An error as a model reads it: without our own frames. `syntax`: nothing of the code ran."""
+    """Describe an error for a model, without our own frames. `syntax`: the code did not compile."""
     name = type(error).__name__
     try:
         message = str(error)
     except Exception:
-        message = "<its text cannot be had>"
+        message = "<str() of this error failed>"
     try:
-        import traceback  # takes as long as a third of a start
+        import traceback  # loading it takes a third of a start
 
-        # Values of long lines are repeated in the traceback: bounded as a whole.
-        told = (
+        trace = (
             traceback.TracebackException.from_exception(error, compact=True)
             if sys.version_info >= (3, 10)
             else (traceback.TracebackException.from_exception(error))
         )
-        _trim(told, set())
+        _trim(trace, set())
         if syntax:
-            told.stack.clear()
-        text = "".join(told.format())
+            trace.stack.clear()
+        text = "".join(trace.format())
     except Exception:
         text = "%s: %s" % (name, message)
     if len(text) > _LONGEST:
@@ -130,12 +129,12 @@ def describe(error: BaseException, *, syntax: bool = False) -> "dict[str, Any]":
     return {"kind": name, "message": message[:_LONGEST], "traceback": text, "syntax": syntax}
 
 
-def _trim(told: "TracebackException", seen: "set[int]") -> None:
-    if id(told) in seen:
+def _trim(trace: "TracebackException", seen: "set[int]") -> None:
+    if id(trace) in seen:
         return
-    seen.add(id(told))
-    kept = [frame for frame in told.stack if _OURS not in frame.filename]
-    told.stack[:] = kept
-    for other in (told.__cause__, told.__context__):
+    seen.add(id(trace))
+    kept = [frame for frame in trace.stack if _OURS not in frame.filename]
+    trace.stack[:] = kept
+    for other in (trace.__cause__, trace.__context__):
         if other is not None:
             _trim(other, seen)

@@ -1,4 +1,4 @@
-"""Figures that the user's code has drawn, as PNG files."""
+"""Figures of user code, as PNG files."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ _MOST = 32
 
 
 def take_figures(folder: str) -> "list[dict[str, Any]]":
-    """Those of matplotlib that are open: written out, and closed, so that each comes back once."""
+    """Write the open figures of matplotlib to files, and close them, so that each is returned once."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return []
@@ -25,5 +25,5 @@ def take_figures(folder: str) -> "list[dict[str, Any]]":
             taken.append({"name": "figure-%d" % number, "media": "image/png", "path": path, "size": size})
         pyplot.close("all")
     except Exception as error:
-        sys.stderr.write("a figure could not be drawn: %s\n" % error)
+        sys.stderr.write("a figure could not be saved: %s\n" % error)
     return taken

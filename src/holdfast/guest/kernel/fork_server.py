@@ -1,6 +1,6 @@
-"""Process above the contexts of a box: starts them, hands connections on to them, signals them, and sees them off.
+"""The parent process of all contexts of a box: starts them, passes connections to them, signals and reaps them.
 
-It runs none of the user's code, so it answers whatever that does. Where it ends, all of its contexts do.
+It runs no user code, so it always answers. When it ends, all of its contexts end.
 """
 
 import _operator
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST = 256
-"""Contexts that live at once."""
+"""The largest number of contexts."""
 _REMEMBERED = 1024
 _CONNECTIONS = 512
 _PACKET = 1 << 16
 
 
 def run(listener: _socket.socket, configuration: bytes) -> None:
-    """Never returns. Somebody may have connected already."""
+    """Never returns. A host may have connected already."""
     config = json_codec.loads(configuration)
     process_tree.adopt_orphans()
     prepare(config)
@@ -37,7 +37,7 @@ def run(listener: _socket.socket, configuration: bytes) -> None:
 
 
 def prepare(config: "dict[str, Any]") -> None:
-    """What every context will have: the paths of the user's Python, which are for nobody before it."""
+    """Set up what every context inherits: the paths of the user's Python, which our own imports must not see."""
     import site
 
     site.main()
@@ -46,18 +46,18 @@ def prepare(config: "dict[str, Any]") -> None:
             sys.path.insert(0, folder)
     sys.path.insert(0, "")
     os.environ.setdefault("MPLBACKEND", "agg")
-    for name in config.get("forget", ()):  # was for this process alone
+    for name in config.get("forget", ()):  # only this process needed it
         os.environ.pop(name, None)
     if config.get("cwd"):
         try:
             os.chdir(config["cwd"])
         except OSError:
-            pass  # it may be made later
+            pass  # it may be created later
     sys.dont_write_bytecode = False
 
 
-def has_company(port: int) -> bool:
-    """Whether anybody is connected to this port, as the kernel tells: connections are with contexts."""
+def has_connections(port: int) -> bool:
+    """Whether a host is connected to this port. Contexts hold the connections, so Linux is asked."""
     local = ":%04X" % port
     try:
         with open("/proc/self/net/tcp") as connections:
@@ -66,8 +66,8 @@ def has_company(port: int) -> bool:
         return True
 
 
-class Born:
-    """A context, as the fork server knows it."""
+class ContextProcess:
+    """The process of a context."""
 
     def __init__(self, id: str, pid: int, control: _socket.socket) -> None:
         self.id = id
@@ -81,29 +81,28 @@ class ForkServer:
         self._token = config["token"].encode()
         self._listener = listener
         self._poll = select.epoll()
-        self._living: dict[str, Born] = {}
-        self._by_control: dict[int, Born] = {}
-        self._points: dict[str, Born] = {}
-        """Forks that wait for the case that the context of that name dies."""
+        self._living: dict[str, ContextProcess] = {}
+        self._by_control: dict[int, ContextProcess] = {}
+        self._restore_points: dict[str, ContextProcess] = {}
+        """The restore points of contexts, by id."""
         self._ended: dict[str, int] = {}
-        """Codes of those that have ended: 128 + N where signal N ended them."""
-        self._heard: dict[int, tuple[_socket.socket, Unpacker]] = {}
+        """Exit codes of contexts that have ended: 128 + N for signal N."""
+        self._connections: dict[int, tuple[_socket.socket, Unpacker]] = {}
         self._wake, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
         _signal.signal(_signal.SIGINT, lambda number, frame: None)
         _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
         _signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
         self._tell = tell
-        """Its process and its port."""
-        self._alone: float | None = config.get("alone")
-        """Seconds without a host after which it ends."""
-        self._seen = time.monotonic()
+        self._orphan_seconds: float | None = config.get("alone")
+        """Seconds without a host after which the kernel ends."""
+        self._host_seen = time.monotonic()
 
     def serve(self) -> None:
         self._poll.register(self._listener.fileno(), select.EPOLLIN)
         self._poll.register(self._wake, select.EPOLLIN)
         while True:
-            for descriptor, _ in self._poll.poll(None if self._alone is None else self._alone / 4):
+            for descriptor, _ in self._poll.poll(None if self._orphan_seconds is None else self._orphan_seconds / 4):
                 if descriptor == self._listener.fileno():
                     self._accept()
                 elif descriptor == self._wake:
@@ -112,39 +111,39 @@ class ForkServer:
                     except BlockingIOError:
                         pass
                     self._reap()
-                elif descriptor in self._heard:
-                    self._hear(descriptor)
+                elif descriptor in self._connections:
+                    self._read_request(descriptor)
                 elif descriptor in self._by_control:
-                    self._hear_context(self._by_control[descriptor])
-            if self._alone is not None and time.monotonic() - self._seen > self._alone / 4:
-                self._look_around(self._alone)
+                    self._read_control(self._by_control[descriptor])
+            if self._orphan_seconds is not None and time.monotonic() - self._host_seen > self._orphan_seconds / 4:
+                self._end_if_abandoned(self._orphan_seconds)
 
-    def _look_around(self, alone: float) -> None:
-        """Whose host was killed is nobody's any more: it ends, and its box is idle then."""
-        if has_company(self._listener.getsockname()[1]):
-            self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > alone:
+    def _end_if_abandoned(self, orphan_seconds: float) -> None:
+        """End if no host is connected for too long: the host was killed, and the box should become idle."""
+        if has_connections(self._listener.getsockname()[1]):
+            self._host_seen = time.monotonic()
+        elif time.monotonic() - self._host_seen > orphan_seconds:
             os._exit(0)
 
-    # --- who connects ---
+    # --- connections ---
 
     def _accept(self) -> None:
         try:
             connection = _socket.socket(fileno=self._listener._accept()[0])  # type: ignore[attr-defined]
         except OSError:
             return
-        if len(self._heard) >= _CONNECTIONS:
+        if len(self._connections) >= _CONNECTIONS:
             connection.close()
             return
         connection.setblocking(False)
-        self._heard[connection.fileno()] = (connection, Unpacker(0))
+        self._connections[connection.fileno()] = (connection, Unpacker(0))
         self._poll.register(connection.fileno(), select.EPOLLIN)
 
-    def _hear(self, descriptor: int) -> None:
-        connection, unpacker = self._heard[descriptor]
+    def _read_request(self, descriptor: int) -> None:
+        connection, unpacker = self._connections[descriptor]
         try:
-            # One message and no more: what follows is for the context. A head first, then exactly what it announces.
-            data = connection.recv(self._wanted(connection))
+            # Read exactly one message, because the context reads what follows: the head, then what it announces.
+            data = connection.recv(self._message_size(connection))
             messages = unpacker.take(data)
         except BlockingIOError:
             return
@@ -165,80 +164,80 @@ class ForkServer:
         try:
             self._do(document, connection)
         except Exception as error:
-            _say(connection, {"t": "refused", "why": "%s: %s" % (type(error).__name__, error)})
+            _send(connection, {"t": "refused", "why": "%s: %s" % (type(error).__name__, error)})
         finally:
             connection.close()
 
-    def _wanted(self, connection: _socket.socket) -> int:
+    def _message_size(self, connection: _socket.socket) -> int:
         seen = connection.recv(HEAD.size, _socket.MSG_PEEK)
         if len(seen) < HEAD.size:
             return len(seen) or 1
-        told, body = HEAD.unpack(seen)
-        if told > _PACKET or body:
+        length, body = HEAD.unpack(seen)
+        if length > _PACKET or body:
             raise Garbage("too long")
-        return HEAD.size + int(told)
+        return HEAD.size + int(length)
 
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)
-        del self._heard[descriptor]
+        del self._connections[descriptor]
 
     def _do(self, document: "dict[str, Any]", connection: _socket.socket) -> None:
         kind = document["t"]
         if kind == "contexts":
             living = [{"id": each.id, "pid": each.pid} for each in self._living.values()]
-            _say(connection, {"t": "contexts", "living": living, "ended": self._ended})
+            _send(connection, {"t": "contexts", "living": living, "ended": self._ended})
             return
         id = document["context"]
         if not isinstance(id, str) or not 0 < len(id) <= 128:
             raise ValueError("a context needs a name")
         if kind == "attach":
-            self._alone = document.get("alone", self._alone)
-            self._seen = time.monotonic()
+            self._orphan_seconds = document.get("alone", self._orphan_seconds)
+            self._host_seen = time.monotonic()
             if id not in self._living:
-                self._catch_up()
+                self._read_controls()
             context = self._living.get(id)
             if context is None and document.get("make"):
                 context = self._restore(id, bool(document.get("restore")))
             made = context is None
             if context is None:
                 if not document.get("make"):
-                    _say(connection, {"t": "refused", "why": "ended", "code": self._ended.get(id)})
+                    _send(connection, {"t": "refused", "why": "ended", "code": self._ended.get(id)})
                     return
                 context = self._make(id, connection)
-            told = json_codec.dumps({"made": made}).encode()
+            encoded = json_codec.dumps({"made": made}).encode()
             rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, connection.fileno().to_bytes(4, sys.byteorder))]
-            context.control.sendmsg([told], rights)
+            context.control.sendmsg([encoded], rights)
         elif kind == "signal":
             context = self._living.get(id)
             if context is not None and document["number"] == _signal.SIGKILL:
                 self._kill(context)
             elif context is not None:
                 os.kill(context.pid, document["number"])
-            _say(connection, {"t": "done", "living": context is not None, "code": self._ended.get(id)})
+            _send(connection, {"t": "done", "living": context is not None, "code": self._ended.get(id)})
         else:
-            raise ValueError("nobody knows %r" % kind)
+            raise ValueError("unknown request %r" % kind)
 
-    def _restore(self, id: str, wanted: bool) -> "Born | None":
-        """The point of a context that has died takes its place; where nobody wants it, it ends."""
-        point = self._points.pop(id, None)
-        if point is None:
+    def _restore(self, id: str, wanted: bool) -> "ContextProcess | None":
+        """Replace an ended context with its restore point, or end the restore point if it is not wanted."""
+        restore_point = self._restore_points.pop(id, None)
+        if restore_point is None:
             return None
         if wanted:
-            return self._enter(point)
-        _end(point)
+            return self._register(restore_point)
+        _end(restore_point)
         return None
 
-    def _kill(self, context: Born) -> None:
-        """With all that it has started, but for other contexts: those that were forked off it live on."""
-        others = [each.pid for each in (*self._living.values(), *self._points.values()) if each is not context]
+    def _kill(self, context: ContextProcess) -> None:
+        """Kill a context and all processes that it started, except for contexts that were forked from it."""
+        others = [each.pid for each in (*self._living.values(), *self._restore_points.values()) if each is not context]
         doomed = process_tree.find_descendants(context.pid, others)
         os.kill(context.pid, _signal.SIGKILL)
         process_tree.send_to(doomed, process_tree.SIGKILL)
-        self._bury(context.pid, 128 + _signal.SIGKILL)  # nobody is to be handed on to it any more
+        self._remove(context.pid, 128 + _signal.SIGKILL)  # no connection may be passed to it any more
 
     # --- contexts ---
 
-    def _make(self, id: str, connection: _socket.socket) -> Born:
+    def _make(self, id: str, connection: _socket.socket) -> ContextProcess:
         if len(self._living) >= MOST:
             raise ValueError("there are %d contexts in this box already" % MOST)
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -248,7 +247,7 @@ class ForkServer:
             try:
                 ours.close()
                 connection.close()
-                self._let_go()
+                self._close_inherited()
                 contexts.run(id, theirs, self._config)
                 code = 0
             except BaseException as error:
@@ -257,37 +256,37 @@ class ForkServer:
                 os._exit(code)
         theirs.close()
         self._ended.pop(id, None)
-        return self._enter(Born(id, pid, ours))
+        return self._register(ContextProcess(id, pid, ours))
 
-    def _let_go(self) -> None:
-        """In a child: nothing of the fork server's stays open."""
+    def _close_inherited(self) -> None:
+        """Close everything of the fork server, in a child."""
         _signal.set_wakeup_fd(-1)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
         self._poll.close()
         self._listener.close()
-        for each in (*self._living.values(), *self._points.values()):
+        for each in (*self._living.values(), *self._restore_points.values()):
             each.control.close()
-        for connection, _ in self._heard.values():
+        for connection, _ in self._connections.values():
             connection.close()
         os.close(self._wake)
         os.close(self._tell)
 
-    def _enter(self, born: Born) -> Born:
-        born.control.setblocking(False)
-        self._living[born.id] = born
-        self._by_control[born.control.fileno()] = born
-        self._poll.register(born.control.fileno(), select.EPOLLIN)
-        return born
+    def _register(self, process: ContextProcess) -> ContextProcess:
+        process.control.setblocking(False)
+        self._living[process.id] = process
+        self._by_control[process.control.fileno()] = process
+        self._poll.register(process.control.fileno(), select.EPOLLIN)
+        return process
 
-    def _catch_up(self) -> None:
-        """Who asks for a fork may be heard before it was told that there is one."""
+    def _read_controls(self) -> None:
+        """Read all control messages: a request for a fork may arrive before the message about the fork."""
         for context in list(self._by_control.values()):
-            while self._hear_context(context):
+            while self._read_control(context):
                 pass
 
-    def _hear_context(self, context: Born) -> bool:
-        """A context tells of one that was forked off it, or of its end. Says whether there was something to hear."""
+    def _read_control(self, context: ContextProcess) -> bool:
+        """Read a control message of a context, about a fork or its end. Returns whether there was one."""
         try:
             data, ancillary, _, _ = context.control.recvmsg(
                 _PACKET, _socket.CMSG_SPACE(4 * 4), _socket.MSG_CMSG_CLOEXEC
@@ -301,7 +300,7 @@ class ForkServer:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
                 given += struct.unpack("%di" % (len(payload) // 4), payload[: len(payload) // 4 * 4])
         if not data:
-            self._poll.unregister(context.control.fileno())  # its end is told by its process
+            self._poll.unregister(context.control.fileno())  # its end is noticed when its process is reaped
             self._by_control.pop(context.control.fileno(), None)
             return False
         try:
@@ -312,16 +311,17 @@ class ForkServer:
                     control.close()
                 else:
                     self._ended.pop(document["id"], None)
-                    self._enter(Born(document["id"], int(document["pid"]), control))
+                    self._register(ContextProcess(document["id"], int(document["pid"]), control))
             elif document["t"] == "point" and len(given) == 1 and document["id"] == context.id:
-                old = self._points.pop(context.id, None)
+                old = self._restore_points.pop(context.id, None)
                 if old is not None:
                     old.control.close()
-                self._points[context.id] = Born(context.id, int(document["pid"]), _socket.socket(fileno=given.pop()))
+                control = _socket.socket(fileno=given.pop())
+                self._restore_points[context.id] = ContextProcess(context.id, int(document["pid"]), control)
             elif document["t"] == "ended":
-                self._bury(int(document["pid"]), int(document["code"]))
+                self._remove(int(document["pid"]), int(document["code"]))
         except (ValueError, KeyError, TypeError, OSError):
-            pass  # a context is the user's: it may say anything
+            pass  # a context runs user code, so its messages are not trusted
         finally:
             for each in given:
                 os.close(each)
@@ -335,16 +335,16 @@ class ForkServer:
                 return
             if pid == 0:
                 return
-            self._bury(pid, os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+            self._remove(pid, os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
-    def _bury(self, pid: int, code: int) -> None:
-        for point in list(self._points.values()):
-            if point.pid == pid:
-                self._points.pop(point.id).control.close()
+    def _remove(self, pid: int, code: int) -> None:
+        for restore_point in list(self._restore_points.values()):
+            if restore_point.pid == pid:
+                self._restore_points.pop(restore_point.id).control.close()
         for context in list(self._living.values()):
             if context.pid == pid:
-                while context.control.fileno() in self._by_control and self._hear_context(context):
-                    pass  # its last words may be of a fork
+                while context.control.fileno() in self._by_control and self._read_control(context):
+                    pass  # its last messages may announce a fork
                 if self._living.pop(context.id, None) is not context:
                     continue
                 if self._by_control.pop(context.control.fileno(), None) is not None:
@@ -355,7 +355,7 @@ class ForkServer:
                 self._ended[context.id] = code
 
 
-def _end(context: Born) -> None:
+def _end(context: ContextProcess) -> None:
     context.control.close()
     try:
         os.kill(context.pid, _signal.SIGKILL)
@@ -363,7 +363,7 @@ def _end(context: Born) -> None:
         pass  # it has ended
 
 
-def _say(connection: _socket.socket, document: "dict[str, Any]") -> None:
+def _send(connection: _socket.socket, document: "dict[str, Any]") -> None:
     connection.setblocking(True)
     connection.settimeout(5.0)
     try:

@@ -1,8 +1,7 @@
-"""Large pages for what a context holds: a fork copies the list of pages, and a list of large ones is five hundred times
-shorter.
+"""Large pages for the memory of a context. A fork copies the page table, which is 500 times shorter with large pages.
 
-malloc asks for large pages by itself, where it was told to at its start. Python's own small objects come in small
-ones, which are gathered here while nobody waits for the context.
+malloc uses large pages by itself if it is configured at the start. Small objects of Python are in small pages, which
+this module collapses while the context is idle.
 """
 
 import resource
@@ -13,28 +12,28 @@ if TYPE_CHECKING:
 
 _LARGE = 2 << 20
 _WORTHWHILE = 128 << 20
-"""Bytes in memory below which a fork is quick anyhow."""
+"""With less memory than this, a fork is fast anyway."""
 _GROWN = 64 << 20
 _COLLAPSE = 25
-"""MADV_COLLAPSE, of Linux 6.1. Older ones refuse it, and nothing is changed."""
+"""MADV_COLLAPSE of Linux 6.1. Older kernels refuse it."""
 _EINVAL = 22
 _ATTEMPTS = 16
-"""Times that it is begun anew. A context that is never idle for long is left as it is."""
+"""The number of interrupted attempts, after which a context that is never idle for long is left alone."""
 
 
 class Pages:
     def __init__(self) -> None:
         self._seen = 0
-        """Bytes that were in memory when it was last gathered."""
-        self._broken_off = 0
-        self._given_up = False
+        """The resident bytes when pages were last collapsed."""
+        self._interrupted = 0
+        self._disabled = False
 
     def is_large(self) -> bool:
-        """Whether there may be something to gather. Quick."""
-        return not self._given_up and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 >= _WORTHWHILE
+        """Whether there may be pages to collapse. This check is fast."""
+        return not self._disabled and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 >= _WORTHWHILE
 
-    def gather(self, wanted: "Callable[[], bool]") -> None:
-        """Gather until `wanted` says that there is something else to do, which it is asked every millisecond or so."""
+    def collapse(self, is_busy: "Callable[[], bool]") -> None:
+        """Collapse pages until `is_busy` returns true. It is called about every millisecond."""
         try:
             resident = _resident()
             if resident < _WORTHWHILE or resident < self._seen + _GROWN:
@@ -44,23 +43,23 @@ class Pages:
                 found = scattered(file)
             collapse = _collapser()
             for address in (each for start, end in found for each in range(start, end, _LARGE)):
-                if wanted():
-                    self._broken_off += 1
-                    if self._broken_off < _ATTEMPTS:
-                        return  # the rest another time
+                if is_busy():
+                    self._interrupted += 1
+                    if self._interrupted < _ATTEMPTS:
+                        return  # continue later
                     break
                 if collapse(address) == _EINVAL:
-                    self._given_up = True
+                    self._disabled = True
                     return
         except (OSError, ImportError, AttributeError, ValueError):
-            self._given_up = True
+            self._disabled = True
             return
-        self._seen, self._broken_off = resident, 0
+        self._seen, self._interrupted = resident, 0
 
 
 def scattered(smaps: "Iterable[str]") -> "list[tuple[int, int]]":
-    """Where gathering helps and costs no memory: all of it is there, in small pages, and nobody else's. What a fork
-    shares would be copied, and what is not there would be made."""
+    """Ranges where collapsing helps and costs no memory: resident, private and in small pages. Pages shared with a fork
+    would be copied, and missing ones would be allocated."""
     found: list[tuple[int, int]] = []
     start = end = private = large = 0
     for line in (*smaps, "0-0 the end"):
@@ -74,7 +73,7 @@ def scattered(smaps: "Iterable[str]") -> "list[tuple[int, int]]":
             begin, _, stop = name.partition("-")
             start, end, private, large = int(begin, 16), int(stop, 16), 0, 0
             if not rest.startswith("rw-p 00000000 00:00 0"):
-                end = start  # of a file
+                end = start  # mapped from a file
         elif name in ("Private_Dirty:", "Private_Clean:"):
             private += int(rest.split()[0]) << 10
         elif name == "AnonHugePages:":
@@ -94,8 +93,7 @@ def _collapser() -> "Callable[[int], int]":
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
     def collapse(address: int) -> int:
-        """Gather one large page, or say why not. Somebody else may be at work on that memory: then it stays as it
-        is."""
+        """Collapse one large page. Returns 0 or an errno; memory that another thread works on stays as it is."""
         return 0 if library.madvise(address, _LARGE, _COLLAPSE) == 0 else ctypes.get_errno()
 
     return collapse

@@ -1,38 +1,37 @@
-"""An interrupt of the host: raised in the user's code, and never in the middle of ours."""
+"""Interrupts by the host. They are raised in user code, never in the middle of ours."""
 
 import _signal  # type: ignore[import-not-found]
 import _thread
 
 
 class Interrupts:
-    """As a context manager, around what must not be torn: an interrupt waits for its end. For the main thread; others
-    are never interrupted."""
+    """A context manager that delays interrupts until its end. Only the main thread is ever interrupted."""
 
     def __init__(self) -> None:
         self._main = _thread.get_ident()
         self._depth = 0
-        self._struck = False
+        self._pending = False
         self.armed = False
-        """The user's code runs."""
+        """User code is running."""
 
     def install(self) -> None:
-        _signal.signal(_signal.SIGINT, self._strike)
+        _signal.signal(_signal.SIGINT, self._on_signal)
 
-    def _strike(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         if not self.armed:
             return
         if self._depth:
-            self._struck = True
+            self._pending = True
             return
         raise KeyboardInterrupt
 
     def arm(self) -> None:
-        self._struck = False
+        self._pending = False
         self.armed = True
 
     def disarm(self) -> None:
         self.armed = False
-        self._struck = False
+        self._pending = False
 
     def __enter__(self) -> None:
         if _thread.get_ident() == self._main:
@@ -41,6 +40,6 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if _thread.get_ident() == self._main:
             self._depth -= 1
-            if self._struck and self.armed and not self._depth:
-                self._struck = False
+            if self._pending and self.armed and not self._depth:
+                self._pending = False
                 raise KeyboardInterrupt

@@ -1,5 +1,5 @@
-"""JSON by the C code that the `json` package is made of, without that package: with what it imports, it takes as long
-to load as all the rest of a kernel. Both sides use this module.
+"""JSON by the C code of the `json` package, without the package: loading it would take as long as the rest of a kernel.
+Host and box both use this module.
 """
 
 TYPE_CHECKING = False
@@ -11,7 +11,7 @@ _SPACE = " \t\n\r"
 
 
 class _Rules:
-    """How text is read: as by `json.loads`."""
+    """The settings of the scanner: those of `json.loads`."""
 
     strict = True
     object_hook = None
@@ -27,7 +27,7 @@ def _refuse(value: object) -> object:
 
 try:
     import _json
-except ImportError:  # a Python without it: as exact, and slower
+except ImportError:  # a Python without the C module: slower
     import json
 
     _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ else:
 
     def _encoder(allow_nan: bool) -> "Callable[[Any, int], Sequence[str]]":
         escape = _json.encode_basestring_ascii
-        # Nobody looks for what holds itself; no indent, keys neither sorted nor left out.
+        # Without a check for cycles, without indent; keys are neither sorted nor skipped.
         made: Callable[[Any, int], Sequence[str]]
         made = _json.make_encoder(None, _refuse, escape, None, ":", ",", False, False, allow_nan)
         return made
@@ -51,19 +51,19 @@ _encode_finite = _encoder(False)
 
 
 def dumps(value: "Any", *, allow_nan: bool = True) -> str:
-    """In ASCII, as short as can be. `TypeError` for what JSON has not, `RecursionError` for what holds itself."""
+    """Compact, in ASCII. Raises `TypeError` for values that JSON lacks, `RecursionError` for cycles."""
     return "".join((_encode if allow_nan else _encode_finite)(value, 0))
 
 
 def loads(text: "str | bytes | bytearray") -> "Any":
-    """Raises `ValueError` for what is no JSON. Bytes are UTF-8."""
+    """Raises `ValueError` if the text is not JSON. Bytes are UTF-8."""
     if not isinstance(text, str):
         text = text.decode("utf-8", "surrogatepass")
     text = text.strip(_SPACE)
     try:
         value, end = _scan(text, 0)
     except StopIteration:
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     if end != len(text):
-        raise ValueError("there is more after its end")
+        raise ValueError("there is more text after the end")
     return value

@@ -1,5 +1,5 @@
-"""What a notebook wants of the Python in its box beside executions: how values look, which names there are, what they
-are. Loaded where `holdfast.interpreter.jupyter` asks for it.
+"""What a notebook needs beside executions: forms of values, completion and inspection. Loaded on demand, by
+`holdfast.interpreter.jupyter`.
 """
 
 import builtins
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST = 8 << 20
-"""Characters of one form of a value."""
+"""The longest form of a value, in characters."""
 _MOST = 1_000
-_WAYS = (
+_FORMS = (
     ("text/html", "_repr_html_"),
     ("text/markdown", "_repr_markdown_"),
     ("text/latex", "_repr_latex_"),
@@ -30,18 +30,18 @@ _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\.?$|$")
 
 
 def forms(value: "Any") -> "dict[str, str]":
-    """A value by media type, in all the forms that it says it has. Pictures are in base64."""
+    """The forms of a value, by media type. Images are in base64."""
     found = {"text/plain": repr(value)}
-    for media, way in _WAYS:
-        make = getattr(type(value), way, None)
+    for media, method in _FORMS:
+        make = getattr(type(value), method, None)
         if make is None:
             continue
         try:
             made = make(value)
-        except Exception:  # it is shown without this form
+        except Exception:  # it is shown in its other forms
             continue
         if isinstance(made, tuple):
-            made = made[0]  # the rest says how to show it
+            made = made[0]  # the rest is metadata
         if isinstance(made, bytes):
             import base64
 
@@ -52,8 +52,8 @@ def forms(value: "Any") -> "dict[str, str]":
 
 
 def show() -> None:
-    """The value of the last execution."""
-    _tell(forms(_names.get("_")))
+    """Print the forms of the value of the last execution."""
+    _print_json(forms(_names.get("_")))
 
 
 _names: "dict[str, Any]" = {}
@@ -61,7 +61,7 @@ _names: "dict[str, Any]" = {}
 
 
 def set_up(names: "dict[str, Any]", tell: "Callable[..., Any]") -> None:
-    """What every notebook has. Doing it again puts back what code has overwritten."""
+    """Define what notebooks expect. Calling it again restores what code has overwritten."""
     global _names
     _names = names
     shell = Shell(names)
@@ -72,7 +72,7 @@ def set_up(names: "dict[str, Any]", tell: "Callable[..., Any]") -> None:
 
 
 def complete(code: str) -> None:
-    """What could stand at the end of the code: `{"matches": [...], "begun": characters that are there already}`."""
+    """Print completions for the end of the code: `{"matches": [...], "begun": length of the part that exists}`."""
     begun = _NAME.search(code).group()  # type: ignore[union-attr]
     base, dot, prefix = begun.rpartition(".")
     if dot:
@@ -82,13 +82,13 @@ def complete(code: str) -> None:
         matches = {name for name in (*_names, *dir(builtins), *keyword.kwlist) if name.startswith(prefix)}
     if not prefix.startswith("_"):
         matches = {name for name in matches if not name.rpartition(".")[2].startswith("_")}
-    _tell({"matches": sorted(matches)[:_MOST], "begun": len(begun)})
+    _print_json({"matches": sorted(matches)[:_MOST], "begun": len(begun)})
 
 
 def explain(name: str) -> None:
-    """What is known of the thing of that name: `{"text": ...}`, or `{}`."""
+    """Print a description of a name: `{"text": ...}`, or `{}`."""
     text = describe(_names, name)
-    _tell({} if text is None else {"text": text})
+    _print_json({} if text is None else {"text": text})
 
 
 def describe(names: "dict[str, Any]", name: str) -> "str | None":
@@ -114,7 +114,7 @@ def describe(names: "dict[str, Any]", name: str) -> "str | None":
 
 
 class Events:
-    """Libraries ask to be told when a cell has ended. Nobody tells them: figures are looked for anyhow."""
+    """Libraries register callbacks for the end of a cell. They are ignored, because figures are collected anyway."""
 
     def register(self, event: str, function: "Any") -> None:
         pass
@@ -124,7 +124,7 @@ class Events:
 
 
 class Shell:
-    """What `get_ipython()` gives: enough of IPython's for `!command`, and for the magics that notebooks use most."""
+    """What `get_ipython()` returns: enough of IPython for `!command` and the most common magics."""
 
     def __init__(self, names: "dict[str, Any]") -> None:
         self._names = names
@@ -150,16 +150,16 @@ class Shell:
             "pwd": self._pwd, "time": self._time, "timeit": self._timeit,
         }  # fmt: skip
         if name not in known:
-            raise NameError("there is no %%%s here: there are %s" % (name, ", ".join("%" + each for each in known)))
+            raise NameError("the magic %%%s is not supported: use %s" % (name, ", ".join("%" + each for each in known)))
         return known[name](line.strip())
 
     def run_cell_magic(self, name: str, line: str, cell: str) -> "Any":
-        """`%%name line`, and all below it"""
+        """`%%name line`, and the lines below it"""
         if name in ("bash", "sh"):
             return self._start(["/bin/" + name, "-c", cell])
         if name == "time":
             return self._time(cell)
-        raise NameError("there is no %%%%%s here: there are %%%%bash, %%%%sh, %%%%time" % name)
+        raise NameError("the magic %%%%%s is not supported: use %%%%bash, %%%%sh, %%%%time" % name)
 
     def _start(self, argv: "list[str]") -> None:
         import subprocess
@@ -223,7 +223,7 @@ class Shell:
         sys.stdout.write("%.3g s per loop (best of 4, %d loops each)\n" % (best, count))
 
 
-def _tell(document: "Any") -> None:
+def _print_json(document: "Any") -> None:
     sys.stdout.write(json_codec.dumps(document))
     sys.stdout.flush()
 
@@ -241,7 +241,7 @@ def _attributes(value: "Any") -> "list[str]":
 
 
 def _look_up(names: "dict[str, Any]", path: str, strict: bool = False) -> "Any":
-    """By names and attributes only: nothing is called but what a property calls."""
+    """Look up a dotted name. Only properties are evaluated."""
     first, *rest = path.split(".")
     try:
         value = names[first] if first in names else getattr(builtins, first)

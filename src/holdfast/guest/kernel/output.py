@@ -1,6 +1,6 @@
-"""What a context prints: sent as it comes, and kept whole in a file where it is much.
+"""The output of a context: sent as it is printed, and kept in a file if it is long.
 
-Python's own streams are ours; what goes to descriptors 1 and 2 (subprocesses, C code) comes through pipes.
+Python's streams are replaced by ours. Output to descriptors 1 and 2 (subprocesses, C code) arrives through pipes.
 """
 
 import _collections  # type: ignore[import-not-found]
@@ -9,7 +9,7 @@ import io
 import posix
 import sys
 
-from holdfast.guest.kernel.descriptors import raised
+from holdfast.guest.kernel.descriptors import duplicate_high
 from holdfast.guest.kernel.protocol import PIECE
 
 TYPE_CHECKING = False
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 NAMES = {1: "stdout", 2: "stderr"}
 FLUSH_MILLISECONDS = 20
-"""How long a few words may wait for more."""
+"""How long a short output waits for more."""
 _BUFFER = 1 << 15
 KEPT = 64 << 20
-"""Bytes of a stream that an execution keeps in a file, at most. All of it is sent all the same."""
+"""The largest file of a stream, in bytes. The whole stream is sent anyway."""
 
 
 class Output:
     """Both streams of a context."""
 
-    def __init__(self, line: "ContextConnection", interrupts: "Interrupts") -> None:
-        self._line = line
+    def __init__(self, connection: "ContextConnection", interrupts: "Interrupts") -> None:
+        self._connection = connection
         self.interrupts = interrupts
         self.lock = _thread.RLock()
         self.execution = ""
@@ -43,13 +43,13 @@ class Output:
         self._sizes = {1: 0, 2: 0}
         self._pipes: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        """Copies of what is at 1 and 2, for when those were closed."""
+        """Copies of descriptors 1 and 2, in case user code closes those."""
         self._wake_read, self._wake = _pipe(posix.O_NONBLOCK)
         self.printers = {number: Printer(self, number) for number in NAMES}
-        self.nudged = False
+        self.is_pending = False
 
     def install(self) -> None:
-        """Take the process's streams."""
+        """Replace the streams of the process."""
         for number in NAMES:
             self._pipes[number], self._ends[number] = _pipe(0)
             posix.set_blocking(self._pipes[number], False)
@@ -58,45 +58,45 @@ class Output:
         sys.__stdout__, sys.__stderr__ = self.printers[1], self.printers[2]  # type: ignore[misc,assignment]
 
     def connect(self, number: int) -> None:
-        """Have descriptor 1 or 2 lead here."""
+        """Connect descriptor 1 or 2 to its pipe."""
         posix.dup2(self._ends[number], number)
 
     def descriptors(self) -> "list[int]":
-        """Those that it cannot be without."""
+        """The descriptors that it needs."""
         return [*self._pipes.values(), *self._ends.values(), self._wake_read, self._wake]
 
     def watched(self) -> "dict[int, Callable[[], None]]":
-        """What the thread that reads is to look at."""
-        found: dict[int, Callable[[], None]] = {self._wake_read: self._woken}
+        """Descriptors for the reading thread, with their callbacks."""
+        found: dict[int, Callable[[], None]] = {self._wake_read: self._on_wake}
         for number, pipe in self._pipes.items():
             found[pipe] = lambda number=number: self.drain(number)  # type: ignore[misc]
         return found
 
-    def _woken(self) -> None:
+    def _on_wake(self) -> None:
         try:
             posix.read(self._wake_read, 64)
         except BlockingIOError:
             pass
-        self.nudged = True
+        self.is_pending = True
 
-    def nudge(self) -> None:
-        """Something small was printed: have it sent soon, whatever the code does then."""
+    def wake_reader(self) -> None:
+        """Make the reading thread send pending output soon, whatever the code does meanwhile."""
         try:
             posix.write(self._wake, b".")
         except BlockingIOError:
             pass
 
-    def let_go(self) -> None:
-        """In a forked child: the pipes are the parent's."""
+    def close_inherited(self) -> None:
+        """Close the copies of the parent's pipes, in a forked child."""
         for each in self.descriptors():
             posix.close(each)
         self._pipes, self._ends, self._files = {}, {}, {}
 
     def print_by_descriptors(self) -> None:
-        """In a process that the user's code forked: what it prints goes to descriptors 1 and 2, as with any program."""
+        """Print to descriptors 1 and 2, as any program does, in a process that user code forked."""
         for each in self.printers.values():
             each.__class__ = ForkedPrinter
-        self.let_go()
+        self.close_inherited()
 
     # --- one execution ---
 
@@ -107,7 +107,7 @@ class Output:
             self._heads = {1: bytearray(), 2: bytearray()}
 
     def end(self) -> "list[dict[str, Any]]":
-        """Everything printed so far is on its way. Says which files keep a stream whole."""
+        """Send all pending output. Returns the files that hold a whole stream."""
         self.flush()
         for number in NAMES:
             self.drain(number)
@@ -122,7 +122,7 @@ class Output:
             return kept
 
     def printed(self) -> "dict[str, str]":
-        """By the last execution, where no file has it."""
+        """The output of the last execution, if it is not in a file."""
         with self.lock:
             return {
                 NAMES[number]: bytes(head).decode("utf-8", "replace")
@@ -135,7 +135,7 @@ class Output:
             each.flush()
 
     def drain(self, number: int) -> None:
-        """What is in a pipe now."""
+        """Read what is in a pipe now."""
         with self.lock:
             while True:
                 try:
@@ -154,7 +154,7 @@ class Output:
             start = 0
             while start < len(data):
                 piece = data[start : start + PIECE]
-                self._line.send({"t": "out", "s": number, "e": self.execution}, piece)
+                self._connection.send({"t": "out", "s": number, "e": self.execution}, piece)
                 start += PIECE
 
     def _save(self, number: int, data: bytes) -> None:
@@ -170,7 +170,7 @@ class Output:
                 path = "%s/%s.txt" % (self._folder, NAMES[number])
                 file = self._files[number] = (path, io.FileIO(path, "w"))
             except OSError:
-                self._sizes[number] = -(1 << 62)  # a full disk: what was sent is all there is
+                self._sizes[number] = -(1 << 62)  # the disk is full: keep no file
                 return
             data = bytes(head)
             head.clear()
@@ -184,7 +184,7 @@ class Output:
 
 
 class Printer(io.TextIOBase):
-    """A text stream whose words are sent: many small writes as one."""
+    """A text stream that sends many small writes as one message."""
 
     def __init__(self, output: Output, number: int) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Printer(io.TextIOBase):
         self._number = number
         self._pending: _collections.deque[str] = _collections.deque()
         self._size = 0
-        self._nudged = False
+        self._woke_reader = False
         self.buffer = _Bytes(self)
 
     encoding = "utf-8"
@@ -217,16 +217,16 @@ class Printer(io.TextIOBase):
         return False
 
     def write(self, text: str) -> int:
-        # Called a million times: no lock, no bytes yet. Who takes from the other end of a deque disturbs nobody.
+        # A hot path: no lock, no encoding. Appending to a deque is safe while another thread pops from it.
         if not isinstance(text, str):
             raise TypeError("write() argument must be str, not %s" % type(text).__name__)
         self._pending.append(text)
         self._size += len(text)
         if self._size >= _BUFFER:
             self.flush()
-        elif not self._nudged:
-            self._nudged = True
-            self._output.nudge()
+        elif not self._woke_reader:
+            self._woke_reader = True
+            self._output.wake_reader()
         return len(text)
 
     def take(self, data: bytes) -> None:
@@ -236,7 +236,7 @@ class Printer(io.TextIOBase):
 
     def flush(self) -> None:
         with self._output.interrupts, self._output.lock:
-            self._nudged = False
+            self._woke_reader = False
             self._size = 0
             words = []
             try:
@@ -252,8 +252,8 @@ class Printer(io.TextIOBase):
 
 
 class ForkedPrinter(Printer):
-    """What a `Printer` becomes in a process that the user's code forked. Sends a line at a time. What is pending in it
-    at first is the parent's, and is printed there."""
+    """A `Printer` in a process that user code forked. Prints line by line. The parent prints text that was pending at
+    the fork."""
 
     @property
     def _lines(self) -> "list[str]":
@@ -296,9 +296,9 @@ class _Bytes(io.RawIOBase):
 
 
 def _pipe(flags: int) -> "tuple[int, int]":
-    """Out of the way of code that closes descriptors."""
+    """Create a pipe with high descriptors."""
     ends = posix.pipe2(flags | posix.O_CLOEXEC)
-    found = raised(ends[0]), raised(ends[1])
+    found = duplicate_high(ends[0]), duplicate_high(ends[1])
     for each in ends:
         posix.close(each)
     return found
@@ -311,7 +311,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def make_folder(path: str) -> None:
-    """With those above it, where they are missing."""
+    """Create a folder and its missing parents."""
     try:
         posix.mkdir(path)
     except FileExistsError:

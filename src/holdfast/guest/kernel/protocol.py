@@ -1,7 +1,8 @@
-"""How host and context talk: messages, each a small JSON document with a body of bytes. Both sides use this module.
+"""The protocol between host and context: messages of a small JSON document and a body of bytes. Both sides use this
+module.
 
-A message is the length of its document, the length of its body, the document, the body. The document's `t` says what
-it is. What a side takes is bounded by what it says when it reads: nobody keeps more than that for the other.
+A message is the length of its document, the length of its body, the document, and the body. `t` in the document is its
+type. A reader bounds the size of the messages that it accepts.
 """
 
 import struct
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 HEAD = struct.Struct(">II")
 LONGEST_DOCUMENT = 1 << 20
 LONGEST_BODY = 1 << 30
-"""Towards a context: variables may be large, and it is theirs to have room for them."""
+"""For messages to a context: variables may be large, and use its own memory."""
 _LARGE = 1 << 20
 PIECE = 1 << 18
-"""Bytes of output in one message, at most; and what is read at once."""
+"""The largest output of one message, and the size of one read."""
 
 
 class Garbage(Exception):
-    """The other side does not keep to this."""
+    """The other side violated the protocol."""
 
 
 def pack(document: "dict[str, Any]", body: bytes = b"") -> bytes:
@@ -30,16 +31,15 @@ def pack(document: "dict[str, Any]", body: bytes = b"") -> bytes:
 
 
 def pack_head(document: "dict[str, Any]", size: int) -> bytes:
-    """A message without its body, which has that size and follows."""
-    told = json_codec.dumps(document).encode()
-    if len(told) > LONGEST_DOCUMENT:
-        raise Garbage("a message of %d bytes" % len(told))
-    return HEAD.pack(len(told), size) + told
+    """A message without its body, which has this size and follows."""
+    encoded = json_codec.dumps(document).encode()
+    if len(encoded) > LONGEST_DOCUMENT:
+        raise Garbage("a message of %d bytes" % len(encoded))
+    return HEAD.pack(len(encoded), size) + encoded
 
 
 class Unpacker:
-    """Takes bytes as they come and gives whole messages. A large body is a bytearray, and whoever gets it has it to
-    himself."""
+    """Turns received bytes into messages. A large body is a bytearray, which only the caller uses."""
 
     def __init__(self, longest_body: int = LONGEST_BODY) -> None:
         self._longest = longest_body
@@ -63,33 +63,33 @@ class Unpacker:
         start = self._start
         if len(self._held) - start < HEAD.size:
             return None
-        told, body = HEAD.unpack_from(self._held, start)
-        if told > LONGEST_DOCUMENT or body > self._longest:
-            raise Garbage("a message of %d and %d bytes" % (told, body))
+        length, body = HEAD.unpack_from(self._held, start)
+        if length > LONGEST_DOCUMENT or body > self._longest:
+            raise Garbage("a message of %d and %d bytes" % (length, body))
         start += HEAD.size
-        end = start + told + body
+        end = start + length + body
         if len(self._held) < end:
             return None
         with memoryview(self._held) as held:
             try:
-                document = json_codec.loads(bytes(held[start : start + told]))
+                document = json_codec.loads(bytes(held[start : start + length]))
             except (ValueError, RecursionError):
-                raise Garbage("a message that is no JSON") from None
+                raise Garbage("a message that is not JSON") from None
             is_large = body >= _LARGE and end == len(self._held)
-            content = b"" if is_large else bytes(held[start + told : end])
+            content = b"" if is_large else bytes(held[start + length : end])
         if not isinstance(document, dict) or not isinstance(document.get("t"), str):
-            raise Garbage("a message that says nothing")
-        if is_large:  # nothing follows it: it is handed over as it is, and not copied
+            raise Garbage("a message without a type")
+        if is_large:  # nothing follows it: hand the buffer over without a copy
             taken, self._held, end = self._held, bytearray(), 0
-            del taken[: start + told]
-            content = taken  # type: ignore[assignment] # bytes to whoever reads them
+            del taken[: start + length]
+            content = taken  # type: ignore[assignment] # used like bytes
         self._start = end
         return document, content
 
     @property
     def missing(self) -> int:
-        """Bytes that the message is short of which has begun to come, as far as that can be told."""
+        """The number of missing bytes of the present message, as far as it is known."""
         if len(self._held) < HEAD.size:
             return 0
-        told, body = HEAD.unpack_from(self._held)
-        return max(0, HEAD.size + int(told) + int(body) - len(self._held))
+        length, body = HEAD.unpack_from(self._held)
+        return max(0, HEAD.size + int(length) + int(body) - len(self._held))

@@ -1,7 +1,6 @@
-"""Builtins that the user's code cannot reach: our modules keep their own, and lend them to the standard library.
+"""Builtins that user code cannot change. Our modules have their own copy, and restore it for the standard library.
 
-The user's code may replace what it likes in `builtins`, and finds it replaced the next time. What a context is made of
-must work all the same.
+User code may replace anything in `builtins`, and the replacement stays. Our modules must work anyway.
 """
 
 import _frozen_importlib_external as _machinery
@@ -18,7 +17,7 @@ _ABSENT = object()
 
 
 class Finder:
-    """Loads our modules with builtins of their own. Before it is installed, and on the host, they have the usual."""
+    """Loads our modules with a copy of the builtins. On the host it is not installed, and they have the usual ones."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -46,7 +45,7 @@ class _Loader:
 
 
 def install(moved: "dict[str, str]") -> None:
-    """From now on. `moved`: where what we are loaded from is now."""
+    """Install the finder. `moved` maps old to new paths of our archive."""
     for before, after in moved.items():
         sys.path[:] = [after if each == before else each for each in sys.path]
         for name, module in list(sys.modules.items()):
@@ -55,25 +54,25 @@ def install(moved: "dict[str, str]") -> None:
     sys.meta_path.insert(0, Finder)
 
 
-class Lent:
-    """As a context manager, around work of ours that the standard library does: `builtins` is as it was in the
-    beginning, and as the user's code left it afterwards."""
+class OriginalBuiltins:
+    """A context manager that restores the original `builtins` while our code uses the standard library. Afterwards the
+    replacements of the user are back."""
 
     def __init__(self) -> None:
         self._replaced: dict[str, Any] = {}
 
     def __enter__(self) -> None:
-        there = vars(builtins)
+        found = vars(builtins)
         self._replaced = {
-            name: there.get(name, _ABSENT) for name, value in _NAMES.items() if there.get(name, _ABSENT) is not value
+            name: found.get(name, _ABSENT) for name, value in _NAMES.items() if found.get(name, _ABSENT) is not value
         }
         for name in self._replaced:
-            there[name] = _NAMES[name]
+            found[name] = _NAMES[name]
 
     def __exit__(self, *_: object) -> None:
-        there = vars(builtins)
+        found = vars(builtins)
         for name, value in self._replaced.items():
             if value is _ABSENT:
-                there.pop(name, None)
+                found.pop(name, None)
             else:
-                there[name] = value
+                found[name] = value

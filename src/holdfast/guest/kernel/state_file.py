@@ -1,8 +1,7 @@
-"""The namespace of a context in a file, and back.
+"""Saves the namespace of a context to a file, and loads it.
 
-A file is a line that says what it is, one pickle after the other, and an index at the end that says where each is.
-Names that share something are in one pickle, and share it again; others are apart, so that one that cannot be loaded
-takes nobody along.
+A file is a header line, pickles, and an index of the pickles at the end. Names that share objects are in one pickle, so
+that they share them again. Other names are in pickles of their own, so that one that fails to load affects no other.
 """
 
 import importlib
@@ -23,45 +22,47 @@ if TYPE_CHECKING:
 
 MAGIC = b"HOLDFAST-STATE 1\n"
 _END = struct.Struct(">QI")
-"""Length and checksum of the index."""
+"""The length and the checksum of the index."""
 _LONGEST_INDEX = 64 << 20
 _PROTOCOL = 5
 _PIECE = 1 << 20
 _LARGE = 1 << 17
-"""Bytes of a write of a pickler that are one value. What is smaller may be many."""
-_LOOKED_AT = 4 << 20
-"""Bytes of small values, about half a million of them, beyond which nobody looks at who shares what: all names are in
-one pickle then."""
+"""A write of this size is one value. A smaller write may hold many."""
+_ANALYSED = 4 << 20
+"""With more bytes of small values than this, about half a million values, sharing is not analysed: all names are in one
+pickle."""
 _WHY = 300
 _SUBMODULES = 1000
 _OURS = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "_"))
-"""Names that every context has of its own."""
+"""Names that every context defines itself."""
 _ATOMS = (str, bytes, int, float, complex, tuple, frozenset, types.CodeType, types.BuiltinFunctionType)
-"""What two names may both have without sharing anything: nobody can change it."""
+"""Immutable types: names may refer to the same object without sharing state."""
 _LIBRARY = "holdfast.guest.kernel.cloudpickle"
 
 
 class NotAState(Exception):
-    """The file is no state, or is damaged. Nothing of it was loaded."""
+    """The file is not a state, or is damaged. Nothing was loaded."""
 
 
-class Around:
-    """What a context has beside its namespace."""
+class ContextMetadata:
+    """What a context has in addition to its namespace."""
 
     def __init__(self, tools: "Mapping[str, Any]", sources: "dict[str, str]", count: int) -> None:
         self.tools = tools
-        """Functions of the host's, by name."""
+        """Functions of the host, by name."""
         self.sources = sources
-        """The text of executions, by the file that their code says it is of."""
+        """The source of executions, by the file name in their code."""
         self.count = count
-        """How many executions there were."""
+        """The number of executions."""
 
 
-def save(namespace: "dict[str, Any]", path: str, around: Around, library: bytes) -> "tuple[list[str], dict[str, str]]":
-    """Write what can be saved: the names, and what could not be, with why. The file is there whole, or as it was.
-    `library` is the source of cloudpickle."""
-    make = _pickler(_load_library(library), namespace, around.tools)
-    modules, values, unsaved = _sort(namespace, around.tools)
+def save(
+    namespace: "dict[str, Any]", path: str, metadata: ContextMetadata, library: bytes
+) -> "tuple[list[str], dict[str, str]]":
+    """Save the namespace, atomically. Returns the saved names, and the others with reasons. `library` is the source of
+    cloudpickle."""
+    make = _pickler(_load_library(library), namespace, metadata.tools)
+    modules, values, unsaved = _sort(namespace, metadata.tools)
     folder, name = os.path.split(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     temporary = "%s/.%s.%s" % (folder, name[:200], os.urandom(6).hex())
@@ -70,14 +71,14 @@ def save(namespace: "dict[str, Any]", path: str, around: Around, library: bytes)
             written, files = _write(make, _group(make, values, unsaved), values, unsaved, file)
             index = {
                 "python": list(sys.version_info[:3]),
-                "count": around.count,
+                "count": metadata.count,
                 "modules": modules,
                 "submodules": _submodules(namespace),
-                "sources": {each: around.sources[each] for each in files if each in around.sources},
+                "sources": {each: metadata.sources[each] for each in files if each in metadata.sources},
                 "values": written,
             }
-            told = json.dumps(index).encode()
-            file.write(told + _END.pack(len(told), zlib.crc32(told)))
+            encoded = json.dumps(index).encode()
+            file.write(encoded + _END.pack(len(encoded), zlib.crc32(encoded)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -90,20 +91,22 @@ def save(namespace: "dict[str, Any]", path: str, around: Around, library: bytes)
     return [*modules, *(name for each in written for name in each["names"])], unsaved
 
 
-def load(namespace: "dict[str, Any]", path: str, around: Around, library: bytes) -> "tuple[list[str], dict[str, str]]":
-    """Replace what there is by what a file has: the names, and what of it could not be loaded, with why. Raises
-    `NotAState`, and has changed nothing then."""
+def load(
+    namespace: "dict[str, Any]", path: str, metadata: ContextMetadata, library: bytes
+) -> "tuple[list[str], dict[str, str]]":
+    """Replace the namespace with a file. Returns the loaded names, and the others with reasons. Raises `NotAState`
+    before anything is changed."""
     global _tools
     cloudpickle = _load_library(library)
-    _tools = around.tools
+    _tools = metadata.tools
     with open(path, "rb") as file:
         index = _read_index(file)
         for tracked in ("_DYNAMIC_CLASS_TRACKER_BY_ID", "_DYNAMIC_CLASS_TRACKER_BY_CLASS"):
-            getattr(cloudpickle, tracked).clear()  # or a class that is here would become one with that in the file
-        for name in [each for each in namespace if each == "_" or (each not in _OURS and each not in around.tools)]:
+            getattr(cloudpickle, tracked).clear()  # otherwise a present class would be merged with the one in the file
+        for name in [each for each in namespace if each == "_" or (each not in _OURS and each not in metadata.tools)]:
             del namespace[name]
-        around.count = max(around.count, index["count"])  # the lines of what is loaded keep their names
-        around.sources.update(index["sources"])
+        metadata.count = max(metadata.count, index["count"])  # so that loaded code keeps its file names
+        metadata.sources.update(index["sources"])
         for name, text in index["sources"].items():
             linecache.cache[name] = (len(text), None, [line + "\n" for line in text.splitlines()], name)
         unloaded: dict[str, str] = {}
@@ -123,7 +126,7 @@ def load(namespace: "dict[str, Any]", path: str, around: Around, library: bytes)
 def _sort(
     namespace: "dict[str, Any]", tools: "Mapping[str, Any]"
 ) -> "tuple[dict[str, str], dict[str, Any], dict[str, str]]":
-    """Modules by what to import, and values: what is needed to make others first."""
+    """Return modules by name and values. Functions and classes, which other values need, come first."""
     modules: dict[str, str] = {}
     makers: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -132,7 +135,7 @@ def _sort(
         if name in _OURS or tools.get(name, _OURS) is value:
             continue
         if value is namespace:
-            unsaved[name] = "it is the namespace itself"
+            unsaved[name] = "it is the namespace"
         elif isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             modules[name] = value.__name__
         elif isinstance(value, (type, types.FunctionType)):
@@ -143,10 +146,10 @@ def _sort(
 
 
 def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> "list[list[str]]":
-    """Names that share something, together. Those that cannot be saved are told in `unsaved`."""
+    """Group names that share objects. Adds names that cannot be saved to `unsaved`."""
     groups: dict[str, list[str]] = {}
     owners: dict[int, str] = {}
-    picklers: list[Any] = []  # kept: or what was made for a pickle would go, and something else be in its place
+    picklers: list[Any] = []  # kept alive, so that ids of their objects are not reused
     small = 0
     for name, value in values.items():
         output = _Output(None)
@@ -157,7 +160,7 @@ def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> 
             continue
         groups[name] = [name]
         small += output.small
-        if small > _LOOKED_AT:
+        if small > _ANALYSED:
             picklers.clear()
             owners.clear()
             continue
@@ -165,7 +168,7 @@ def _group(make: "Any", values: "dict[str, Any]", unsaved: "dict[str, str]") -> 
         for id, (_, held) in pickler.memo.copy().items():
             if not isinstance(held, _ATOMS) and not pickler.is_named(held):
                 _join(groups, owners.setdefault(id, name), name)
-    if small > _LOOKED_AT:
+    if small > _ANALYSED:
         return [list(groups)]
     return [each for name, each in groups.items() if each[0] == name]
 
@@ -181,7 +184,7 @@ def _join(groups: "dict[str, list[str]]", one: str, other: str) -> None:
 def _write(
     make: "Any", groups: "list[list[str]]", values: "dict[str, Any]", unsaved: "dict[str, str]", file: "BinaryIO"
 ) -> "tuple[list[dict[str, Any]], set[str]]":
-    """Where which names are, and the files that code of theirs says it is of."""
+    """Write the pickles. Returns their index, and the file names in their code."""
     index: list[dict[str, Any]] = []
     files: set[str] = set()
     file.write(MAGIC)
@@ -192,7 +195,7 @@ def _write(
         failed = _dump(pickler, [values[name] for name in names])
         if output.failed is not None:
             raise output.failed
-        if failed is not None:  # it could be a moment ago
+        if failed is not None:  # it changed since it was grouped
             unsaved.update(dict.fromkeys(names, failed))
             file.seek(at)
             file.truncate()
@@ -203,7 +206,7 @@ def _write(
 
 
 def _dump(pickler: "Any", value: "Any") -> "str | None":
-    """Says what was wrong. A value is the user's: it may raise anything when it is looked at."""
+    """Returns the reason of a failure. Values run user code when they are pickled, which may raise anything."""
     try:
         pickler.dump(value)
     except KeyboardInterrupt:
@@ -214,7 +217,7 @@ def _dump(pickler: "Any", value: "Any") -> "str | None":
 
 
 class _Output:
-    """Takes what a pickler writes. With no file, to find out whether it can, and how much it is."""
+    """The output of a pickler. Without a file, it only counts bytes."""
 
     def __init__(self, file: "BinaryIO | None") -> None:
         self._file = file
@@ -222,7 +225,7 @@ class _Output:
         self.small = 0
         self.crc = 0
         self.failed: OSError | None = None
-        """The disk is full, say: no fault of the value's."""
+        """An error of the disk, not of the value."""
 
     def write(self, data: "Any") -> int:
         size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
@@ -251,12 +254,12 @@ def _pickler(cloudpickle: "Any", namespace: "dict[str, Any]", tools: "Mapping[st
             kind = type(value)
             if kind is types.CodeType:
                 self.files.add(value.co_filename)
-            elif kind is io.TextIOWrapper:  # or all that is in the file would be read
+            elif kind is io.TextIOWrapper:  # otherwise its whole content would be read
                 raise TypeError("cannot pickle an open file: %r" % value.name)
             return super().reducer_override(value)
 
         def _dynamic_function_reduce(self, function: "Any") -> "Any":
-            """A function of the namespace is to be one again, and not to bring what it names along."""
+            """Save a function of the namespace without the globals that it uses."""
             if function.__code__ in tool_code:
                 return find_tool, (function.__name__,)
             made = super()._dynamic_function_reduce(function)
@@ -267,7 +270,7 @@ def _pickler(cloudpickle: "Any", namespace: "dict[str, Any]", tools: "Mapping[st
             return (make_function, (code, closure), (state, {**slots, "__globals__": {}}), *made[3:])
 
         def is_named(self, value: "Any") -> bool:
-            """It is found again by its name, wherever it is."""
+            """Whether it is pickled by reference."""
             if isinstance(value, (type, types.FunctionType)):
                 return value.__module__ != "__main__" and bool(cloudpickle._should_pickle_by_reference(value))
             return isinstance(value, types.ModuleType)
@@ -276,7 +279,7 @@ def _pickler(cloudpickle: "Any", namespace: "dict[str, Any]", tools: "Mapping[st
 
 
 def _submodules(namespace: "dict[str, Any]") -> "dict[str, list[str]]":
-    """`import a.b` names `a`, and `a.b` is to be there again, too."""
+    """`import a.b` binds only `a`, but `a.b` must be imported again, too."""
     used = {value.__name__ for value in list(namespace.values()) if isinstance(value, types.ModuleType)}
     found: dict[str, list[str]] = {}
     for name in list(sys.modules):
@@ -290,23 +293,23 @@ def _submodules(namespace: "dict[str, Any]") -> "dict[str, list[str]]":
 
 
 def _read_index(file: "BinaryIO") -> "dict[str, Any]":
-    """Looks at all of the file: what is damaged is not begun with."""
+    """Read the index and check the whole file before anything is loaded."""
     try:
         if file.read(len(MAGIC)) != MAGIC:
-            raise NotAState("this file is no saved state")
+            raise NotAState("this file is not a saved state")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _END.size, 0))
         length, checksum = _END.unpack(file.read(_END.size))
         end = size - _END.size - length
         if length > _LONGEST_INDEX or end < len(MAGIC):
-            raise NotAState("the state is not whole")
+            raise NotAState("the state is incomplete")
         file.seek(end)
-        told = file.read(length)
-        if zlib.crc32(told) != checksum:
+        encoded = file.read(length)
+        if zlib.crc32(encoded) != checksum:
             raise NotAState("the state is damaged")
-        index: dict[str, Any] = json.loads(told)
-        if not _makes_sense(index, end):
-            raise NotAState("the state is damaged: its index makes no sense")
+        index: dict[str, Any] = json.loads(encoded)
+        if not _is_valid_index(index, end):
+            raise NotAState("the state is damaged: its index is invalid")
         for each in index["values"]:
             if _checksum(file, each["at"], each["size"]) != each["crc"]:
                 raise NotAState("the state is damaged: %s" % ", ".join(each["names"][:5]))
@@ -315,7 +318,7 @@ def _read_index(file: "BinaryIO") -> "dict[str, Any]":
     return index
 
 
-def _makes_sense(index: "Any", end: int) -> bool:
+def _is_valid_index(index: "Any", end: int) -> bool:
     at = len(MAGIC)
     texts = [*index["sources"].items(), *index["modules"].items(), *index["submodules"].values()]
     for each in index["values"]:
@@ -334,7 +337,7 @@ def _checksum(file: "BinaryIO", at: int, size: int) -> int:
     while size:
         data = file.read(min(size, _PIECE))
         if not data:
-            raise NotAState("the state is not whole")
+            raise NotAState("the state is incomplete")
         found = zlib.crc32(data, found)
         size -= len(data)
     return found
@@ -347,11 +350,11 @@ def _read(file: "BinaryIO", index: "dict[str, Any]", namespace: "dict[str, Any]"
         file.seek(each["at"])
         try:
             if foreign and each["code"]:
-                told = (*index["python"][:2], *sys.version_info[:2])
-                raise RuntimeError("it holds code of Python %s.%s, and this is Python %d.%d" % told)
+                versions = (*index["python"][:2], *sys.version_info[:2])
+                raise RuntimeError("it contains code of Python %s.%s, and this is Python %d.%d" % versions)
             values = pickle.load(file)
             if type(values) is not list or len(values) != len(names):
-                raise RuntimeError("it is not what it is said to be")
+                raise RuntimeError("its content does not match the index")
             namespace.update(zip(names, values))
         except KeyboardInterrupt:
             raise
@@ -369,15 +372,15 @@ def _import(module: str, submodules: "list[str]") -> "Any":
             try:
                 importlib.import_module(each)
             except Exception:
-                pass  # who needs it will say so
+                pass  # code that needs it will raise
     return found
 
 
-# --- what pickles refer to: these names are part of the format ---
+# --- names that pickles refer to: part of the file format ---
 
 
 def make_function(code: types.CodeType, closure: "Any") -> types.FunctionType:
-    """A function of the namespace that there is now."""
+    """Create a function in the present namespace."""
     return types.FunctionType(code, sys.modules["__main__"].__dict__, None, None, closure)
 
 
@@ -392,12 +395,12 @@ _tools: "Mapping[str, Any]" = {}
 
 
 def _load_library(source: bytes) -> "Any":
-    """cloudpickle, which is not installed in the box: it came along."""
+    """Load cloudpickle from its source, because it is not installed in the box."""
     module = sys.modules.get(_LIBRARY)
     if module is None:
         module = types.ModuleType(_LIBRARY)
         code = compile(source, "holdfast/guest/kernel/cloudpickle.py", "exec", dont_inherit=True)
-        sys.modules[_LIBRARY] = module  # it looks itself up
+        sys.modules[_LIBRARY] = module  # it looks up itself
         try:
             exec(code, module.__dict__)  # noqa: S102 - our own
         except BaseException:
@@ -411,5 +414,5 @@ def _why(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = ""
-    told = "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
-    return told if len(told) <= _WHY else told[:_WHY] + "..."
+    reason = "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+    return reason if len(reason) <= _WHY else reason[:_WHY] + "..."

@@ -1,8 +1,8 @@
-"""Values as JSON, both ways, on both sides.
+"""Encodes values as JSON, and decodes them, on the host and in the box.
 
-What JSON has goes as it is. What it has not goes as a document whose `$` says what it is: bytes, tuples, sets, dates,
-numpy's arrays, pandas' tables, images. A side that lacks the library gets the document itself. Nothing else travels: a
-value that has no such form is said to have none, and is never cut.
+Values of JSON are not changed. Other values are documents with a type in `$`: bytes, tuples, sets, dates, arrays of
+numpy, tables of pandas, images. A side without the library gets the document itself. Other values cannot be sent; a
+value is never truncated.
 """
 
 import binascii
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 DEPTH = 64
 LARGE = 1 << 16
-"""Bytes of one text or array beyond which it goes beside the document, as it is."""
+"""A text or array of this many bytes is sent beside the document, unencoded."""
 OPENS_IMAGES = False
-"""Of this process: a context makes images of what its host sends. Nobody else opens what comes from a box."""
+"""Whether this process decodes images. Only contexts do: the host must not open images from a box."""
 MARK = "$"
 
 
 class Form(dict):  # type: ignore[type-arg] # of anything, and of Python 3.9
-    """What a side has in the place of something that it cannot make. Sent back, it is that again."""
+    """The document of a value that this side cannot decode. Sent back, it becomes the value again."""
 
 
 class Unshippable(Exception):
-    """The value has no form that travels."""
+    """The value cannot be sent."""
 
 
 def dump(value: "Any") -> bytes:
@@ -47,7 +47,7 @@ _HEAD = struct.Struct(">Q")
 
 
 class Parts:
-    """What goes beside a document: one after the other, and the document says where each begins."""
+    """The data beside a document, which refers to it by offset and size."""
 
     def __init__(self, held: "memoryview | None" = None) -> None:
         self.pieces: list[bytes] = []
@@ -64,13 +64,13 @@ class Parts:
         assert self._held is not None
         at, size = form["at"], form["size"]
         if not 0 <= at <= at + size <= len(self._held):
-            raise ValueError("a part that is not there")
+            raise ValueError("a part that does not exist")
         return self._held[at : at + size]
 
 
 def dump_parts(value: "Any") -> "list[bytes]":
-    """For a context, in pieces: the length of the document, the document, and what is large as it is, which takes a
-    tenth of the time that JSON takes. Raises `Unshippable`."""
+    """Encode a value for a context, in pieces: the length of the document, the document, and large data unencoded,
+    which is ten times faster than JSON. Raises `Unshippable`."""
     parts = Parts()
     try:
         document = json_codec.dumps(to_form(value, 0, parts), allow_nan=False).encode()
@@ -80,7 +80,7 @@ def dump_parts(value: "Any") -> "list[bytes]":
 
 
 def load_parts(data: "bytes | bytearray") -> "Any":
-    """What `dump_parts` gave. Only for what comes from the host: a document may use a part many times."""
+    """Decode what `dump_parts` returned. Only for data from the host, because a document may use a part many times."""
     with memoryview(data) as held:
         (size,) = _HEAD.unpack_from(held)
         with held[_HEAD.size : _HEAD.size + size] as document, held[_HEAD.size + size :] as rest:
@@ -116,7 +116,7 @@ def to_form(value: "Any", depth: int = 0, parts: "Parts | None" = None) -> "Any"
     if kind is Form:
         return dict(value)
     if depth >= DEPTH:
-        raise Unshippable("it is nested more than %d deep, or holds itself" % DEPTH)
+        raise Unshippable("it is nested more than %d deep, or contains itself" % DEPTH)
     if kind is list:
         return [to_form(each, depth + 1, parts) for each in value]
     if kind is dict:
@@ -133,12 +133,12 @@ def _others(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any
     if isinstance(value, (tuple, set, frozenset)):
         name = "tuple" if isinstance(value, tuple) else "set"
         return {MARK: name, "items": [to_form(each, depth + 1, parts) for each in value]}
-    if kind.__name__ in ("NaTType", "NAType"):  # pandas has several ways to say that there is nothing
+    if kind.__name__ in ("NaTType", "NAType"):  # missing values of pandas
         return None
     made = _dump_foreign(value, kind, depth, parts)
     if made is not None:
         return made
-    # Subclasses of what JSON has, such as an enum's members, go as what they are of.
+    # Subclasses of JSON types, such as members of an enum, are sent as their base type.
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return to_form(plain(value), depth, parts)
@@ -146,20 +146,20 @@ def _others(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any
         return to_form(dict(value), depth, parts)
     if isinstance(value, list):
         return to_form(list(value), depth, parts)
-    if hasattr(kind, "model_fields") and hasattr(kind, "model_dump"):  # of pydantic: as the document that it is
+    if hasattr(kind, "model_fields") and hasattr(kind, "model_dump"):  # a pydantic model
         try:
             document = value.model_dump()
-        except Exception as error:  # of a model's own code
-            raise Unshippable("a %s cannot be written as a document: %s" % (kind.__name__, error)) from None
+        except Exception as error:  # raised by the code of the model
+            raise Unshippable("a %s cannot be converted to a document: %s" % (kind.__name__, error)) from None
         return to_form(document, depth + 1, parts)
     fields = getattr(kind, "__dataclass_fields__", None)
     if fields is not None:
         return {name: to_form(getattr(value, name), depth + 1, parts) for name in fields}
-    raise Unshippable("a %s has no form that travels" % kind.__name__)
+    raise Unshippable("a %s cannot be sent" % kind.__name__)
 
 
 def _dump_foreign(value: "Any", kind: type, depth: int, parts: "Parts | None") -> "Any":
-    """By the module that it comes from: nothing is imported for it."""
+    """Encode values of libraries, by the module of their class, without an import."""
     home = kind.__module__.partition(".")[0]
     if home == "datetime":
         if kind.__name__ == "timedelta":
@@ -240,7 +240,7 @@ def from_form(form: "Any", parts: "Parts | None" = None) -> "Any":
         return form
     try:
         return make(form, parts)
-    except ImportError:  # this side has no such thing
+    except ImportError:  # this side lacks the library
         if "at" not in form or parts is None:
             return Form(form)
         kept = {key: each for key, each in form.items() if key not in ("at", "size")}
@@ -252,7 +252,7 @@ def _make_array(form: "Any", parts: "Parts | None") -> "Any":
 
     if "items" in form:
         return numpy.array(from_form(form["items"], parts), dtype=object).reshape(form["shape"])
-    # Copied: what `frombuffer` gives cannot be written to.
+    # A copy, because the result of `frombuffer` is read-only.
     data = numpy.frombuffer(_bytes_of(form, parts), dtype=numpy.dtype(form["dtype"]))
     return data.reshape(form["shape"]).copy()
 
@@ -279,7 +279,7 @@ def _make_series(form: "Any", parts: "Parts | None") -> "Any":
 
 
 def _dtype(name: str) -> "str | None":
-    """Where a column's type can be asked for by name; else it is found out by what is in it."""
+    """The dtype of a column, if it can be given by name. None lets pandas infer it."""
     return (
         name if name.startswith(("int", "uint", "float", "bool", "object", "datetime64", "category", "str")) else None
     )

@@ -1,1 +1,1 @@
-"""What code in a box can ask of its host: tools, models, children, SUBMIT; and the budget for all of it."""
+"""What code in a box can call on its host: tools, models, children and SUBMIT, within a budget."""

@@ -1,7 +1,6 @@
-"""Types as people write them, by name or in Python, and values that are checked and converted by them.
+"""Types, given as names or as Python types, and the checking and conversion of values by them.
 
-A value is converted where nothing is lost by it ("5" for an int), and a text never becomes anything by being read as
-JSON: for a list, `'["a"]'` is a text, and wrong.
+A value is converted if nothing is lost ("5" for an int). Text is never parsed as JSON: `'["a"]'` is not a list.
 """
 
 from __future__ import annotations
@@ -53,57 +52,57 @@ _GENERIC: Final[Mapping[str, Any]] = {
 }
 _LONGEST: Final = 1000
 _DEEPEST: Final = 3
-"""Levels of records in what a type is called."""
-_MOST_TOLD: Final = 5
+"""The depth to which the name of a type lists the fields of records."""
+_MOST_SHOWN: Final = 5
 _MOST_ERRORS: Final = 100
 _SHOWN: Final = 80
 
 
 class Mismatch(Exception):
-    """A value is not of its type. Says where and what, for a model to read."""
+    """A value does not have its type. The message is for a model."""
 
 
-# --- by name ---
+# --- types by name ---
 
 
-def type_of(given: Any) -> Any:
-    """A type of Python, for a type or for the name of one: `str`, `list[str]`, `Literal['a', 'b']`, `int | None`.
+def type_of(annotation: Any) -> Any:
+    """Return the Python type for a type or its name: `str`, `list[str]`, `Literal['a', 'b']`, `int | None`.
 
-    Nothing is evaluated. Raises `InvalidInterpreter`.
+    Does not evaluate anything. Raises `InvalidInterpreter`.
     """
-    if not isinstance(given, str):
-        return Any if given is inspect.Parameter.empty else given
+    if not isinstance(annotation, str):
+        return Any if annotation is inspect.Parameter.empty else annotation
     try:
-        if len(given) > _LONGEST:
+        if len(annotation) > _LONGEST:
             raise ValueError
-        return _read(ast.parse(given.strip(), mode="eval").body)
+        return _parse_type(ast.parse(annotation.strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         known = "str, int, float, bool, list[str], dict[str, int], str | None, Literal['a', 'b'], date"
         raise InvalidInterpreter(
-            f"{given[:_SHOWN]!r} is no type that is known here", hint=f"use one of {known}; or a type of Python"
+            f"{annotation[:_SHOWN]!r} is not a known type", hint=f"use one of {known}, or a Python type"
         ) from None
 
 
-def _read(node: ast.expr) -> Any:
+def _parse_type(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=None):
             return None
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]
         case ast.Attribute(value=ast.Name(id="typing" | "t" | "datetime"), attr=name):
-            return _read(ast.Name(id=name))
+            return _parse_type(ast.Name(id=name))
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return typing.Union[_read(left), _read(right)]  # noqa: UP007
+            return typing.Union[_parse_type(left), _parse_type(right)]  # noqa: UP007
         case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
             return typing.Literal[tuple(ast.literal_eval(each) for each in _several(inner))]
         case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return typing.Optional[_read(inner)]  # noqa: UP045
+            return typing.Optional[_parse_type(inner)]  # noqa: UP045
         case ast.Subscript(value=ast.Name(id="Union"), slice=inner):
-            return typing.Union[tuple(_read(each) for each in _several(inner))]  # noqa: UP007
+            return typing.Union[tuple(_parse_type(each) for each in _several(inner))]  # noqa: UP007
         case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in _GENERIC:
-            return _GENERIC[name][tuple(Ellipsis if _is_dots(each) else _read(each) for each in _several(inner))]
+            return _GENERIC[name][tuple(Ellipsis if _is_dots(each) else _parse_type(each) for each in _several(inner))]
         case ast.Subscript(value=ast.Attribute(value=ast.Name(id="typing" | "t"), attr=name), slice=inner):
-            return _read(ast.Subscript(value=ast.Name(id=name), slice=inner))
+            return _parse_type(ast.Subscript(value=ast.Name(id=name), slice=inner))
     raise ValueError(ast.dump(node)[:_SHOWN])
 
 
@@ -115,11 +114,11 @@ def _is_dots(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is Ellipsis
 
 
-# --- what a model is told ---
+# --- descriptions for a model ---
 
 
 def name_of(kind: Any, depth: int = 0) -> str:
-    """As a model reads it. Records are told by their fields: in the box they are dictionaries."""
+    """Describe a type for a model. Records are described by their fields, because they are dictionaries in the box."""
     if kind is Any or kind is inspect.Parameter.empty:
         return "Any"
     if kind is None or kind is types.NoneType:
@@ -165,25 +164,25 @@ def _fields_of(kind: Any) -> list[tuple[str, Any]] | None:
 
 
 def convert(kind: Any, value: Any, where: str) -> Any:
-    """The value as one of that type. `where`: what it is called. Raises `Mismatch`."""
+    """Convert a value to a type. `where` names the value in errors. Raises `Mismatch`."""
     adapter = adapter_of(kind)
     if adapter is None:
         return value
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise Mismatch(_tell(error, kind, value, where)) from None
-    except (RecursionError, ValueError, TypeError) as error:  # of a validator of the user's
-        raise Mismatch(f"{where} has to be {name_of(kind)}: {str(error)[:_SHOWN]}") from None
+        raise Mismatch(_describe_mismatch(error, kind, value, where)) from None
+    except (RecursionError, ValueError, TypeError) as error:  # raised by a validator of the user
+        raise Mismatch(f"{where} must be {name_of(kind)}: {str(error)[:_SHOWN]}") from None
 
 
 def adapter_of(kind: Any) -> TypeAdapter[Any] | None:
-    """None: anything goes. Raises `InvalidInterpreter` for what is no type."""
+    """Return None if any value is allowed. Raises `InvalidInterpreter` if `kind` is not a type."""
     if kind is Any or kind is object or kind is inspect.Parameter.empty:
         return None
     try:
         return _cached_adapter(kind)
-    except TypeError:  # it cannot be a key
+    except TypeError:  # it is not hashable
         return _adapter(kind)
 
 
@@ -197,7 +196,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
             return TypeAdapter(kind)  # a model has a configuration of its own
     except (PydanticUserError, PydanticSchemaGenerationError, NameError) as error:
         raise InvalidInterpreter(
-            f"{name_of(kind)[:_SHOWN]} is no type that values can be checked by: {str(error).splitlines()[0][:200]}",
+            f"{name_of(kind)[:_SHOWN]} cannot be used to check values: {str(error).splitlines()[0][:200]}",
             hint="use str, int, list[str], a dataclass, or no annotation at all",
         ) from None
 
@@ -205,19 +204,19 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 _cached_adapter = lru_cache(maxsize=512)(_adapter)
 
 
-def _tell(error: ValidationError, kind: Any, value: Any, where: str) -> str:
+def _describe_mismatch(error: ValidationError, kind: Any, value: Any, where: str) -> str:
     count = error.error_count()
-    wanted = f"{where} has to be {name_of(kind)}"
-    if count > _MOST_ERRORS:  # telling each takes long, and who sends such a thing may mean it to
-        return f"{wanted}: {count} values in it are not right"
+    wanted = f"{where} must be {name_of(kind)}"
+    if count > _MOST_ERRORS:  # listing all of them takes long, which a hostile box may want
+        return f"{wanted}: {count} of its values are wrong"
     found = error.errors(include_url=False, include_context=False)
     if count == 1 and not found[0]["loc"]:
         return f"{wanted}, not {_show(value)}"
     lines = []
-    for each in found[:_MOST_TOLD]:
+    for each in found[:_MOST_SHOWN]:
         place = "".join(f"[{part!r}]" for part in each["loc"])
         lines.append(f"{where}{place}: {describe_problem(each).lower()}, not {_show(each['input'])}")
-    more = f"; and {count - _MOST_TOLD} more" if count > _MOST_TOLD else ""
+    more = f"; and {count - _MOST_SHOWN} more" if count > _MOST_SHOWN else ""
     return f"{wanted}: {'; '.join(lines)}{more}"
 
 

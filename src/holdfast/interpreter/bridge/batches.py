@@ -1,4 +1,4 @@
-"""Many pieces of work at once: in order, so many at a time, all or nothing."""
+"""Concurrent work on a batch: bounded, with results in order, all or nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class BatchFailed(Exception):
-    """One of a batch failed, and the others were given up. The cause is its error."""
+    """One item of a batch failed, and the others were cancelled. The cause is the error of that item."""
 
     def __init__(self, index: int, count: int, error: Exception) -> None:
         super().__init__(f"{index + 1} of {count}: {error}")
@@ -23,8 +23,8 @@ class BatchFailed(Exception):
 async def all_or_nothing(
     items: Sequence[Item], work: Callable[[Item], Awaitable[Result]], *, at_once: int
 ) -> list[Result]:
-    """The results, in the order of the items. Where one fails, or the caller is cancelled, the others are cancelled and
-    waited for. Raises `BatchFailed`, of the first that failed."""
+    """Return the results, in the order of the items. If one fails, or the caller is cancelled, the others are cancelled
+    and awaited. Raises `BatchFailed` for the first that failed."""
     results: dict[int, Result] = {}
     waiting = iter(enumerate(items))
     failed: list[BatchFailed] = []
@@ -44,10 +44,10 @@ async def all_or_nothing(
             for _ in range(min(at_once, len(items))):
                 group.create_task(take())
     except* Exception:
-        pass  # told below; a group has no order
+        pass  # raised below: a group has no order
     if failed:
         raise failed[0] from failed[0].error
     for index in range(len(items)):
-        if index not in results:  # it cancelled itself, of which a group says nothing
+        if index not in results:  # it cancelled itself, which a group does not report
             raise BatchFailed(index, len(items), RuntimeError("it was cancelled"))
     return [results[index] for index in range(len(items))]

@@ -1,7 +1,7 @@
-"""What code in a box can ask of its host, and nothing else: a model, children, the caller's tools, and SUBMIT.
+"""Everything that code in a box can call on its host: a model, children, the caller's tools, and SUBMIT.
 
-Everything that comes is a stranger's. It is bounded, checked by the type of what it is for, carried out within a time
-and a budget, and noted on the interpreter's thread.
+Calls are not trusted. Each is bounded, its arguments are checked by type, it runs within a time limit and a budget, and
+it is noted on the thread of the interpreter.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from holdfast.interpreter.bridge.annotations import name_of
 from holdfast.interpreter.bridge.batches import BatchFailed, all_or_nothing
 from holdfast.interpreter.bridge.budget import Budget
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
-from holdfast.interpreter.bridge.submit_fields import Given, OutputField, check, fields_of
+from holdfast.interpreter.bridge.submit_fields import OutputField, OutputFieldLike, check_submission, parse_fields
 from holdfast.interpreter.bridge.tools import BoundTool, Parameter, Threads, Tool, ToolSignature
-from holdfast.interpreter.display_values import show
 from holdfast.interpreter.host import Completion, Record
+from holdfast.interpreter.record import show
 from holdfast.interpreter.tracing import CallTrace, trace_call
 from holdfast.time_limit import time_limit
 
@@ -38,9 +38,9 @@ SUBMIT: Final = "SUBMIT"
 LLM_AT_ONCE: Final = 8
 CHILDREN_AT_ONCE: Final = 4
 _AT_ONCE: Final = 32
-"""Calls that are carried out at once; others wait."""
+"""The number of calls that run at the same time; others wait."""
 _MOST_CALLS: Final = 10_000
-"""Of one execution."""
+"""Calls of one execution."""
 _MOST_TURNS: Final = 512
 _ENDED: Final = 1024
 _LONGEST_ID: Final = 128
@@ -49,13 +49,14 @@ _MOST_VALUES: Final = 1_000_000
 _DEEPEST: Final = 64
 _LONGEST_MESSAGE: Final = 8_000
 _NOTES_PENDING: Final = 256
-_TOLD_BY_TEXT: Final = (NotImplementedError, PermissionError, RuntimeError, TimeoutError, TypeError, ValueError)
+_PLAIN_ERRORS: Final = (NotImplementedError, PermissionError, RuntimeError, TimeoutError, TypeError, ValueError)
+"""Errors whose message needs no class name."""
 _KEPT_BACK: Final = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-"""Built-in errors that would mean something else in the box."""
+"""Built-in errors that would have another meaning in the box."""
 
 
 class Complete(Protocol):
-    """Asks a model: `Host.complete` is one."""
+    """Asks a model. `Host.complete` is one."""
 
     def __call__(
         self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float
@@ -64,26 +65,26 @@ class Complete(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """What a child is asked for."""
+    """The task of a child."""
 
     query: str
     context: Any
-    """What the parent gives it along: anything that travels."""
+    """Any value that can be sent to a box."""
     depth: int
-    """Its own: 1 for a child of the root."""
+    """The depth of the child: 1 for a child of the root."""
     iterations: int
-    """Executions that it may take."""
+    """The number of executions that it may use."""
     seconds: float
-    """After which it is cancelled."""
+    """The time after which it is cancelled."""
     budget: Budget
-    """That of the whole tree."""
+    """The budget of the whole tree."""
     call: str
-    """The call that asks; with its number behind it where that asks for several."""
+    """The id of the call, followed by a number if the call delegates several tasks."""
     execution: str
 
 
 Delegate = Callable[[Delegation], Awaitable[Any]]
-"""Runs a child to its answer. Cancelled, it leaves nothing behind."""
+"""Runs a child and returns its answer. If it is cancelled, it must clean up."""
 
 
 @dataclass(slots=True)
@@ -92,25 +93,25 @@ class Turn:
 
     execution: str
     context: contextvars.Context
-    """Of who asked for the execution: its tools see those variables."""
+    """The context variables of the caller of the execution, which its tools see."""
     delegates: int = 0
     submitted: Mapping[str, Any] | None = None
-    """What SUBMIT was last given, checked."""
+    """The latest valid submission."""
     calls: int = 0
-    """That it has made."""
+    """The number of calls so far."""
     underway: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Those that are being carried out."""
+    """The running calls."""
 
 
 @dataclass(slots=True)
-class _Called:
-    """A call under way, with what it has used so far."""
+class _ActiveCall:
+    """A running call, with its usage so far."""
 
     call: Call
     turn: Turn
     usage: dict[str, Any] = field(default_factory=dict)
 
-    def used(self, completion: Completion, cost: float | None) -> None:
+    def add_usage(self, completion: Completion, cost: float | None) -> None:
         usage = self.usage
         usage["calls"] = usage.get("calls", 0) + 1
         usage["input_tokens"] = usage.get("input_tokens", 0) + completion.input_tokens
@@ -120,11 +121,11 @@ class _Called:
             usage["cost"] = usage.get("cost", 0.0) + cost
 
 
-_CALLED: contextvars.ContextVar[_Called] = contextvars.ContextVar("holdfast_called")
+_ACTIVE_CALL: contextvars.ContextVar[_ActiveCall] = contextvars.ContextVar("holdfast_active_call")
 
 
 class Bridge:
-    """The host's side of one interpreter. `handle` is its handler; `tools` may be changed between executions."""
+    """Answers the calls of one interpreter by `handle`. `tools` may be changed between executions."""
 
     def __init__(
         self,
@@ -134,28 +135,27 @@ class Bridge:
         model: str | None = None,
         delegate: Delegate | None = None,
         tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
-        output_fields: Sequence[Given] | Mapping[str, Any] | None = None,
+        output_fields: Sequence[OutputFieldLike] | Mapping[str, Any] | None = None,
         record: Record | None = None,
         depth: int = 0,
         iterations: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`complete` and `delegate`: without them there is no `llm_query`, no `sub_rlm`. `iterations`: turns that it
-        may have, for a child; the root has as many as it likes. A child gets the `budget` of its parent, and its own
-        `depth`."""
+        """Without `complete` there is no `llm_query`, and without `delegate` no `sub_rlm`. `iterations` limits the
+        turns of a child; the root has no limit. A child shares the `budget` of its parent and has its own `depth`."""
         self.budget = budget or Budget()
         self.model = model
-        self.tools: dict[str, Tool] = tools_of(tools)
+        self.tools: dict[str, Tool] = tools_by_name(tools)
         self.timeouts: dict[str, float] = {}
-        """Seconds for the tools of these names, where they are not those of the budget."""
+        """Time limits of tools, by name. Other tools have the limit of the budget."""
         self.record = record
         self.depth = depth
         self.iterations = iterations
         self.turns = 0
-        """That it has had."""
+        """The number of turns so far."""
         self._complete = complete
         self.delegate = delegate
-        self._fields = fields_of(output_fields)
+        self._fields = parse_fields(output_fields)
         self._clock = clock
         self._bound: dict[str, BoundTool] = {}
         self._turns: OrderedDict[str, Turn] = OrderedDict()
@@ -166,23 +166,23 @@ class Bridge:
         self._threads = Threads(_AT_ONCE)
         self._noted = 0
 
-    # --- what there is ---
+    # --- functions ---
 
     @property
     def output_fields(self) -> tuple[OutputField, ...]:
         return self._fields
 
     @output_fields.setter
-    def output_fields(self, given: Sequence[Given] | Mapping[str, Any] | None) -> None:
-        self._fields = fields_of(given)
+    def output_fields(self, fields: Sequence[OutputFieldLike] | Mapping[str, Any] | None) -> None:
+        self._fields = parse_fields(fields)
 
     def signatures(self) -> tuple[ToolSignature, ...]:
-        """Of all that can be called, now. Raises `InvalidInterpreter` for a tool that cannot be one."""
+        """The signatures of all functions, at present. Raises `InvalidInterpreter` for an invalid tool."""
         functions = self._functions()
         return (*(self._bind(name, function).signature for name, function in functions.items()), self._submit())
 
     def names(self) -> tuple[ToolName, ...]:
-        """As a context takes them."""
+        """The functions as a context defines them."""
         return tuple(ToolName(each.name, each.text) for each in self.signatures())
 
     def _functions(self) -> dict[str, Tool]:
@@ -191,10 +191,9 @@ class Bridge:
             own |= {"llm_query": self.llm_query, "llm_query_batched": self.llm_query_batched}
         if self.delegate is not None:
             own |= {"sub_rlm": self.sub_rlm, "sub_rlm_batched": self.sub_rlm_batched}
-        given = dict(self.tools)
-        if SUBMIT in given:
-            raise InvalidInterpreter(f"{SUBMIT} is the way to end an execution", hint="give this tool another name")
-        return own | given  # who brings an `llm_query` of their own means it
+        if SUBMIT in self.tools:
+            raise InvalidInterpreter(f"a tool cannot be called {SUBMIT}", hint="give this tool another name")
+        return own | self.tools  # a tool called `llm_query` replaces ours
 
     def _bind(self, name: str, function: Tool) -> BoundTool:
         bound = self._bound.get(name)
@@ -204,16 +203,16 @@ class Bridge:
 
     def _submit(self) -> ToolSignature:
         parameters = tuple(Parameter(each.name, name_of(each.type)) for each in self._fields)
-        doc = "Give the final answer and end this execution. Nothing after it runs."
+        doc = "Submit the final answer and end this execution. Nothing after it runs."
         return ToolSignature(SUBMIT, parameters or (Parameter("output", "Any"),), doc, "None")
 
     # --- turns ---
 
     @asynccontextmanager
     async def turn(self, execution: str) -> AsyncIterator[Turn]:
-        """Around an execution. What it asked for and is still under way is cancelled at the end, and waited for.
+        """The context of one execution. At its end, running calls are cancelled and awaited.
 
-        Raises `BudgetExceeded` where it has had all of its iterations, or the time is over.
+        Raises `BudgetExceeded` if all iterations are used, or the time is over.
         """
         if self.iterations is not None and self.turns >= self.iterations:
             raise BudgetExceeded(f"all {self.iterations} iterations are used", hint="answer with what you have")
@@ -247,58 +246,60 @@ class Bridge:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """End what is under way. Closing twice is fine."""
+        """Cancel running calls. Closing twice does nothing."""
         for execution in list(self._turns):
             await self._end(execution)
 
     # --- calls ---
 
     async def handle(self, call: Call) -> Any:
-        """Carry a call out. A call that is repeated does not come here: `kernel.host_calls` answers it.
+        """Carry out a call. `kernel.host_calls` answers repeated calls, so they do not arrive here.
 
-        What is raised is for the code in the box, and says what that needs to know.
+        Errors are raised in the box, with a message for the code there.
         """
         if not call.id or len(call.id) > _LONGEST_ID or not isinstance(call.name, str) or len(call.name) > _LONGEST_ID:
-            raise CallRefused("a call has an id and a name")
+            raise CallRefused("a call needs an id and a name")
         if call.execution in self._ended:
             raise CallRefused(f"{call.name} was called by an execution that has ended")
         turn = self._turns.get(call.execution) or self._begin(call.execution)
         if turn.calls >= _MOST_CALLS:
-            raise CallRefused(f"an execution may make {_MOST_CALLS} calls, and has: do more with each")
+            raise CallRefused(f"this execution has made all of its {_MOST_CALLS} calls", hint="do more with each call")
         turn.calls += 1
-        # With the variables of who asked for the execution, not those of who reads the connection.
-        task = asyncio.create_task(self._carry_out(_Called(call, turn)), name=call.name, context=turn.context.copy())
+        # With the context variables of the caller of the execution, not of the task that reads the connection.
+        task = asyncio.create_task(
+            self._carry_out(_ActiveCall(call, turn)), name=call.name, context=turn.context.copy()
+        )
         turn.underway.add(task)
         task.add_done_callback(turn.underway.discard)
         return await task
 
-    async def _carry_out(self, called: _Called) -> Any:
+    async def _carry_out(self, called: _ActiveCall) -> Any:
         call = called.call
         with trace_call(call.id, call.name, call.execution) as traced:
             return await self._carry_out_traced(called, traced)
 
-    async def _carry_out_traced(self, called: _Called, traced: CallTrace) -> Any:
+    async def _carry_out_traced(self, called: _ActiveCall, traced: CallTrace) -> Any:
         began = self._clock()
-        _CALLED.set(called)
-        status, result, told = "cancelled", None, ""
+        _ACTIVE_CALL.set(called)
+        status, result, message = "cancelled", None, ""
         try:
             async with self._slots:
                 result = await self._perform(called)
             status = "ok"
             return result
         except Exception as error:
-            status, raised = _as_told(error)
-            told = _text_of(raised)
+            status, raised = _error_for_box(error)
+            message = _message_of(raised)
             raise raised from None
         finally:
-            traced.ended(status, usage=called.usage, told=told)
-            await self._note(called, status, result, told, self._clock() - began)
+            traced.finish(status, usage=called.usage, message=message)
+            await self._note(called, status, result, message, self._clock() - began)
 
-    async def _perform(self, called: _Called) -> Any:
+    async def _perform(self, called: _ActiveCall) -> Any:
         call = called.call
         _check_bounds(call.args, call.kwargs)
         if call.name == SUBMIT:
-            values = check(self._fields, call.kwargs, call.args)
+            values = check_submission(self._fields, call.kwargs, call.args)
             called.turn.submitted = values
             return Submission(_sendable(SUBMIT, values))
         function = self._functions().get(call.name)
@@ -312,7 +313,7 @@ class Bridge:
             seconds = self.timeouts.get(call.name, self.budget.limits.call_seconds)
             result = await self._within(seconds, call.name, lambda _: tool.call(bound, self._threads))
         else:
-            result = await tool.call(bound, self._threads)  # which look after their time themselves
+            result = await tool.call(bound, self._threads)  # these limit their time themselves
         return _sendable(call.name, result)
 
     async def _within(self, seconds: float, what: str, work: Callable[[float], Awaitable[Any]]) -> Any:
@@ -327,7 +328,7 @@ class Bridge:
             self.budget.check_time()
             raise TimeoutError(f"{what} took longer than {limit:g} s") from None
 
-    async def _note(self, called: _Called, status: str, result: Any, told: str, seconds: float) -> None:
+    async def _note(self, called: _ActiveCall, status: str, result: Any, message: str, seconds: float) -> None:
         if self.record is None:
             return
         call = called.call
@@ -342,26 +343,26 @@ class Bridge:
         }
         if status == "ok":
             entry["result"] = show(result.values if isinstance(result, Submission) else result)
-        if told:
-            entry["error"] = show(told)
+        if message:
+            entry["error"] = show(message)
         if called.usage:
             entry["usage"] = called.usage
         self.record.note(entry)
         self._noted += 1
-        if self._noted >= _NOTES_PENDING and status != "cancelled":  # a box that calls faster than a disk writes waits
+        if self._noted >= _NOTES_PENDING and status != "cancelled":  # a box must not call faster than the disk writes
             self._noted = 0
             await self.record.flush()
 
     # --- the model ---
 
     async def llm_query(self, prompt: str) -> str:
-        """Ask a language model and get its answer as a text. It sees the prompt and nothing else."""
+        """Ask a language model and return its answer as text. It sees only the prompt."""
         _check_prompt(prompt, "the prompt")
         self.budget.claim()
         return await self._ask(prompt)
 
     async def llm_query_batched(self, prompts: list[str]) -> list[str]:
-        """Ask a language model many things at once. The answers come in the order of the prompts, all or none."""
+        """Ask a language model many prompts at once. Returns the answers in the order of the prompts, all or none."""
         for number, prompt in enumerate(prompts, 1):
             _check_prompt(prompt, f"prompt {number} of {len(prompts)}")
         self.budget.claim(len(prompts))
@@ -375,12 +376,12 @@ class Bridge:
         try:
             return await all_or_nothing(prompts, ask, at_once=LLM_AT_ONCE)
         except BatchFailed as failed:
-            raise _of_batch("prompt", failed) from None
+            raise _batch_error("prompt", failed) from None
         finally:
             self.budget.give_back(len(prompts) - begun)
 
     async def _ask(self, prompt: str) -> str:
-        complete, called = self._complete, _CALLED.get()
+        complete, called = self._complete, _ACTIVE_CALL.get()
         assert complete is not None
         messages = [{"role": "user", "content": prompt}]
         async with self._asking:
@@ -390,46 +391,44 @@ class Bridge:
                 lambda limit: complete(self.model, messages, timeout=limit),
             )
         cost = self.budget.spend(completion.input_tokens, completion.output_tokens, completion.cost)
-        called.used(completion, cost)
+        called.add_usage(completion, cost)
         return completion.text
 
     # --- children ---
 
     async def sub_rlm(self, query: str, context: Any = None, iterations: int | None = None) -> Any:
-        """Give a task to a child that works on it with a Python of its own. It sees the query and the context only, and
-        its answer comes back."""
+        """Give a task to a child with a Python of its own, and return its answer. The child sees only the query and the
+        context."""
         [delegation] = self._delegations([query], [context], iterations)
         return await self._run_child(delegation)
 
     async def sub_rlm_batched(
         self, queries: list[str], contexts: list[Any] | None = None, iterations: int | None = None
     ) -> list[Any]:
-        """Give tasks to children that work at once. Their answers come in the order of the queries, all or none."""
+        """Give tasks to children that work at once. Returns the answers in the order of the queries, all or none."""
         if contexts is not None and len(contexts) != len(queries):
-            raise ValueError(f"sub_rlm_batched: {len(queries)} queries and {len(contexts)} contexts: give one for each")
+            raise ValueError(f"sub_rlm_batched: {len(queries)} queries need as many contexts, not {len(contexts)}")
         delegations = self._delegations(queries, contexts or [None] * len(queries), iterations)
         try:
             return await all_or_nothing(delegations, self._run_child, at_once=CHILDREN_AT_ONCE)
         except BatchFailed as failed:
-            raise _of_batch("child", failed) from None
+            raise _batch_error("child", failed) from None
 
     def _delegations(self, queries: Sequence[str], contexts: Sequence[Any], iterations: int | None) -> list[Delegation]:
-        limits, called = self.budget.limits, _CALLED.get()
+        limits, called = self.budget.limits, _ACTIVE_CALL.get()
         turn = called.turn
         for number, query in enumerate(queries, 1):
             _check_prompt(query, "the query" if len(queries) == 1 else f"query {number} of {len(queries)}")
         if self.depth >= limits.depth:
-            raise CallRefused(
-                f"this is level {self.depth} of {limits.depth}: no children below it", hint="do the task here"
-            )
+            raise CallRefused(f"level {self.depth} of {limits.depth} may have no children", hint="do the task here")
         if turn.delegates + len(queries) > limits.delegates:
             left = limits.delegates - turn.delegates
             raise CallRefused(
-                f"an execution may ask for {limits.delegates} children; {left} are left, and {len(queries)} are wanted",
-                hint="ask for the rest in another execution, or use llm_query_batched",
+                f"an execution may have {limits.delegates} children: {left} are left, {len(queries)} were requested",
+                hint="request the rest in another execution, or use llm_query_batched",
             )
         if iterations is not None and not 1 <= iterations <= limits.iterations:
-            raise CallRefused(f"a child takes 1 to {limits.iterations} iterations, not {iterations}")
+            raise CallRefused(f"a child has 1 to {limits.iterations} iterations, not {iterations}")
         self.budget.claim(0)
         turn.delegates += len(queries)
         id = called.call.id
@@ -454,30 +453,30 @@ class Bridge:
             return await self._within(self.budget.limits.child_seconds, "the child", lambda _: delegate(delegation))
 
 
-def tools_of(given: Mapping[str, Tool] | Sequence[Tool] | None) -> dict[str, Tool]:
-    """By name: given so, or as functions that have one. Raises `InvalidInterpreter`."""
-    if given is None:
+def tools_by_name(tools: Mapping[str, Tool] | Sequence[Tool] | None) -> dict[str, Tool]:
+    """Return tools by name, from a mapping or from functions. Raises `InvalidInterpreter`."""
+    if tools is None:
         return {}
-    if isinstance(given, Mapping):
-        return dict(given)
-    tools: dict[str, Tool] = {}
-    for function in given:
+    if isinstance(tools, Mapping):
+        return dict(tools)
+    named: dict[str, Tool] = {}
+    for function in tools:
         name = ToolSignature.of(function).name
-        if name in tools:
+        if name in named:
             raise InvalidInterpreter(f"two tools are called {name}", hint="give tools={'name': function}")
-        tools[name] = function
-    return tools
+        named[name] = function
+    return named
 
 
-# --- what comes in and what goes out ---
+# --- arguments, results and errors ---
 
 
 def _check_bounds(args: Any, kwargs: Any) -> None:
-    """Nothing is done with arguments that are too deep, or too many, but to say so."""
+    """Refuse arguments that are too deep or too many, before anything else reads them."""
     if not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
-        raise CallRefused("the arguments of a call are a list and a dictionary")
+        raise CallRefused("the arguments of a call must be a list and a dictionary")
     if not all(isinstance(key, str) for key in kwargs):
-        raise CallRefused("arguments are named by texts")
+        raise CallRefused("the names of arguments must be strings")
     level: list[Any] = [args, kwargs]
     count = depth = 0
     while level:
@@ -485,8 +484,8 @@ def _check_bounds(args: Any, kwargs: Any) -> None:
         depth += 1
         if depth > _DEEPEST or count > _MOST_VALUES:
             raise CallRefused(
-                f"the arguments of a call have at most {_MOST_VALUES} values, {_DEEPEST} deep",
-                hint="give them as an array, a table or a text, or write a file",
+                f"the arguments of a call may have at most {_MOST_VALUES} values, nested {_DEEPEST} deep",
+                hint="pass an array, a table or a text, or write a file",
             )
         below: list[Any] = []
         for each in level:
@@ -495,19 +494,19 @@ def _check_bounds(args: Any, kwargs: Any) -> None:
             elif isinstance(each, list | tuple | set | frozenset):
                 below.extend(each)
             if len(below) > _MOST_VALUES:
-                break  # seen above
+                break  # refused in the next round
         level = below
 
 
 def _sendable(name: str, result: Any) -> Any:
-    """The result, which has a form that travels. Raises `CallFailed` for what has none, or is too large."""
+    """Return the result. Raises `CallFailed` if it cannot be sent to a box, or is too large."""
     try:
         size = len(value_codec.dump(result))
     except value_codec.Unshippable as error:
-        raise CallFailed(f"{name} gave something that cannot be sent to a box: {error}") from None
+        raise CallFailed(f"{name} returned something that cannot be sent to a box: {error}") from None
     if size > _LARGEST_RESULT:
         raise CallFailed(
-            f"{name} gave {size} bytes, and at most {_LARGEST_RESULT} can be sent to a box", hint="ask for less"
+            f"{name} returned {size} bytes, and at most {_LARGEST_RESULT} can be sent to a box", hint="request less"
         )
     return result
 
@@ -517,14 +516,14 @@ def _check_prompt(prompt: str, what: str) -> None:
         raise ValueError(f"{what} is empty")
 
 
-def _of_batch(what: str, failed: BatchFailed) -> Exception:
-    _, raised = _as_told(failed.error)
-    message = f"{what} {failed.index + 1} of {failed.count}: {_text_of(raised)}; none of the batch has a result"
+def _batch_error(what: str, failed: BatchFailed) -> Exception:
+    _, raised = _error_for_box(failed.error)
+    message = f"{what} {failed.index + 1} of {failed.count}: {_message_of(raised)}; the whole batch failed"
     return TimeoutError(message) if isinstance(raised, TimeoutError) else CallFailed(message)
 
 
-def _as_told(error: Exception) -> tuple[str, Exception]:
-    """What became of a call, and the error that the box gets."""
+def _error_for_box(error: Exception) -> tuple[str, Exception]:
+    """Return the status of a failed call, and the error to raise in the box."""
     message = str(error)
     hint = getattr(error, "hint", None)
     if isinstance(hint, str) and hint:
@@ -534,28 +533,28 @@ def _as_told(error: Exception) -> tuple[str, Exception]:
         return "timed_out", TimeoutError(message)
     if isinstance(error, InterpreterError):
         return ("failed" if isinstance(error, CallFailed) else "refused"), type(error)(message)
-    told = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    base = built_in_of(error)
+    described = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    base = builtin_base(error)
     if base is None:
-        return "failed", CallFailed(told)
+        return "failed", CallFailed(described)
     if base is type(error):
         return "failed", error if not hint else base(message)
     try:
-        return "failed", base(told)
-    except TypeError:  # of the few that are made of something else than a text
-        return "failed", CallFailed(told)
+        return "failed", base(described)
+    except TypeError:  # a few built-in errors take other arguments
+        return "failed", CallFailed(described)
 
 
-def _text_of(error: Exception) -> str:
-    """With its class, where the text alone does not say what is wrong: `KeyError: 'tea'`."""
-    if isinstance(error, InterpreterError) or type(error) in _TOLD_BY_TEXT:
+def _message_of(error: Exception) -> str:
+    """The message, with the class if it is needed: `KeyError: 'tea'`."""
+    if isinstance(error, InterpreterError) or type(error) in _PLAIN_ERRORS:
         return str(error)
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-def built_in_of(error: Exception) -> type[Exception] | None:
-    """The class of Python's own that an error of a tool is of, or comes from, and as which code in a box can catch it;
-    None where that is no closer than `Exception`, or would mean something else there."""
+def builtin_base(error: Exception) -> type[Exception] | None:
+    """The built-in class of an error, as which code in a box can catch it. None if that is only `Exception`, or has
+    another meaning there."""
     if isinstance(error, _KEPT_BACK):
         return None
     found = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")

@@ -1,4 +1,4 @@
-"""What code in a box asks of its host, and how that is answered."""
+"""Calls of code in a box to its host."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What code in a box asks of its host."""
-
     id: str
     name: str
     args: tuple[Any, ...]
@@ -20,18 +18,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a handler answers to a call that ends its execution."""
+    """The result of a call that ends its execution."""
 
     values: Mapping[str, Any]
 
 
 Handler = Callable[[Call], Awaitable[Any]]
-"""Carries a call out. Its result travels by `value_codec`; an exception becomes one in the box."""
+"""Carries out a call. `value_codec` encodes its result; an exception is raised in the box."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolName:
-    """A function of the host's, as code in a box sees it."""
+    """A function of the host, as code in a box sees it."""
 
     name: str
     doc: str = ""

@@ -1,6 +1,6 @@
-"""Which names a piece of code may bind: those it leaves alone need not be sent to a box again.
+"""Which names a piece of code may bind. Variables that it cannot change need not be sent to the box again.
 
-Rather too many than too few: what looks as if it could bind anything is said to.
+Errs on the safe side: code that might bind any name is reported as `ANYTHING`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _REACHING: Final = frozenset(
     ("__builtins__", "__import__", "__main__", "builtins", "compile", "delattr", "eval", "exec", "globals", "importlib",
      "inspect", "locals", "runpy", "setattr", "vars")
 )  # fmt: skip
-"""Ways to a namespace that do not name what they change there."""
+"""Names that give access to a namespace without naming what they change."""
 _REACHING_ATTRIBUTES: Final = frozenset(("__builtins__", "__dict__", "__globals__", "_getframe", "modules"))
 
 
 def bound_names(code: str) -> Set[str]:
-    """All of them, in whatever scope; `ANYTHING` among them where nobody can say. None where nothing of it will run."""
+    """The names bound in any scope. Contains `ANYTHING` if they cannot be known. Empty if the code does not compile."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,6 +1,6 @@
-"""Functions of the host that code in a box can call: what a model is told of them, and how their arguments are checked.
+"""Tools: functions of the host that code in a box can call. Their signatures for a model, and checks of arguments.
 
-A tool is a Python function, plain or async. Its annotations are its types, its docstring is its documentation.
+A tool is a Python function, sync or async. Its annotations are its types, its docstring is its documentation.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Tool = Callable[..., Any]
 class Parameter:
     name: str
     type: str
-    """As a model reads it."""
+    """As shown to a model."""
     default: str | None = None
-    """As Python writes it; None: it has to be given."""
+    """The `repr` of the default. None if the parameter is required."""
     prefix: str = ""
-    """`*` or `**`: all that is left over."""
+    """`*` or `**` for variable arguments."""
 
     def __str__(self) -> str:
         typed = self.prefix + self.name + ("" if self.type == "Any" else f": {self.type}")
@@ -46,49 +46,49 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolSignature:
-    """What the box and the model are told of a tool."""
+    """A tool, as described to the box and to the model."""
 
     name: str
     parameters: tuple[Parameter, ...] = ()
     doc: str = ""
     returns: str = "Any"
     keyword_only: str | None = None
-    """The first parameter that can be given by its name only."""
+    """The first keyword-only parameter."""
 
     @classmethod
     def of(cls, function: Tool, name: str | None = None) -> ToolSignature:
-        """Raises `InvalidInterpreter` for what cannot be a tool."""
-        called = checked_name(name or getattr(function, "__name__", ""))
-        signature = _signature(function, called)
-        parameters = tuple(_parameter(each, called) for each in signature.parameters.values())
+        """Raises `InvalidInterpreter` if the function cannot be a tool."""
+        tool_name = check_tool_name(name or getattr(function, "__name__", ""))
+        signature = _signature(function, tool_name)
+        parameters = tuple(_parameter(each, tool_name) for each in signature.parameters.values())
         only = [each.name for each in signature.parameters.values() if each.kind is _KINDS.KEYWORD_ONLY]
         has_rest = any(each.kind is _KINDS.VAR_POSITIONAL for each in signature.parameters.values())
         doc = (inspect.getdoc(function) or "").strip()[:_LONGEST_DOC]
         first = only[0] if only and not has_rest else None
-        return cls(called, parameters, doc, name_of(signature.return_annotation), first)
+        return cls(tool_name, parameters, doc, name_of(signature.return_annotation), first)
 
     @property
     def line(self) -> str:
         """`search(query: str, limit: int = 10) -> list[str]`."""
-        told: list[str] = []
+        written: list[str] = []
         for parameter in self.parameters:
             if parameter.name == self.keyword_only:
-                told.append("*")
-            told.append(str(parameter))
+                written.append("*")
+            written.append(str(parameter))
         returns = "" if self.returns == "Any" else f" -> {self.returns}"
-        return f"{self.name}({', '.join(told)}){returns}"
+        return f"{self.name}({', '.join(written)}){returns}"
 
     @property
     def text(self) -> str:
-        """What a model is told: the line, and the documentation below it."""
+        """The line with the documentation below it, for a model."""
         return f"{self.line}\n\n{self.doc}" if self.doc else self.line
 
 
-def checked_name(name: Any) -> str:
+def check_tool_name(name: Any) -> str:
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or len(name) > _LONGEST_NAME:
         raise InvalidInterpreter(
-            f"{str(name)[:80]!r} is no name for a tool",
-            hint="give it one that Python takes: tools={'search': function}",
+            f"{str(name)[:80]!r} is not a valid name of a tool",
+            hint="give it a Python name: tools={'search': function}",
         )
     return name
 
@@ -96,20 +96,20 @@ def checked_name(name: Any) -> str:
 def _signature(function: Tool, name: str) -> inspect.Signature:
     if not callable(function):
         raise InvalidInterpreter(
-            f"tool {name} is a {type(function).__name__}, which nobody can call", hint="give a function"
+            f"tool {name} is a {type(function).__name__}, which is not callable", hint="give a function"
         )
     try:
         try:
             return inspect.signature(function, eval_str=True)
-        except NameError:  # an annotation of names that are not there when the program runs
+        except NameError:  # an annotation uses names that exist only for type checkers
             return inspect.signature(function)
     except (ValueError, TypeError):
         anything = [_KINDS("args", _KINDS.VAR_POSITIONAL), _KINDS("kwargs", _KINDS.VAR_KEYWORD)]
-        return inspect.Signature(anything)  # of something in C: it checks its arguments itself
+        return inspect.Signature(anything)  # a C function, which checks its arguments itself
 
 
 def _type_of(parameter: inspect.Parameter, tool: str) -> Any:
-    """A name that nobody here knows stands for anything."""
+    """An unknown type name stands for any value."""
     annotation = parameter.annotation
     try:
         kind = type_of(annotation)
@@ -134,7 +134,7 @@ def _parameter(parameter: inspect.Parameter, tool: str) -> Parameter:
 
 
 class BoundTool:
-    """A tool that can be called with what comes from a box."""
+    """A tool that can be called with arguments from a box."""
 
     def __init__(self, function: Tool, name: str | None = None) -> None:
         self.signature = ToolSignature.of(function, name)
@@ -143,28 +143,28 @@ class BoundTool:
         self._types = {each.name: _type_of(each, self.signature.name) for each in self._signature.parameters.values()}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-        """The arguments, checked and converted. Raises `TypeError`, which says what is wrong and what is right."""
+        """Check and convert arguments. Raises `TypeError` with the right signature."""
         name = self.signature.name
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{name}: {error}. It is {self.signature.line}") from None
         try:
-            for given, value in list(bound.arguments.items()):
-                kind = self._types[given]
-                match self._signature.parameters[given].kind:
+            for parameter, value in list(bound.arguments.items()):
+                kind = self._types[parameter]
+                match self._signature.parameters[parameter].kind:
                     case _KINDS.VAR_POSITIONAL:
-                        bound.arguments[given] = tuple(convert(kind, each, given) for each in value)
+                        bound.arguments[parameter] = tuple(convert(kind, each, parameter) for each in value)
                     case _KINDS.VAR_KEYWORD:
-                        bound.arguments[given] = {key: convert(kind, each, key) for key, each in value.items()}
+                        bound.arguments[parameter] = {key: convert(kind, each, key) for key, each in value.items()}
                     case _:
-                        bound.arguments[given] = convert(kind, value, given)
+                        bound.arguments[parameter] = convert(kind, value, parameter)
         except Mismatch as error:
             raise TypeError(f"{name}: {error}") from None
         return bound
 
     async def call(self, bound: inspect.BoundArguments, threads: Threads) -> Any:
-        """What the function returns. A plain one runs in a thread, with the context variables of the caller."""
+        """Call the function. A sync function runs in a thread, with the context variables of the caller."""
         if _is_async(self.function):
             return await self.function(*bound.args, **bound.kwargs)
         result = await threads.run(functools.partial(self.function, *bound.args, **bound.kwargs))
@@ -178,16 +178,16 @@ def _is_async(function: Tool) -> bool:
 
 
 class Threads:
-    """Threads for plain functions, so many at once. One that hangs keeps its place, and no program from ending."""
+    """A bounded number of daemon threads for sync functions. A hanging function occupies one, but never blocks exit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._running = 0
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Raises `RuntimeError` where too many hang already."""
+        """Raises `RuntimeError` if all threads are in use."""
         if self._running >= self._most:
-            raise RuntimeError(f"{self._most} calls of tools run already: wait until one of them has ended")
+            raise RuntimeError(f"{self._most} tool calls are already running: wait until one of them has ended")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
@@ -199,7 +199,7 @@ class Threads:
                 result = context.run(function)
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
                 loop.call_soon_threadsafe(self._end, done, result, error)
 
         self._running += 1
@@ -214,5 +214,5 @@ class Threads:
             done.set_result(result)
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             done.set_exception(error)
-        else:  # a SystemExit of the tool's is no affair of the loop's, and a future takes no StopIteration
+        else:  # SystemExit must not end the loop, and a future does not accept StopIteration
             done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))

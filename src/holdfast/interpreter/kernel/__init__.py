@@ -1,1 +1,1 @@
-"""The Python in the box, seen from the host: its process, its contexts, executions and their results."""
+"""Python in the box, from the host: the kernel, its contexts, and calls to the host."""

@@ -1,6 +1,6 @@
-"""One context of a kernel, from the host: over a connection that may break and be made again.
+"""One context of a kernel, from the host. Its connection may break, and is then made again.
 
-What comes from a box is anybody's: every message is bounded, and one that makes no sense ends the connection.
+A box is not trusted: every message is bounded, and a malformed one ends the context.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection, Stream
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
@@ -25,94 +26,99 @@ from holdfast.guest.kernel import value_codec
 from holdfast.guest.kernel.descriptors import CUT_OFF
 from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack, pack_head
 from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
-from holdfast.interpreter.kernel.execution import Printed, Running, killed, result_of
+from holdfast.interpreter.execution import Execution, OutputCallback, RunningExecution, killed_result, read_result
+from holdfast.interpreter.kernel.endpoint import CONNECT_SECONDS, KernelEndpoint
 from holdfast.interpreter.kernel.host_calls import MOST_AT_ONCE, Answer, HostCalls, refusal
-from holdfast.interpreter.results import Execution, Saved
 from holdfast.time_limit import time_limit
 
-if TYPE_CHECKING:
-    from holdfast.interpreter.kernel.kernel import Kernels
-
 _LONGEST_BODY: Final = 64 << 20
-"""Bytes of a call's arguments, or of a value."""
-CONNECT_SECONDS: Final = 30.0
+"""The largest arguments of a call, and the largest value, in bytes."""
 GRACE_SECONDS: Final = 5.0
-"""How long code that was interrupted may take to end before its context is killed."""
+"""How long interrupted code may take to end before its context is killed."""
 _LONGEST_MESSAGE: Final = 32_000
 _RETRY_SECONDS: Final = 0.05
 _LARGE: Final = 1 << 18
-"""Bytes of a body that is written piece by piece."""
+"""A body of this many bytes or more is written piece by piece."""
 _KILLED: Final = 128 + signal.SIGKILL.value
 
 
+@dataclass(frozen=True, slots=True)
+class SavedNames:
+    """Which names of a context were saved or loaded, and which were not."""
+
+    names: tuple[str, ...]
+    unsaved: Mapping[str, str]
+    """The reason for each name that was not."""
+
+
 class ContextReset(KernelLost):
-    """The context was emptied while it ran code. It is there."""
+    """The context was reset while it ran code. It still exists."""
 
 
 class ContextRefused(KernelUnreachable):
-    """A context did not do what it was asked for, and says why. It is there, as it was."""
+    """A context refused a request. It still exists, unchanged."""
 
 
 class _Taken(Exception):
-    """Another host has the context now."""
+    """Another host has taken the context over."""
 
 
 class Context:
-    """One namespace in a process of its own. One execution at a time; others wait their turn."""
+    """One namespace in a process of its own. Executions run one at a time; others wait."""
 
-    def __init__(self, kernels: Kernels, id: str, handler: Handler | None, tools: tuple[ToolName, ...] = ()) -> None:
-        """`tools` are those that code in it knows already."""
-        self.kernels = kernels
+    def __init__(self, endpoint: KernelEndpoint, id: str, tools: tuple[ToolName, ...] = ()) -> None:
+        """`tools` are the ones that are already defined in it."""
         self.id = id
-        self.handler = handler
-        """Carries calls out. May be changed between executions."""
+        self._endpoint = endpoint
         self._connection: Connection | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._finder: asyncio.Task[None] | None = None
-        """Makes a broken connection again."""
+        self._reconnecting: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Mapping[str, Any]] | None = None
         self._turn = asyncio.Lock()
         self._writing = asyncio.Lock()
-        """Held while a message is written: a large one takes several goes, and no other may come in between."""
-        self._running: Running | None = None
+        """Held while a message is written: a large one takes several writes."""
+        self._running: RunningExecution | None = None
         self._waiting: dict[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]] = {}
         self._calls = HostCalls(self._send)
-        self._along: list[bytes] = []
-        """Messages that go with the next one: nobody waits for them."""
+        self._deferred: list[bytes] = []
+        """Messages that are sent together with the next one."""
         self._tools = tools
-        self._expected: dict[str, Running] = {}
-        """Executions of an earlier process that somebody is going to `resume`."""
-        self._held: dict[str, tuple[Mapping[str, Any], bytes]] = {}
-        """Their calls, by id."""
+        self._expected: dict[str, RunningExecution] = {}
+        """Executions of an earlier process that wait for `resume`."""
+        self._held_calls: dict[str, tuple[Mapping[str, Any], bytes]] = {}
+        """Calls of expected executions, by id."""
         self._found_running = ""
         self._closed = False
         self._lost: KernelLost | None = None
         self.pid = 0
         self.python = ""
         self.restored = ""
-        """The execution that it was restored from: its memory is as it was before that."""
+        """The execution before which its memory was restored, or empty."""
+
+    @property
+    def box(self) -> Box:
+        return self._endpoint.box
 
     # --- the connection ---
 
     async def connect(self, *, make: bool = False, restore: bool = False) -> None:
-        """Raises `KernelLost` where the context has ended, and is not to be made. `restore`: its restore point takes
-        its place, where it has one."""
-        connection = await self.kernels.connect()
+        """`make` creates a context that does not exist; without it, `KernelLost` is raised. `restore` starts a new
+        context from the restore point of the old one, if there is one."""
+        connection = await self._endpoint.connect()
         self._ready = _future()
         self._connection = connection
         self._reader = asyncio.create_task(self._read(connection, self._ready), name=f"context {self.id}")
         try:
-            asked = {"t": "attach", "context": self.id, "make": make, "token": self.kernels.token, "restore": restore}
-            await connection.write(pack({**asked, "alone": self.kernels.alone}))
+            request = {"t": "attach", "context": self.id, "make": make, "restore": restore}
+            endpoint = {"token": self._endpoint.token, "alone": self._endpoint.orphan_seconds}
+            await connection.write(pack({**request, **endpoint}))
             async with time_limit(CONNECT_SECONDS):
                 greeting = await asyncio.shield(self._ready)
         except (TimeoutError, OSError, BoxError) as error:
-            await self._hang_up()
-            raise KernelUnreachable(
-                f"context {self.id} of box {self.kernels.box.id} does not answer: {error}"
-            ) from None
+            await self._disconnect()
+            raise KernelUnreachable(f"context {self.id} of box {self.box.id} does not answer: {error}") from None
         except BaseException:
-            await self._hang_up()
+            await self._disconnect()
             raise
         self.pid = int(greeting["pid"])
         self.python = str(greeting["python"])
@@ -123,30 +129,33 @@ class Context:
         """Whether it runs code for this process."""
         return self._running is not None
 
-    async def _hang_up(self) -> None:
-        finder = self._finder
-        if finder is not None and finder is not asyncio.current_task():
-            self._finder = None
-            finder.cancel()
-            await asyncio.gather(finder, return_exceptions=True)
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    async def _disconnect(self) -> None:
+        reconnecting = self._reconnecting
+        if reconnecting is not None and reconnecting is not asyncio.current_task():
+            self._reconnecting = None
+            reconnecting.cancel()
+            await asyncio.gather(reconnecting, return_exceptions=True)
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
         try:
             if reader is not None:
                 reader.cancel()
                 await asyncio.gather(reader, return_exceptions=True)
-        finally:  # also where this itself is cancelled: nobody else knows of the connection any more
+        finally:  # even if this is cancelled: nothing else can close the connection now
             if connection is not None:
                 with contextlib.suppress(BoxError, OSError):
                     await connection.close()
 
     async def close(self) -> None:
-        """Let go of it: it lives on. What it runs goes on, and what comes of that waits for the next connection."""
+        """Disconnect. The context goes on running, and keeps its results for the next connection."""
         self._closed = True
-        self.kernels.forget(self)
         await self._calls.drop()
-        await self._hang_up()
-        self._fail(KernelUnreachable(f"context {self.id} was let go of"))
+        await self._disconnect()
+        self._fail(KernelUnreachable(f"context {self.id} was closed"))
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, KernelLost):
@@ -166,13 +175,13 @@ class Context:
                         self._found_running = str(document.get("running"))
                         ready.set_result(document)
                     elif document["t"] == "refused" and not ready.done():
-                        if document.get("why") != "ended":  # it is dying, say: soon somebody knows of what
+                        if document.get("why") != "ended":  # for example, its process is just ending
                             raise KernelUnreachable(f"context {self.id} was refused: {document.get('why')}")
                         raise KernelLost(f"context {self.id} {_ended_by(document.get('code'))}")
                     else:
-                        self._hear(document, body)
+                        self._on_message(document, body)
         except (Garbage, KeyError, TypeError, ValueError) as error:
-            why = KernelUnreachable(f"context {self.id} sends what makes no sense: {error}")
+            why = KernelUnreachable(f"context {self.id} sent a malformed message: {error}")
         except (KernelLost, KernelUnreachable) as error:
             why = error
         except _Taken:
@@ -188,14 +197,14 @@ class Context:
         if self._connection is connection:
             self._connection = None
             if not self._closed:
-                self._finder = asyncio.create_task(self._find_again(why), name=f"context {self.id}, again")
+                self._reconnecting = asyncio.create_task(self._reconnect(why), name=f"reconnect {self.id}")
 
-    async def _find_again(self, why: Exception | None) -> None:
-        """The connection broke while we did not want it to: the context has ended, or only the way to it."""
+    async def _reconnect(self, why: Exception | None) -> None:
+        """Find out whether the context has ended, or only the connection. A context that sent garbage is killed."""
         if why is not None:
             with contextlib.suppress(KernelUnreachable):
                 await self.kill()
-            self._fail(KernelLost(f"{why}; so it was killed"))
+            self._fail(KernelLost(f"{why}; it was killed"))
             return
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
@@ -213,67 +222,69 @@ class Context:
 
     def _taken(self) -> KernelUnreachable:
         return KernelUnreachable(
-            f"context {self.id} of box {self.kernels.box.id} was taken over by another",
-            hint="one interpreter at a time: make a new one with the same id to take it back",
+            f"context {self.id} of box {self.box.id} was taken over by another process",
+            hint="one interpreter at a time can use it: create one with the same id to take it back",
         )
 
-    def _hear(self, document: Mapping[str, Any], body: bytes) -> None:
+    def _on_message(self, document: Mapping[str, Any], body: bytes) -> None:
         kind = document["t"]
         if kind == "taken":
             raise _Taken
         if kind == "out":
-            running = self._expected_of(document) or self._running
+            running = self._expected_execution(document) or self._running
             if running is not None and document["e"] in (running.id, ""):
                 stream: Stream = "stderr" if document["s"] == 2 else "stdout"
-                running.take(stream, body)
+                running.add_output(stream, body)
                 if running.on_output is not None:
                     running.on_output(stream, body)
         elif kind == "done":
             future = self._waiting.pop(document["id"], None)
             if future is not None and not future.done():
                 future.set_result((document, body))
-            self._along.append(pack({"t": "confirm", "id": document["id"]}))
+            self._deferred.append(pack({"t": "confirm", "id": document["id"]}))
         elif kind == "call":
-            self._take_call(document, body)
+            self._on_call(document, body)
         elif kind == "cancel":
             self._calls.cancel(document["id"])
 
     def _unconnected(self) -> KernelUnreachable:
-        return KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} is not connected")
+        return KernelUnreachable(f"context {self.id} of box {self.box.id} is not connected")
 
     async def _send(self, document: dict[str, Any], body: bytes | Sequence[bytes] = b"") -> None:
-        if self._connection is None and self._lost is None and self._finder is not None:
-            await asyncio.wait([self._finder])
+        if self._connection is None and self._lost is None and self._reconnecting is not None:
+            await asyncio.wait([self._reconnecting])
         pieces = [body] if isinstance(body, bytes) else body
         size = sum(map(len, pieces))
         async with self._writing:
             connection = self._connection
             if connection is None:
                 raise self._lost or (self._taken() if self._closed else self._unconnected())
-            head = b"".join([*self._along, pack_head(document, size)])
-            self._along.clear()
+            head = b"".join([*self._deferred, pack_head(document, size)])
+            self._deferred.clear()
             try:
                 if size < _LARGE:
                     await connection.write(b"".join([head, *pieces]))
                 else:
                     await _write_all(connection, [head, *pieces])
             except (BoxError, OSError) as error:
-                raise KernelUnreachable(f"context {self.id} of box {self.kernels.box.id} hung up: {error}") from None
+                raise KernelUnreachable(f"context {self.id} of box {self.box.id} hung up: {error}") from None
 
     # --- calls ---
 
-    def _take_call(self, document: Mapping[str, Any], body: bytes) -> None:
+    def _on_call(self, document: Mapping[str, Any], body: bytes) -> None:
         id = str(document["id"])
-        if self._expected_of(document) is not None:
-            if len(self._held) < MOST_AT_ONCE:
-                self._held.setdefault(id, (document, body))
+        if self._expected_execution(document) is not None:
+            if len(self._held_calls) < MOST_AT_ONCE:
+                self._held_calls.setdefault(id, (document, body))
             return
         running = self._running
         if running is not None and document["e"] != running.id:
             running = None
         self._calls.take(id, lambda: self._carry_out(id, document, body, running))
 
-    async def _carry_out(self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None) -> Answer:
+    async def _carry_out(
+        self, id: str, document: Mapping[str, Any], body: bytes, running: RunningExecution | None
+    ) -> Answer:
         if running is not None:
             running.call_began(time.monotonic())
         try:
@@ -282,39 +293,43 @@ class Context:
             if running is not None:
                 running.call_ended(time.monotonic())
 
-    async def _answer_of(self, id: str, document: Mapping[str, Any], body: bytes, running: Running | None) -> Answer:
+    async def _answer_of(
+        self, id: str, document: Mapping[str, Any], body: bytes, running: RunningExecution | None
+    ) -> Answer:
         try:
             name = str(document["name"])
             if running is None:
-                raise PermissionError(f"{name} was called by an execution that does not run")
+                raise PermissionError(f"{name} was called by an execution that is not running")
             if self._calls.underway > MOST_AT_ONCE:
                 raise RuntimeError(f"more than {MOST_AT_ONCE} calls at once")
-            if self.handler is None or name not in {each.name for each in self._tools}:
+            if running.handler is None or name not in {each.name for each in self._tools}:
                 raise LookupError(f"the host has no {name}")
-            given = value_codec.load(body)
-            result = await self.handler(Call(id, name, tuple(given["args"]), given["kwargs"], running.id))
+            arguments = value_codec.load(body)
+            result = await running.handler(Call(id, name, tuple(arguments["args"]), arguments["kwargs"], running.id))
             submitted = isinstance(result, Submission)
             content = value_codec.dump(result.values if submitted else result)
             return Answer({"ok": True, "submitted": submitted}, content)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # whatever a tool raises is for the code that called it
+        except Exception as error:  # an error of a tool is raised in the code that called it
             kind = type(error).__name__
             return refusal(kind, str(error)[:_LONGEST_MESSAGE] or kind, _arguments_of(error))
 
     async def define(self, tools: Sequence[ToolName]) -> None:
-        """The functions of the host's that code here can call. Told to the context where they have changed."""
+        """Define the functions of the host that code here can call, if they have changed."""
         wanted = tuple(tools)
         if wanted == self._tools:
             return
-        await self._request("define", tools=_told(wanted))
+        await self._request("define", tools=_tool_documents(wanted))
         self._tools = wanted
 
-    def _define_along(self, tools: tuple[ToolName, ...]) -> tuple[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]]:
-        """As `define`, with whatever is sent next: nobody waits for it alone."""
+    def _define_with_next(
+        self, tools: tuple[ToolName, ...]
+    ) -> tuple[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]]:
+        """Like `define`, but sent together with the next message."""
         id = f"q-{secrets.token_hex(8)}"
         done = self._waiting[id] = asyncio.get_running_loop().create_future()
-        self._along.append(pack({"t": "define", "id": id, "tools": _told(tools)}))
+        self._deferred.append(pack({"t": "define", "id": id, "tools": _tool_documents(tools)}))
         self._tools = tools
         return id, done
 
@@ -325,46 +340,47 @@ class Context:
         code: str,
         *,
         variables: Mapping[str, Any] | None = None,
-        given: Sequence[bytes] = (),
+        encoded_variables: Sequence[bytes] = (),
         timeout: float | None = None,
-        on_output: Printed | None = None,
+        on_output: OutputCallback | None = None,
         id: str | None = None,
         limit: int = OUTPUT_LIMIT,
         env: Mapping[str, str] | None = None,
         tools: Sequence[ToolName] | None = None,
+        handler: Handler | None = None,
         restore: bool = False,
     ) -> Execution:
         """Run code to its end.
 
-        `given` are variables that `value_codec.dump_parts` has encoded already. `timeout` counts while the code
-        computes, not while the host works for it. `env` is added to its environment for that time. `tools` are defined
-        first, if they differ from the ones that are defined now. With `restore`, `restart` can bring back what the
-        context has in memory now, should it have to be killed.
+        `encoded_variables` come from `value_codec.dump_parts`. `timeout` counts while the code computes, not while it
+        waits for the host. `env` is added to the environment while the code runs. `tools` are defined first, if they
+        differ from those defined now, and `handler` answers their calls. With `restore`, `restart` can bring the
+        present memory back if the context has to be killed.
 
-        Errors of the code are in the result. Raises `KernelLost`, `KernelUnreachable`, and
-        `value_codec.Unshippable` for variables that cannot be sent.
+        Errors of the code are in the result. Raises `KernelLost`, `KernelUnreachable`, and `value_codec.Unshippable`
+        for variables that cannot be sent.
         """
         id = id or f"x-{secrets.token_hex(8)}"
-        body = value_codec.dump_parts(dict(variables)) if variables else given
+        body = value_codec.dump_parts(dict(variables)) if variables else encoded_variables
         async with self._turn:
             done = _future()
-            running = Running(id, time.monotonic(), limit, done, on_output)
+            running = RunningExecution(id, time.monotonic(), limit, done, on_output, handler)
             self._waiting[id] = done
             self._running = running
             before = self._tools
-            defining = None if tools is None or tuple(tools) == before else self._define_along(tuple(tools))
+            defining = None if tools is None or tuple(tools) == before else self._define_with_next(tuple(tools))
             try:
-                asked: dict[str, Any] = {"t": "execute", "id": id, "code": code, "limit": limit}
+                request: dict[str, Any] = {"t": "execute", "id": id, "code": code, "limit": limit}
                 if env:
-                    asked["env"] = dict(env)
+                    request["env"] = dict(env)
                 if restore:
-                    asked["restore"] = True
-                await self._send(asked, body)
+                    request["restore"] = True
+                await self._send(request, body)
                 document, content = await self._watch(running, timeout)
                 if defining is not None and defining[1].done():
                     self._check("define", (await defining[1])[0])
             except BaseException as error:
-                self._tools = before  # so that they are told again
+                self._tools = before  # so that they are defined again
                 if isinstance(error, asyncio.CancelledError) and await self._stop(running) is None and restore:
                     await self.restart()
                 raise
@@ -372,18 +388,18 @@ class Context:
                 self._waiting.pop(id, None)
                 if defining is not None:
                     self._waiting.pop(defining[0], None)
-                    _let_go_of(defining[1])
+                    _discard(defining[1])
                 self._running = None
                 await self._calls.end()
-        return result_of(running, document, content, time.monotonic())
+        return read_result(running, document, content, time.monotonic())
 
     def expect(self, begun: Sequence[str]) -> None:
-        """Before it is connected: results, output and calls of these wait for `resume`."""
+        """Keep results, output and calls of these executions for `resume`. Must be called before `connect`."""
         for id in begun:
-            self._expected[id] = Running(id, time.monotonic(), OUTPUT_LIMIT, _future(), None)
+            self._expected[id] = RunningExecution(id, time.monotonic(), OUTPUT_LIMIT, _future(), None)
             self._waiting[id] = self._expected[id].done
 
-    def _expected_of(self, document: Mapping[str, Any]) -> Running | None:
+    def _expected_execution(self, document: Mapping[str, Any]) -> RunningExecution | None:
         execution = document["e"]
         return self._expected.get(execution) if isinstance(execution, str) else None
 
@@ -392,81 +408,84 @@ class Context:
         id: str,
         *,
         timeout: float | None = None,
-        on_output: Printed | None = None,
+        on_output: OutputCallback | None = None,
         limit: int = OUTPUT_LIMIT,
         tools: Sequence[ToolName] = (),
+        handler: Handler | None = None,
     ) -> Execution | None:
-        """Wait for the end of an execution that an earlier process began: its result is kept until somebody has it.
-        `tools` are those that it knows. `timeout` counts from now on. None: nobody knows of it any more."""
+        """Wait for the end of an execution that an earlier process began. The context keeps its result until it is
+        confirmed. `tools` are the ones that the code knows. `timeout` counts from now on. Returns None if the context
+        has no such result."""
         running = self._expected.get(id)
         if running is None:
             return None
         if not running.done.done() and self._found_running != id:
-            await self._request("set")  # what is kept comes before the answer
+            await self._request("set")  # results that the context keeps arrive before the answer
         async with self._turn:
             del self._expected[id]
             if not running.done.done() and self._found_running != id:
                 self._waiting.pop(id, None)
                 return None
-            running.limit, running.on_output = limit, on_output
+            running = replace(running, limit=limit, on_output=on_output, handler=handler)
             self._running, self._tools = running, tuple(tools)
-            held, self._held = self._held, {}
+            held, self._held_calls = self._held_calls, {}
             for document, body in held.values():
-                self._take_call(document, body)
+                self._on_call(document, body)
             try:
                 document, content = await self._watch(running, timeout)
-                await self._print_again(running, document)
+                await self._reload_output(running, document)
             finally:
                 self._waiting.pop(id, None)
                 self._running = None
                 await self._calls.end()
-        done = result_of(running, document, content, time.monotonic())
+        done = read_result(running, document, content, time.monotonic())
         took = document.get("seconds")
         return replace(done, seconds=took, compute_seconds=took) if isinstance(took, float) else done
 
-    async def _print_again(self, running: Running, document: Mapping[str, Any]) -> None:
-        """Also what went to the earlier process. Where that cannot be had, it is what came since."""
+    async def _reload_output(self, running: RunningExecution, document: Mapping[str, Any]) -> None:
+        """Read the whole output, including what went to the earlier process. If that fails, keep what arrived here."""
         files = {each.get("name"): each.get("path") for each in document.get("artifacts", ())}
         with contextlib.suppress(KernelLost, KernelUnreachable, BoxError):
-            told = (await self._exchange("printed", execution=running.id)).get("printed")
+            printed = (await self._exchange("printed", execution=running.id)).get("printed")
             for stream in ("stdout", "stderr"):
-                if isinstance(told, Mapping) and isinstance(text := told.get(stream), str):
-                    running.take_again(stream)
-                    running.take(stream, text.encode())
+                if isinstance(printed, Mapping) and isinstance(text := printed.get(stream), str):
+                    running.discard_output(stream)
+                    running.add_output(stream, text.encode())
                 elif isinstance(path := files.get(stream), str):
-                    pieces = self.kernels.box.files.stream(path)
-                    running.take_again(stream)
+                    pieces = self.box.files.stream(path)
+                    running.discard_output(stream)
                     async for piece in pieces:
-                        running.take(stream, piece)
+                        running.add_output(stream, piece)
 
-    async def _watch(self, running: Running, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:
+    async def _watch(self, running: RunningExecution, timeout: float | None) -> tuple[Mapping[str, Any], bytes]:
         if timeout is None:
             return await running.done
         while not running.done.done():
-            running.moved.clear()
+            running.calls_changed.clear()
             left = None if running.calls else timeout - running.computed(time.monotonic())
             if left is not None and left <= 0:
-                return await self._end_late(running, timeout)
-            moved: asyncio.Future[Any] = asyncio.ensure_future(running.moved.wait())
+                return await self._stop_late(running, timeout)
+            changed: asyncio.Future[Any] = asyncio.ensure_future(running.calls_changed.wait())
             try:
-                await asyncio.wait((running.done, moved), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((running.done, changed), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                moved.cancel()
+                changed.cancel()
         return await running.done
 
-    async def _end_late(self, running: Running, timeout: float) -> tuple[Mapping[str, Any], bytes]:
+    async def _stop_late(self, running: RunningExecution, timeout: float) -> tuple[Mapping[str, Any], bytes]:
         ended = await self._stop(running)
-        said = f"the code took longer than {timeout:g} s and was interrupted"
+        message = f"the code took longer than {timeout:g} s and was interrupted"
         if ended is None:
-            return killed(f"{said}; it did not stop, so its context was killed", lost=True), b""
+            return killed_result(f"{message}; it did not stop, so its context was killed"), b""
         document, body = ended
         if document.get("error") is None:
-            return document, body  # it was just done
+            return document, body  # it ended just before the interrupt
         trace = document["error"].get("traceback", "")
-        return {**document, "error": {"kind": "TimeoutError", "message": said, "traceback": f"{trace}\n{said}"}}, body
+        error = {"kind": "TimeoutError", "message": message, "traceback": f"{trace}\n{message}"}
+        return {**document, "error": error}, body
 
-    async def _stop(self, running: Running) -> tuple[Mapping[str, Any], bytes] | None:
-        """Interrupt it, then kill it. None: it was killed, and all of its state with it."""
+    async def _stop(self, running: RunningExecution) -> tuple[Mapping[str, Any], bytes] | None:
+        """Interrupt the code, and kill the context if that does not help. Returns None if it was killed."""
         try:
             async with time_limit(GRACE_SECONDS):
                 await self.interrupt()
@@ -476,33 +495,33 @@ class Context:
             return None
 
     async def interrupt(self, *, grace: float | None = None) -> None:
-        """KeyboardInterrupt in the code that runs. With `grace`, code that has not ended so many seconds later is
-        killed."""
+        """Raise KeyboardInterrupt in the running code. With `grace`, kill code that has not ended after this many
+        seconds."""
         running = self._running
-        await self.kernels.signal(self.id, signal.SIGINT.value)
+        await self._endpoint.signal(self.id, signal.SIGINT.value)
         if grace is not None and running is not None:
             ended, _ = await asyncio.wait({running.done}, timeout=grace)
             if not ended and self._running is running:
                 await self.kill()
 
     async def kill(self) -> None:
-        """End it, with all that it has in memory."""
+        """End the context. Its memory is lost."""
         with contextlib.suppress(KernelLost):
-            await self.kernels.signal(self.id, signal.SIGKILL.value)
+            await self._endpoint.signal(self.id, signal.SIGKILL.value)
 
     async def reset(self) -> None:
-        """A new, empty context in the place of this one. What runs in it is ended, with `ContextReset`."""
+        """Replace the context with an empty one. Running code ends with `ContextReset`."""
         await self.kill()
         self._fail(ContextReset(f"context {self.id} was reset"))
         self._lost = None
         async with self._turn:
-            await self.kill()  # one that was in the queue may have begun another
+            await self.kill()  # an execution that waited may have begun meanwhile
             await self.restart(restore=False)
 
     async def restart(self, *, restore: bool = True) -> None:
-        """A new context in the place of one that has ended: from its restore point, where there is one and `restore`
-        says so; else empty."""
-        await self._hang_up()
+        """Start a new context in place of one that has ended. It starts from the restore point if `restore` is true and
+        there is one, and empty otherwise."""
+        await self._disconnect()
         self._fail(KernelLost(f"context {self.id} was started anew"))
         self._closed, self._lost = False, None
         self._calls.forget()
@@ -511,49 +530,47 @@ class Context:
             try:
                 await self.connect(make=True, restore=restore)
                 break
-            except KernelUnreachable:  # the old one was dying
+            except KernelUnreachable:  # the old one was still ending
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
-        self._along.clear()
+        self._deferred.clear()
         if self._tools:
-            _, defined = self._define_along(self._tools)
-            defined.add_done_callback(_take_note)
-        self.kernels.adopt(self)
+            _, defined = self._define_with_next(self._tools)
+            defined.add_done_callback(_retrieve_exception)
 
     # --- the rest ---
 
     async def fork(self, count: int) -> list[Context]:
-        """More contexts with all that this one has, which share its memory until one of them changes something."""
+        """Create contexts with the memory of this one, which they share until one of them changes it."""
         ids = [f"{self.id[:64]}-{secrets.token_hex(6)}" for _ in range(count)]
         await self._request("fork", ids=ids)
-        made = [Context(self.kernels, id, self.handler, self._tools) for id in ids]
+        forks = [Context(self._endpoint, id, self._tools) for id in ids]
         try:
             async with asyncio.TaskGroup() as group:
-                for each in made:
+                for each in forks:
                     group.create_task(each.connect())
         except BaseException as error:
-            # Nobody knows of them: they would live for ever.
-            for each in made:
+            # The caller does not get them, so they would never end.
+            for each in forks:
                 await each.kill()
                 await each.close()
             if isinstance(error, BaseExceptionGroup):
                 raise error.exceptions[0] from None
             raise
-        for each in made:
-            self.kernels.adopt(each)
-        return made
+        return forks
 
-    async def save(self, path: str) -> Saved:
-        """Write what can be pickled to a file of the box."""
-        return _saved(await self._request("save", _library(), path=path))
+    async def save(self, path: str) -> SavedNames:
+        """Write everything that can be pickled to a file in the box."""
+        return _saved_names(await self._request("save", _cloudpickle(), path=path))
 
-    async def load(self, path: str) -> Saved:
-        """Replace what there is by what a file has."""
-        return _saved(await self._request("load", _library(), path=path))
+    async def load(self, path: str) -> SavedNames:
+        """Replace the namespace with the content of a file."""
+        return _saved_names(await self._request("load", _cloudpickle(), path=path))
 
     async def serve_notebook(self, tool: str) -> None:
-        """Have what notebooks have: `display`, `get_ipython`, IPython's names. What is shown goes to that tool."""
+        """Define what notebooks expect: `display`, `get_ipython`, names of IPython. Values are shown by calling
+        `tool`."""
         await self._request("notebook", tool=tool)
 
     async def configure(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> None:
@@ -564,7 +581,7 @@ class Context:
             return await self._exchange(kind, body, **fields)
 
     async def _exchange(self, kind: str, body: bytes = b"", **fields: Any) -> Mapping[str, Any]:
-        """Of who has the turn."""
+        """Send a request and wait for its answer. The caller holds the turn."""
         id = f"q-{secrets.token_hex(8)}"
         done: asyncio.Future[tuple[Mapping[str, Any], bytes]] = _future()
         self._waiting[id] = done
@@ -582,19 +599,19 @@ class Context:
 
 
 def _arguments_of(error: Exception) -> bytes:
-    """What an error of Python's own is made of, so that it is the same in the box; empty where that is much."""
+    """The encoded arguments of a built-in error, so that the box can raise the same. Empty if they are too large."""
     if type(error).__module__ != "builtins" or not error.args:
         return b""
-    given = [*error.args, error.filename] if isinstance(error, OSError) and error.filename else list(error.args)
+    arguments = [*error.args, error.filename] if isinstance(error, OSError) and error.filename else list(error.args)
     try:
-        content = value_codec.dump(given)
+        content = value_codec.dump(arguments)
     except value_codec.Unshippable:
         return b""
     return content if len(content) <= _LONGEST_MESSAGE else b""
 
 
 async def _write_all(connection: Connection, pieces: Sequence[bytes]) -> None:
-    """To the end, also where whoever wanted it is cancelled: half a message would spoil all that follow."""
+    """Write all pieces even if the caller is cancelled: half a message would corrupt the connection."""
 
     async def write() -> None:
         for piece in pieces:
@@ -608,7 +625,7 @@ async def _write_all(connection: Connection, pieces: Sequence[bytes]) -> None:
         raise
 
 
-def _told(tools: Sequence[ToolName]) -> list[dict[str, str]]:
+def _tool_documents(tools: Sequence[ToolName]) -> list[dict[str, str]]:
     return [{"name": each.name, "doc": each.doc} for each in tools]
 
 
@@ -616,38 +633,38 @@ def _ended_by(code: object) -> str:
     if code == _KILLED:
         return "was killed"
     if code == CUT_OFF:
-        return "has ended: its code closed the descriptors that lead to the host"
-    return "is not there" if code is None else f"has ended (exit code {code})"
+        return "has ended: its code closed the connection to the host"
+    return "does not exist" if code is None else f"has ended (exit code {code})"
 
 
 @functools.cache
-def _library() -> bytes:
-    """The source of cloudpickle. It goes along where it is needed: most contexts are never saved."""
+def _cloudpickle() -> bytes:
+    """The source of cloudpickle. It is sent only when needed, because most contexts are never saved."""
     found = importlib.util.find_spec("cloudpickle")
     assert found is not None
     assert found.origin is not None
     return Path(found.origin).with_name("cloudpickle.py").read_bytes()
 
 
-def _saved(document: Mapping[str, Any]) -> Saved:
-    return Saved(
+def _saved_names(document: Mapping[str, Any]) -> SavedNames:
+    return SavedNames(
         tuple(str(each) for each in document["names"]), {str(k): str(v) for k, v in document["unsaved"].items()}
     )
 
 
 def _future() -> asyncio.Future[Any]:
-    """One whose failure is nobody's news where nobody waits for it any more."""
+    """A future that does not warn if its exception is never retrieved."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    future.add_done_callback(_take_note)
+    future.add_done_callback(_retrieve_exception)
     return future
 
 
-def _let_go_of(future: asyncio.Future[Any]) -> None:
-    """Whatever became of it was told by another."""
+def _discard(future: asyncio.Future[Any]) -> None:
+    """Cancel a future, or ignore its result: another one has reported the error."""
     if not future.cancel() and not future.cancelled():
         future.exception()
 
 
-def _take_note(done: asyncio.Future[Any]) -> None:
+def _retrieve_exception(done: asyncio.Future[Any]) -> None:
     if not done.cancelled():
         done.exception()

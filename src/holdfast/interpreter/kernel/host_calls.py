@@ -1,7 +1,7 @@
-"""Calls of code in a box to its host: each is carried out once, however often it arrives.
+"""Calls of code in a box to its host. Each is carried out once, however often it arrives.
 
-A context sends a call again on every new connection until it has the answer. This is the only place that tells a
-repeated call from a new one: whoever carries calls out sees each of them once.
+A context repeats a call on every new connection until it has the answer. Only this module recognizes repeated calls, so
+a handler sees each call once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final
 from holdfast.api.errors.interpreters import KernelUnreachable
 
 MOST_AT_ONCE: Final = 256
-"""Calls of one context that are carried out at once."""
+"""The number of calls of one context that run at the same time."""
 _KEPT: Final = 256
-"""Answers that are kept for calls that are repeated."""
+"""The number of answers kept for repeated calls."""
 _KEPT_BYTES: Final = 64 << 20
 _MOST_DROPPED: Final = 10_000
-"""Calls that are known to be answered, though their answer is not kept any more."""
+"""The number of calls remembered as answered after their answers were dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def refusal(kind: str, message: str, content: bytes = b"") -> Answer:
 
 
 class HostCalls:
-    """Owns the calls that are under way, and the answers that were sent."""
+    """Owns the running calls, and the answers that were sent."""
 
     def __init__(self, send: Callable[[dict[str, Any], bytes], Awaitable[None]]) -> None:
         """`send` raises `KernelUnreachable` if there is no connection: the call is repeated on the next one."""
@@ -49,16 +49,16 @@ class HostCalls:
 
     @property
     def underway(self) -> int:
-        """How many calls are being carried out."""
+        """The number of running calls."""
         return len(self._underway)
 
     def take(self, id: str, carry_out: Callable[[], Awaitable[Answer]]) -> None:
-        """A call has arrived. Carries it out, unless it was or is being carried out already."""
+        """Carry out a call that has arrived, unless it is running or answered already."""
         if id in self._underway:
-            return  # it gets the answer when there is one
+            return  # the answer will be sent when it is ready
         answer = self._answers.get(id)
         if answer is None and id in self._dropped:
-            answer = refusal("CallRefused", "this call was carried out already, and its result is not kept")
+            answer = refusal("CallRefused", "this call was carried out before, and its result is no longer kept")
         if answer is None:
             self._underway[id] = asyncio.create_task(self._carry_out(id, carry_out), name=f"call {id}")
         else:
@@ -67,24 +67,23 @@ class HostCalls:
             sending.add_done_callback(self._sending.discard)
 
     def cancel(self, id: str) -> None:
-        """The code does not want the result any more."""
+        """Cancel a call whose result the code no longer needs."""
         if (task := self._underway.get(id)) is not None:
             task.cancel()
 
     async def end(self) -> None:
-        """Cancel what is under way, and forget the answers: the execution is over, and repeats nothing."""
+        """Cancel running calls and forget the answers. The execution is over, so no call is repeated."""
         await self.drop()
         self.forget()
 
     async def drop(self) -> None:
-        """Cancel what is under way."""
+        """Cancel running calls."""
         tasks = [*self._underway.values(), *self._sending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def forget(self) -> None:
-        """Forget the answers."""
         self._answers.clear()
         self._dropped.clear()
         self._size = 0

@@ -1,6 +1,6 @@
-"""How a box gets its kernel, and how the one that it has is found again: by this process, or by another one.
+"""Starting the kernel of a box, and finding the one that a box already has.
 
-Boxes of the pool have one ahead: starting a Python takes longer than all else that there is to do.
+Boxes of the pool get a kernel ahead of time, because starting Python is the slowest step.
 """
 
 from __future__ import annotations
@@ -9,47 +9,50 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
-from holdfast.interpreter.bridge.calls import Handler
 from holdfast.interpreter.kernel.context import Context
-from holdfast.interpreter.kernel.kernel import Kernels
+from holdfast.interpreter.kernel.kernel import Kernel
 
 LABEL: Final = "interpreter"
-"""Of the boxes of interpreters: its id."""
+"""The label of a box that names its interpreter."""
 MAIN: Final = "main"
 """The context that an interpreter uses."""
-_NOTE: Final = "/tmp/.holdfast-kernel.json"
-"""Where a box keeps how its kernel is reached."""
+_ADDRESS_FILE: Final = "/tmp/.holdfast-kernel.json"
+"""A file in the box that says how to reach its kernel."""
 
 
 async def start_kernel(
-    box: Box, *, python: Sequence[str] | None = None, memory: int | None = None, alone: float | None = None
-) -> Kernels:
-    """`python`: the image's own where nothing is said, which has its packages; else the one that comes with the box."""
+    box: Box, *, python: Sequence[str] | None = None, memory: int | None = None, orphan_seconds: float | None = None
+) -> Kernel:
+    """Start a kernel. The default `python` is the one of the image, which has its packages, or else the one that comes
+    with the box."""
+    options: dict[str, Any] = {"cwd": box.spec.workdir, "memory": memory, "orphan_seconds": orphan_seconds}
     if python is None and box.spec.image is not None:
         with suppress(NoPython):
-            return await Kernels.start(box, python=["python3"], cwd=box.spec.workdir, memory=memory, alone=alone)
-    return await Kernels.start(box, python=python, cwd=box.spec.workdir, memory=memory, alone=alone)
+            return await Kernel.start(box, python=["python3"], **options)
+    return await Kernel.start(box, python=python, **options)
 
 
-async def note_kernel(kernels: Kernels) -> None:
-    told = {"process": kernels.process, "port": kernels.port, "token": kernels.token}
-    await kernels.box.files.write(_NOTE, json.dumps(told).encode(), mode=0o600)
+async def write_address(kernel: Kernel) -> None:
+    address = {"process": kernel.process, "port": kernel.endpoint.port, "token": kernel.endpoint.token}
+    await kernel.box.files.write(_ADDRESS_FILE, json.dumps(address).encode(), mode=0o600)
 
 
-async def find_kernel(box: Box, *, is_new: bool = False, alone: float | None = None) -> Kernels | None:
-    """The one that was started in this box earlier, with all that it has in memory. `alone` holds from now on.
+async def find_kernel(box: Box, *, is_new: bool = False, orphan_seconds: float | None = None) -> Kernel | None:
+    """Find the kernel that was started in this box earlier. `orphan_seconds` applies from now on.
 
-    In a new box it is not looked at first: nothing else can listen at its port.
+    In a new box, its process is not checked: nothing else can listen on its port.
     """
     try:
-        told = json.loads(await box.files.read(_NOTE))
-        port = int(told["port"]) if is_new else None
-        return await Kernels.attach(box, str(told["process"]), str(told["token"]), port=port, alone=alone)
+        address = json.loads(await box.files.read(_ADDRESS_FILE))
+        port = int(address["port"]) if is_new else None
+        return await Kernel.attach(
+            box, str(address["process"]), str(address["token"]), port=port, orphan_seconds=orphan_seconds
+        )
     except (BoxError, KernelLost, KernelUnreachable, NoPython, ValueError, KeyError, TypeError):
         return None
 
@@ -58,49 +61,48 @@ async def find_kernel(box: Box, *, is_new: bool = False, alone: float | None = N
 class OpenKernel:
     """The kernel of a box, and the context that an interpreter uses."""
 
-    kernels: Kernels
+    kernel: Kernel
     context: Context
     is_found: bool
-    """An earlier process started it: what that had in memory is there."""
+    """An earlier process started it, and its memory is intact."""
 
 
 async def open_kernel(
     box: Box,
-    handler: Handler,
     *,
     is_new: bool,
     keep: bool,
     python: Sequence[str] | None,
     memory: int | None,
-    alone: float | None,
+    orphan_seconds: float | None,
     begun: Sequence[str],
 ) -> OpenKernel:
-    """Find the kernel of a box, or start one. `is_new`: nobody has used the box, so a kernel in it is a plain one.
-    `keep`: another process is to find it. `begun` are executions of an earlier process, to be resumed.
+    """Find the kernel of a box, or start one. `is_new`: the box was never used, so its kernel has default options and
+    no state. `keep` lets another process find the kernel. `begun` are executions of an earlier process, to be resumed.
 
-    Raises `KernelUnreachable` if a kernel that may have an earlier process's memory does not answer.
+    Raises `KernelUnreachable` if a kernel that may hold the memory of an earlier process does not answer.
     """
     if not is_new or (python is None and memory is None):
-        kernels = await find_kernel(box, is_new=is_new, alone=alone)
-        if kernels is not None:
+        kernel = await find_kernel(box, is_new=is_new, orphan_seconds=orphan_seconds)
+        if kernel is not None:
             try:
-                return OpenKernel(kernels, await kernels.context(MAIN, handler=handler, begun=begun), not is_new)
+                return OpenKernel(kernel, await kernel.context(MAIN, begun=begun), not is_new)
             except KernelLost:
                 pass
             except KernelUnreachable:
                 # We cannot tell whether the state of an earlier process is lost. In a new box there is none.
                 if not is_new:
                     raise
-    kernels = await start_kernel(box, python=python, memory=memory, alone=alone)
-    context = await kernels.context(MAIN, handler=handler)
+    kernel = await start_kernel(box, python=python, memory=memory, orphan_seconds=orphan_seconds)
+    context = await kernel.context(MAIN)
     if keep:
-        await note_kernel(kernels)
-    return OpenKernel(kernels, context, False)
+        await write_address(kernel)
+    return OpenKernel(kernel, context, False)
 
 
-async def furnish(box: Box) -> None:
-    """Have a kernel in a box that nobody has yet. Whoever gets the box has it to himself."""
-    kernels = await start_kernel(box)
-    await kernels.context(MAIN)
-    await kernels.close()
-    await note_kernel(kernels)
+async def start_ahead(box: Box) -> None:
+    """Start a kernel in a box of the pool, for the interpreter that gets the box."""
+    kernel = await start_kernel(box)
+    await kernel.context(MAIN)
+    await kernel.close()
+    await write_address(kernel)

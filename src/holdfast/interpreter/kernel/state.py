@@ -1,6 +1,6 @@
-"""The state of a context: saved to a file of its box, taken out as bytes, and put into another one.
+"""The state of a context: saved to a file in its box, exported as bytes, and imported into another context.
 
-Nothing of it is read here but its first line. It is written and read in boxes, by `holdfast.guest.kernel.state_file`.
+Boxes write and read it, by `holdfast.guest.kernel.state_file`. The host checks only its first line.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from holdfast.api.errors.boxes import BoxError, FileProblem
 from holdfast.api.errors.interpreters import InterpreterError, InvalidInterpreter, StateFailed
 from holdfast.api.ids import now_ms
 from holdfast.guest.kernel.state_file import MAGIC
-from holdfast.interpreter.kernel.context import GRACE_SECONDS, Context, ContextRefused
-from holdfast.interpreter.results import Saved
+from holdfast.interpreter.kernel.context import GRACE_SECONDS, Context, ContextRefused, SavedNames
 
 EXPORT_LIMIT: Final = 1 << 30
-"""Bytes of a state that is brought to the host. A larger one can be saved to a volume."""
+"""The largest state that is exported, in bytes. A larger one can be saved to a volume."""
 SECONDS: Final = 600.0
 _FORMAT: Final = 1
 _MOST_NAMES: Final = 100_000
@@ -32,18 +31,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a saved state is, and what is in it. Plain JSON: for a manifest, or an entry of a thread."""
+    """The description of a saved state. As JSON, it is part of manifests and entries."""
 
     python: str
-    """The version that it was saved by. Functions and classes can be loaded by that alone; other values by any."""
+    """The version that saved it. Only this version can load functions and classes; any can load other values."""
     names: tuple[str, ...]
     unsaved: Mapping[str, str]
-    """Names that could not be saved, with why."""
+    """Names that could not be saved, with the reason."""
     size: int
     saved_at: int
     """UTC milliseconds."""
     path: str | None = None
-    """The file, where it was left in a box or on its volume."""
+    """The file, if the state is in a box or on a volume."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,7 +57,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, document: object) -> Checkpoint:
-        """Raises `InvalidInterpreter`: what a volume has may be anybody's."""
+        """Raises `InvalidInterpreter` if the document is malformed: anyone may have written to the volume."""
         match document:
             case {"format": 1, "python": str(python), "names": list(names), "unsaved": dict(unsaved),
                   "size": int(size), "savedAt": int(saved_at), "path": str() | None as path}:  # fmt: skip
@@ -66,39 +65,39 @@ class Checkpoint:
                 few = len(texts) <= _MOST_NAMES and all(isinstance(each, str) for each in texts)
                 if few and all(len(each) <= _LONGEST for each in texts):
                     return cls(python, tuple(names), dict(unsaved), size, saved_at, path)
-        raise InvalidInterpreter("this says nothing of a saved state", hint="give what export_state returned")
+        raise InvalidInterpreter("this is not the description of a saved state", hint="give what export_state returned")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state that can be kept anywhere."""
+    """An exported state."""
 
     checkpoint: Checkpoint
     data: bytes = field(repr=False)
 
 
 async def save(context: Context, path: str, *, seconds: float = SECONDS, now: Callable[[], int] = now_ms) -> Checkpoint:
-    """Write all that can be saved to a file of the box, whole or not at all. Raises `StateFailed`, `KernelLost`."""
+    """Save the state to a file in the box, atomically. Raises `StateFailed`, `KernelLost`."""
     done = await _within(seconds, context, context.save(path), "save its state")
     try:
-        size = (await context.kernels.box.files.stat(path)).size
+        size = (await context.box.files.stat(path)).size
     except FileProblem as error:
-        raise StateFailed(f"{path} is gone again: {error.message}") from None
+        raise StateFailed(f"{path} has disappeared: {error.message}") from None
     return Checkpoint(context.python, done.names, done.unsaved, size, now(), path)
 
 
-async def load(context: Context, path: str, *, seconds: float = SECONDS) -> Saved:
-    """Replace all that the context has by what a file of the box has; says what of it could not be loaded, with why.
-    Where that is no state, or is damaged, nothing is changed. Raises `StateFailed`, `KernelLost`."""
+async def load(context: Context, path: str, *, seconds: float = SECONDS) -> SavedNames:
+    """Replace the memory of the context with the state in a file of the box. Returns what was loaded and what was not.
+    Raises `StateFailed` and changes nothing if the file is damaged or no state. Raises `KernelLost`."""
     return await _within(seconds, context, context.load(path), f"load {path}")
 
 
 async def export_state(
     context: Context, *, limit: int = EXPORT_LIMIT, seconds: float = SECONDS, now: Callable[[], int] = now_ms
 ) -> State:
-    """The state as bytes. Raises `StateFailed` where it is larger than `limit`."""
-    box = context.kernels.box
-    path = _passing()
+    """Return the state as bytes. Raises `StateFailed` if it is larger than `limit`."""
+    box = context.box
+    path = _temporary_path()
     try:
         saved = await save(context, path, seconds=seconds, now=now)
         if saved.size > limit:
@@ -106,7 +105,7 @@ async def export_state(
         data = bytearray()
         async for piece in box.files.stream(path):
             data += piece
-            if len(data) > limit:  # it grows while it is read
+            if len(data) > limit:  # the file grew while it was read
                 raise _too_large(len(data), limit)
     finally:
         await _remove(box, path)
@@ -114,24 +113,24 @@ async def export_state(
     return State(checkpoint, bytes(data))
 
 
-async def import_state(context: Context, data: bytes, *, seconds: float = SECONDS) -> Saved:
-    """Replace all that the context has by what was exported. Raises `InvalidInterpreter`, `StateFailed`."""
+async def import_state(context: Context, data: bytes, *, seconds: float = SECONDS) -> SavedNames:
+    """Replace the memory of the context with an exported state. Raises `InvalidInterpreter`, `StateFailed`."""
     if not data.startswith(MAGIC):
-        raise InvalidInterpreter("this is no exported state", hint="give what export_state returned")
-    box = context.kernels.box
-    path = _passing()
+        raise InvalidInterpreter("this is not an exported state", hint="give what export_state returned")
+    box = context.box
+    path = _temporary_path()
     try:
         try:
             await box.files.write(path, data, mode=0o600)
         except FileProblem as error:
-            raise StateFailed(f"the state could not be brought into box {box.id}: {error.message}") from None
+            raise StateFailed(f"the state could not be written to box {box.id}: {error.message}") from None
         return await load(context, path, seconds=seconds)
     finally:
         await _remove(box, path)
 
 
-def _passing() -> str:
-    return f"/tmp/.holdfast-state-{secrets.token_hex(8)}"  # of the box
+def _temporary_path() -> str:
+    return f"/tmp/.holdfast-state-{secrets.token_hex(8)}"  # in the box
 
 
 async def _remove(box: Box, path: str) -> None:
@@ -141,13 +140,13 @@ async def _remove(box: Box, path: str) -> None:
 
 def _too_large(size: int, limit: int) -> StateFailed:
     return StateFailed(
-        f"the state has {size:,} bytes, and {limit:,} at most can be exported",
-        hint="delete what is large and can be made again, or save to a file on the volume",
+        f"the state has {size:,} bytes, and at most {limit:,} can be exported",
+        hint="delete large values that can be computed again, or save to a file on the volume",
     )
 
 
 async def _within(seconds: float, context: Context, work: Awaitable[Result], what: str) -> Result:
-    """Values have code of their own for being saved and loaded, which may never end: then it is interrupted."""
+    """Wait for saving or loading. Values run code of their own then, which may never end: it is interrupted."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -168,7 +167,7 @@ async def _within(seconds: float, context: Context, work: Awaitable[Result], wha
 
 
 async def _end(context: Context, task: asyncio.Future[Any]) -> None:
-    """Interrupt it; kill the context where that does not help."""
+    """Interrupt the context, and kill it if that does not help."""
     with contextlib.suppress(InterpreterError):
         await context.interrupt()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)

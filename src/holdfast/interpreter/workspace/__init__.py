@@ -1,1 +1,1 @@
-"""What is in the box of an interpreter: checkout, context files, volumes, templates."""
+"""The content of an interpreter's box: checkout, context files, volumes, templates."""

@@ -1,8 +1,8 @@
-"""The checkout in a box: git, run there, so that what a repository does it does to its own box.
+"""The checkout in a box. git runs in the box, so that a hostile repository harms only its own box.
 
-Changes that were made in the box are carried over to the next ref, as git does it, or the change is refused: nothing
-of them is lost. Each repository has a folder of its own under `.holdfast/repositories`; the one that is checked out is
-`.git` of the workdir. So going back to one brings back its branches, and needs no second clone.
+Local changes are carried over to the next ref, as git does it, or the checkout is refused: they are never lost. Each
+repository has a folder under `.holdfast/repositories`; the one that is checked out is `.git` of the workdir. Returning
+to a repository therefore needs no second clone, and finds its branches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from holdfast.interpreter.workspace.repositories import (
 )
 
 OURS: Final = ".holdfast"
-"""What Holdfast has in a workdir. No commit sees it."""
+"""The folder of Holdfast in a workdir, which git ignores."""
 _REPOSITORIES: Final = f"{OURS}/repositories"
 _QUICK_SECONDS: Final = 120.0
 _LONG_SECONDS: Final = 3600.0
@@ -69,35 +69,35 @@ _CLOSED: Final = re.compile(
 
 
 class Step(StrEnum):
-    """What has to be done to a checkout, in this order."""
+    """A step of a checkout, in this order."""
 
     FETCH = "fetch"
     SWITCH = "switch"
-    """Put the repository that is there aside, and the wanted one in its place."""
+    """Put the present repository aside, and the wanted one in its place."""
     CHECK_OUT = "check out"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The checkout that is there."""
+class ExistingCheckout:
+    """The present checkout."""
 
     identity: str | None
-    """Of its repository, as we wrote it down. None: somebody else made it."""
+    """The identity of its repository, as we recorded it. None if we did not make the checkout."""
     ref: str | None
-    """That was asked for last; empty for the default."""
+    """The ref requested last; empty for the default."""
     commit: str | None
-    """That the ref was then. None: it was never checked out to its end."""
+    """The commit of the ref at that time. None if the checkout was never completed."""
     url: str | None = None
     emptied: bool = False
-    """Its files were taken away to make room for another repository's, and are to come back with it."""
+    """Its files were removed to make room for another repository, and have to be restored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCheckout:
     repository: Repository
     ref: str | None
     tip: Tip | None = None
-    """What the ref is, where that is known before anything is fetched."""
+    """The commit of the ref, if it is known before the fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ class CheckedOut:
     branch: str | None
     steps: tuple[Step, ...]
     kept: tuple[str, ...] = ()
-    """Of what was there before, in words."""
+    """Descriptions of what was kept of the previous checkout."""
 
 
-def plan(found: Found | None, wanted: Wanted) -> tuple[Step, ...]:
-    """What has to be done. A checkout of the same ref is left alone, with whatever was done in it."""
+def plan(found: ExistingCheckout | None, wanted: WantedCheckout) -> tuple[Step, ...]:
+    """The steps that are needed. A checkout of the same ref is left alone, with its local changes."""
     if found is None or not _is_same(found, wanted.repository):
         return (Step.FETCH, Step.SWITCH, Step.CHECK_OUT)
     done = found.commit is not None and found.ref == (wanted.ref or "") and not found.emptied
@@ -118,7 +118,7 @@ def plan(found: Found | None, wanted: Wanted) -> tuple[Step, ...]:
     return () if done and not moved else (Step.FETCH, Step.CHECK_OUT)
 
 
-def _is_same(found: Found, repository: Repository) -> bool:
+def _is_same(found: ExistingCheckout, repository: Repository) -> bool:
     if found.identity is not None:
         return found.identity == repository.identity
     return isinstance(repository, Remote) and found.url == repository.url
@@ -126,11 +126,11 @@ def _is_same(found: Found, repository: Repository) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is to be done to have a repository at a ref in the workdir, and nothing of it done yet."""
+    """A planned checkout. Nothing has been done yet."""
 
     git: _Git
-    found: Found | None
-    wanted: Wanted
+    found: ExistingCheckout | None
+    wanted: WantedCheckout
     steps: tuple[Step, ...]
 
     async def make(self) -> CheckedOut:
@@ -141,25 +141,24 @@ class Pending:
 
 
 async def prepare(box: Box, workdir: str, repository: Repository, ref: str | None) -> Pending:
-    """Find out what is to be done."""
+    """Plan the checkout of a ref."""
     if isinstance(repository, OnHost):
-        tip, found = await asyncio.gather(HostGit(repository.folder).tip(ref), look(box, workdir))
-        wanted = Wanted(repository, ref, tip)
+        tip, found = await asyncio.gather(HostGit(repository.folder).tip(ref), find_checkout(box, workdir))
+        wanted = WantedCheckout(repository, ref, tip)
     else:
-        wanted, found = Wanted(repository, ref), await look(box, workdir)
+        wanted, found = WantedCheckout(repository, ref), await find_checkout(box, workdir)
     return Pending(_Git(box, workdir), found, wanted, plan(found, wanted))
 
 
-async def look(box: Box, workdir: str) -> Found | None:
-    """What is checked out in the workdir, if anything is."""
+async def find_checkout(box: Box, workdir: str) -> ExistingCheckout | None:
     try:
-        there = await box.files.stat(posixpath.join(workdir, ".git"))
+        folder = await box.files.stat(posixpath.join(workdir, ".git"))
     except (FileMissing, FileProblem):
         return None
-    if there.kind is not FileKind.FOLDER:
+    if folder.kind is not FileKind.FOLDER:
         raise WorkspaceConflict(
-            f"{workdir}/.git in the box is no folder: this is the checkout of something else",
-            hint=f"move {workdir}/.git away, or ask for a new box (force_new)",
+            f"{workdir}/.git in the box is not a folder: this checkout is not ours",
+            hint=f"move {workdir}/.git away, or request a new box (force_new)",
         )
     done = await _Git(box, workdir).run("config", "--local", "--null", "--list", check=False)
     settings: dict[str, str] = {}
@@ -167,7 +166,7 @@ async def look(box: Box, workdir: str) -> Found | None:
         name, _, value = each.partition("\n")
         settings[name] = value
     commit = settings.get("holdfast.commit", "")
-    return Found(
+    return ExistingCheckout(
         settings.get("holdfast.repository"),
         settings.get("holdfast.ref"),
         commit if COMMIT.fullmatch(commit) else None,
@@ -177,19 +176,19 @@ async def look(box: Box, workdir: str) -> Found | None:
 
 
 async def changes(box: Box, workdir: str) -> tuple[str, ...]:
-    """What a new box would not have, in words: commits that were made here, of repositories that were put aside, too;
-    and files that differ from their last commit, new ones included."""
+    """Describe what a new box would lack: commits that were made here, also in repositories that were put aside, and
+    files that differ from the last commit, including new ones."""
     git = _Git(box, workdir)
-    is_there = await look(box, workdir) is not None
-    commits = await git.made_here() if is_there else 0
-    for aside in await _aside(box, workdir):
-        commits += await git.at(aside).made_here()
-    told = (f"{commits} commit{'s that are' if commits > 1 else ' that is'} nowhere else",) if commits else ()
-    return told + (await git.changed("--untracked-files=all") if is_there else ())
+    exists = await find_checkout(box, workdir) is not None
+    commits = await git.count_local_commits() if exists else 0
+    for aside in await _repositories_aside(box, workdir):
+        commits += await git.at(aside).count_local_commits()
+    local = (f"{commits} commit{'s that are' if commits > 1 else ' that is'} nowhere else",) if commits else ()
+    return local + (await git.changed("--untracked-files=all") if exists else ())
 
 
-async def _aside(box: Box, workdir: str) -> list[str]:
-    """Repositories that another one took the place of."""
+async def _repositories_aside(box: Box, workdir: str) -> list[str]:
+    """The folders of repositories that were put aside."""
     try:
         found = await box.files.list(posixpath.join(workdir, _REPOSITORIES))
     except (FileMissing, FileProblem):
@@ -198,7 +197,7 @@ async def _aside(box: Box, workdir: str) -> list[str]:
 
 
 class _Git:
-    """git of a box, in its workdir, on `.git` or another folder there."""
+    """Runs the git of a box in its workdir, on `.git` or another folder there."""
 
     def __init__(self, box: Box, workdir: str, folder: str | None = None) -> None:
         self.box = box
@@ -225,16 +224,16 @@ class _Git:
             )
         except CannotExecute as error:
             raise WorkspaceFailed(
-                f"box {self.box.id} has no git that could be run: {error.message}",
+                f"box {self.box.id} cannot run git: {error.message}",
                 hint="use a template or an image with git, such as holdfast/base",
             ) from error
         except ExecTimeout as error:
             raise WorkspaceFailed(
                 f"git {arguments[0]} did not end within {seconds:g} s in box {self.box.id}",
-                hint="a smaller repository, or one that was cloned on this machine with --depth 1, is quicker",
+                hint="use a smaller repository, or clone it on this machine with --depth 1",
             ) from error
         except OutputTooLarge as error:
-            raise WorkspaceFailed(f"git {arguments[0]} said more than {_MOST_OUTPUT} bytes") from error
+            raise WorkspaceFailed(f"git {arguments[0]} printed more than {_MOST_OUTPUT} bytes") from error
         if check and not done.ok:
             raise WorkspaceFailed(f"git {arguments[0]} failed in box {self.box.id}: {last_line(done.stderr)}")
         return done
@@ -251,12 +250,12 @@ class _Git:
     async def is_ancestor(self, one: str, other: str) -> bool:
         return (await self.run("merge-base", "--is-ancestor", one, other, check=False)).ok
 
-    async def made_here(self) -> int:
-        """Commits of its branches that came from nowhere else."""
-        came = ("--remotes", "--tags", "--glob=refs/holdfast/*")
+    async def count_local_commits(self) -> int:
+        """Count the commits of its branches that were made in the box."""
+        fetched = ("--remotes", "--tags", "--glob=refs/holdfast/*")
         heads = ("--branches", *(("HEAD",) if await self.commit("HEAD") is not None else ()))
-        counted = (await self.run("rev-list", "--count", *heads, "--not", *came)).text.strip()
-        if not re.fullmatch("[0-9]{1,12}", counted):  # the box's own git says what it likes
+        counted = (await self.run("rev-list", "--count", *heads, "--not", *fetched)).text.strip()
+        if not re.fullmatch("[0-9]{1,12}", counted):  # the git of a box is not trusted
             raise WorkspaceFailed(f"git rev-list in box {self.box.id} printed no number: {printable(counted[:80])!r}")
         return int(counted)
 
@@ -266,9 +265,11 @@ class _Git:
 
 
 class _Change:
-    """One change of a checkout: everything that can fail for reasons of its own comes before anything is moved."""
+    """One change of a checkout. Steps that are likely to fail come before anything is moved."""
 
-    def __init__(self, git: _Git, found: Found | None, wanted: Wanted, steps: tuple[Step, ...]) -> None:
+    def __init__(
+        self, git: _Git, found: ExistingCheckout | None, wanted: WantedCheckout, steps: tuple[Step, ...]
+    ) -> None:
         self._git = git
         self._found = found
         self._wanted = wanted
@@ -283,20 +284,20 @@ class _Change:
         if switching:
             await self._prepare(git, place)
         tip = await self._fetch(git)
-        await self._refuse_ours(git, tip)
+        await self._check_reserved(git, tip)
         if not switching:
             if self._found is not None and self._found.emptied:
-                await self._restore()  # whoever was at it was killed
+                await self._restore()  # an earlier change was interrupted
             await self._move_to(self._git, tip)
         else:
             await self._switch(place, tip)
-        await self._write_down(tip)
+        await self._record(tip)
         return CheckedOut(tip.commit, tip.branch, self._steps, tuple(self._kept))
 
     # --- fetch ---
 
     async def _prepare(self, git: _Git, place: str) -> None:
-        """A folder for the repository, where it has none: the checkout that is there does not notice."""
+        """Create a folder for the repository, if there is none. The present checkout does not change."""
         if not await git.box.files.exists(git.path(place, "HEAD")):
             await git.box.files.mkdir(git.path(_REPOSITORIES))
             await self._git.run("init", "-q", "--bare", place)
@@ -310,12 +311,12 @@ class _Change:
         repository = self._wanted.repository
         if isinstance(repository, OnHost):
             assert self._wanted.tip is not None
-            return await self._bring(git, repository, self._wanted.tip)
-        await self._reach(git, repository, "fetch", "-q", "--prune", repository.url, *_REFSPECS)
+            return await self._fetch_bundle(git, repository, self._wanted.tip)
+        await self._run_remote(git, repository, "fetch", "-q", "--prune", repository.url, *_REFSPECS)
         return await self._resolve(git, repository)
 
-    async def _bring(self, git: _Git, repository: OnHost, tip: Tip) -> Tip:
-        """From this machine, as a file."""
+    async def _fetch_bundle(self, git: _Git, repository: OnHost, tip: Tip) -> Tip:
+        """Copy commits from this machine, as a bundle."""
         if await git.commit(tip.commit) is None:
             host, incoming = HostGit(repository.folder), f"{OURS}/incoming-{secrets.token_hex(6)}"
             known: tuple[str, ...] = ()
@@ -338,10 +339,10 @@ class _Change:
         return tip
 
     async def _resolve(self, git: _Git, repository: Remote) -> Tip:
-        """What the ref is, of what was fetched."""
+        """Find the commit of the ref, after the fetch."""
         ref = self._wanted.ref
         if ref is None:
-            done = await self._reach(git, repository, "ls-remote", "--symref", repository.url, "HEAD")
+            done = await self._run_remote(git, repository, "ls-remote", "--symref", repository.url, "HEAD")
             head = re.search(r"^ref: refs/heads/(\S+)\tHEAD$", done.text, re.MULTILINE)
             ref = head[1] if head is not None else "HEAD"
         short = ref.removeprefix("refs/heads/")
@@ -352,7 +353,7 @@ class _Change:
             return Tip(commit, None)
         if re.fullmatch(r"[0-9a-f]{7,64}", ref) and (commit := await git.commit(ref)) is not None:
             return Tip(commit, None)
-        # What is on no branch: a pull request, or a commit that the server gives to who knows it.
+        # Not on any branch: a pull request, or a commit that the server serves by its id.
         if ref == "HEAD" or ref.startswith("refs/") or COMMIT.fullmatch(ref):
             done = await git.run(
                 "fetch", "-q", repository.url, f"+{ref}:refs/holdfast/wanted", check=False, seconds=_LONG_SECONDS
@@ -365,30 +366,30 @@ class _Change:
             hint=f"its branches are {printable(', '.join(branches.text.split())) or 'none: it is empty'}",
         )
 
-    async def _reach(self, git: _Git, repository: Remote, *arguments: str) -> Completed:
+    async def _run_remote(self, git: _Git, repository: Remote, *arguments: str) -> Completed:
         done = await git.run(*arguments, check=False, seconds=_LONG_SECONDS)
         if done.ok:
             return done
         said = done.stderr[-4096:].decode("utf-8", "replace")
         box, host = git.box, repository.url.split("/")[2]
-        hint = "git clone it on this machine, and give that folder as repo_url"
+        hint = "clone it on this machine, and give that folder as repo_url"
         if _CLOSED.search(said):
             hint = f"boxes have no credentials. {hint[:1].upper()}{hint[1:]}"
         elif box.spec.network.mode is Network.NONE or _AWAY.search(said):
-            hint = f"may the box reach it? holdfast box network {box.id} --allow {host}. Or {hint}"
+            hint = f"let the box reach it with: holdfast box network {box.id} --allow {host}. Or {hint}"
         raise WorkspaceFailed(f"{repository} could not be fetched in box {box.id}: {last_line(done.stderr)}", hint=hint)
 
-    async def _refuse_ours(self, git: _Git, tip: Tip) -> None:
+    async def _check_reserved(self, git: _Git, tip: Tip) -> None:
         if (await git.run("ls-tree", "--name-only", tip.commit, "--", OURS)).text.strip():
             raise WorkspaceConflict(
-                f"{self._wanted.repository} has a {OURS} of its own at {tip.commit[:12]}, and so has Holdfast",
+                f"{self._wanted.repository} contains {OURS} at {tip.commit[:12]}, which Holdfast reserves",
                 hint=f"use a ref without {OURS}",
             )
 
     # --- check out ---
 
     async def _switch(self, place: str, tip: Tip) -> None:
-        """The other repository in the place of the one that is there; and that one again, where it does not fit."""
+        """Replace the repository by another one. If that fails, put the old one back."""
         git, files = self._git, self._git.box.files
         aside: str | None = None
         if self._found is not None:
@@ -410,14 +411,14 @@ class _Change:
                 await self._restore()
             raise
         if aside is not None:
-            self._kept.append(f"the repository that was there, in {aside}")
+            self._kept.append(f"the previous repository, in {aside}")
 
     async def _empty(self) -> None:
-        """Take the files of the checkout away, unless one of them was changed."""
+        """Remove the files of the checkout. Raises `WorkspaceConflict` if one of them was changed."""
         if changed := await self._git.changed("--untracked-files=no"):
             raise WorkspaceConflict(
-                f"another repository is wanted, and {_listed(changed)} in the box {_have(changed)} local changes",
-                hint="commit them in the box: commits are kept. Or ask for a new box (force_new), and lose them",
+                f"another repository was requested, but {_listed(changed)} in the box {_have(changed)} local changes",
+                hint="commit them in the box: commits are kept. Or request a new box (force_new), which loses them",
             )
         if await self._git.commit("HEAD") is not None:
             await self._keep_commits()
@@ -429,7 +430,7 @@ class _Change:
                 raise _conflict(done)
 
     async def _restore(self) -> None:
-        """The inverse of `_empty`. Where nothing was taken away, nothing happens."""
+        """Undo `_empty`. Does nothing if no files were removed."""
         if await self._git.commit("HEAD") is None:
             return
         empty = (await self._git.run(*_EMPTY_TREE)).text.strip()
@@ -439,7 +440,7 @@ class _Change:
         await self._git.run("config", "--unset", "holdfast.emptied", check=False)
 
     async def _fill(self, tip: Tip) -> None:
-        """Files of a repository that has none in the workdir: never checked out, or put aside once."""
+        """Check out a repository that has no files in the workdir."""
         await self._restore()
         try:
             await self._move_to(self._git, tip)
@@ -448,7 +449,7 @@ class _Change:
             raise
 
     async def _move_to(self, git: _Git, tip: Tip) -> None:
-        """Check the commit out. Local changes come along, or git refuses, and then nothing has changed."""
+        """Check out a commit. Local changes are carried over, or git refuses and nothing is changed."""
         await self._keep_commits()
         arguments: tuple[str, ...]
         if tip.branch is None:
@@ -462,9 +463,8 @@ class _Change:
                 arguments = ("-B", tip.branch, local)
             else:
                 raise WorkspaceConflict(
-                    f"branch {tip.branch} in the box has commits that {self._wanted.repository} does not have, "
-                    f"and the other way round",
-                    hint="rebase or merge them in the box, or give another ref. Nothing was changed",
+                    f"branch {tip.branch} in the box and in {self._wanted.repository} have diverged",
+                    hint="rebase or merge in the box, or give another ref. Nothing was changed",
                 )
         before = await git.changed("--untracked-files=no") if await git.commit("HEAD") is not None else ()
         done = await git.run("checkout", "-q", "--no-overwrite-ignore", *arguments, check=False, seconds=_LONG_SECONDS)
@@ -476,7 +476,7 @@ class _Change:
             await git.run("branch", "-q", f"--set-upstream-to=origin/{tip.branch}", tip.branch, check=False)
 
     async def _keep_commits(self) -> None:
-        """Commits that were made in the box and that nothing leads to get a branch."""
+        """Create a branch for commits of the box that no branch contains."""
         head = await self._git.commit("HEAD")
         if head is None or await self._git.branch() is not None:
             return
@@ -490,7 +490,7 @@ class _Change:
     async def _exclude(self) -> None:
         await self._git.box.files.write(self._git.path(".git", "info", "exclude"), _EXCLUDED.encode())
 
-    async def _write_down(self, tip: Tip) -> None:
+    async def _record(self, tip: Tip) -> None:
         git = self._git
         await git.run("config", "holdfast.repository", self._identity)
         await git.run("config", "holdfast.ref", self._wanted.ref or "")
@@ -498,19 +498,19 @@ class _Change:
 
 
 def _conflict(done: Completed) -> WorkspaceConflict | WorkspaceFailed:
-    """What git refused, by what it said."""
-    said = done.stderr[-65536:].decode("utf-8", "replace")
-    files = tuple(printable(line[1:]) for line in said.splitlines() if line.startswith("\t"))
-    files += tuple(printable(each) for each in re.findall(r"^error: Entry '(.+)' not uptodate", said, re.MULTILINE))
-    hint = "commit or move them in the box, or ask for a new box (force_new), and lose them. Nothing was changed"
-    if "untracked" in said and files:
+    """Build the error for what git printed when it refused."""
+    printed = done.stderr[-65536:].decode("utf-8", "replace")
+    files = tuple(printable(line[1:]) for line in printed.splitlines() if line.startswith("\t"))
+    files += tuple(printable(each) for each in re.findall(r"^error: Entry '(.+)' not uptodate", printed, re.MULTILINE))
+    hint = "commit or move them in the box, or request a new box (force_new), which loses them. Nothing was changed"
+    if "untracked" in printed and files:
         return WorkspaceConflict(f"{_listed(files)} in the box would be overwritten by the checkout", hint=hint)
     if files:
         return WorkspaceConflict(f"local changes of {_listed(files)} in the box would be lost", hint=hint)
-    if "index first" in said or "merge" in said:
-        return WorkspaceConflict(f"the checkout in the box is in the middle of something: {last_line(done.stderr)}")
-    hint = "if no git runs in the box any more, remove .git/index.lock there" if ".lock" in said else ""
-    return WorkspaceFailed(f"git could not check it out: {last_line(done.stderr)}", hint=hint or None)
+    if "index first" in printed or "merge" in printed:
+        return WorkspaceConflict(f"the checkout in the box has an unfinished operation: {last_line(done.stderr)}")
+    hint = "if no git runs in the box any more, remove .git/index.lock there" if ".lock" in printed else ""
+    return WorkspaceFailed(f"git checkout failed: {last_line(done.stderr)}", hint=hint or None)
 
 
 def _listed(files: tuple[str, ...]) -> str:

@@ -1,7 +1,6 @@
-"""Context of an interpreter: files and folders of this machine, copied into the box under `.holdfast/context`.
+"""Context files: files and folders of this machine, copied into the box under `.holdfast/context`.
 
-By content, never by mount: what the box does to them stays there. Looked at before anything is copied, so that what
-cannot be staged is refused whole, by name.
+They are copied, never mounted, so the box cannot change the originals. All of them are checked before any is copied.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from holdfast.interpreter.workspace.repositories import allowed, printable
 
 CONTEXT: Final = f"{OURS}/context"
 SHORT: Final = "context"
-"""A link to it in the workdir, where nothing else has that name."""
+"""A link to it in the workdir, unless something else has that name."""
 MOST_FILES: Final = 100_000
 MOST_BYTES: Final = 8 << 30
 _MOST_PATHS: Final = 1000
@@ -40,47 +39,47 @@ _LARGEST_MARK: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is to be staged, as it was when it was looked at."""
+    """The files to stage, as they were when they were scanned."""
 
     digest: str
-    """Of all names, modes and contents."""
+    """The digest of all names, modes and contents."""
     items: Mapping[str, Path] = field(default_factory=dict)
-    """Names in the context, and where each comes from."""
+    """The source of each name in the context."""
     files: int = 0
     size: int = 0
 
 
 Digests = dict[tuple[int, ...], bytes]
-"""Of files, by what changes with them: those that are looked at again need not be read again."""
+"""Digests of files by their metadata, so that unchanged files are not read again."""
 
 
 async def survey(paths: Sequence[str | Path], roots: Sequence[Path] | None, known: Digests) -> Survey:
-    """Look at what is to be staged. `roots` are the folders that it may come from; None: all of this machine."""
+    """Scan the files to stage. `roots` are the folders that may contain them; None allows all."""
     if len(paths) > _MOST_PATHS:
-        raise InvalidInterpreter(f"{len(paths)} context paths, and {_MOST_PATHS} at most", hint="give their folder")
-    return await asyncio.to_thread(lambda: _look(_named(paths, roots), known))
+        raise InvalidInterpreter(f"{len(paths)} context paths are more than {_MOST_PATHS}", hint="give their folder")
+    return await asyncio.to_thread(lambda: _scan(_by_name(paths, roots), known))
 
 
-def _named(paths: Sequence[str | Path], roots: Sequence[Path] | None) -> dict[str, Path]:
+def _by_name(paths: Sequence[str | Path], roots: Sequence[Path] | None) -> dict[str, Path]:
     items: dict[str, Path] = {}
     for path in paths:
         name = Path(path).expanduser().absolute().name
         name = allowed(Path(path), roots).name if name in ("", "..") else name
         if not name or len(os.fsencode(name)) > _LONGEST_NAME or not name.isprintable():
             raise InvalidInterpreter(
-                f"{printable(str(path))} has no name that it could be staged under",
-                hint="rename it, or give the folder that it is in",
+                f"{printable(str(path))} has no valid name",
+                hint="rename it, or give its folder",
             )
         if name in items:
             raise InvalidInterpreter(
                 f"two context paths are called {printable(name)}: {items[name]} and {path}", hint="rename one of them"
             )
-        # The user named it: a link stands for what it leads to. Links below it are the folder's.
+        # A path of the user may be a link, which is followed. Links inside a folder are copied.
         items[name] = allowed(Path(path), roots)
     return items
 
 
-def _look(items: Mapping[str, Path], known: Digests) -> Survey:
+def _scan(items: Mapping[str, Path], known: Digests) -> Survey:
     whole, files, size = hashlib.sha256(), 0, 0
     for name, path in sorted(items.items()):
         for inner, found, status in _walk(path):
@@ -88,17 +87,17 @@ def _look(items: Mapping[str, Path], known: Digests) -> Survey:
                 files, size = files + 1, size + status.st_size
             if files > MOST_FILES or size > MOST_BYTES:
                 raise InvalidInterpreter(
-                    f"the context is too large: more than {MOST_FILES:,} files, or {MOST_BYTES >> 30} GB",
-                    hint="name the parts that are needed, or put it on the volume",
+                    f"the context files are too large: more than {MOST_FILES:,} files, or {MOST_BYTES >> 30} GB",
+                    hint="give only the parts that are needed, or use the volume",
                 )
-            told = (os.fsencode(name), os.fsencode(inner), b"%o" % status.st_mode, _content(found, status, known))
-            for each in told:
+            parts = (os.fsencode(name), os.fsencode(inner), b"%o" % status.st_mode, _content(found, status, known))
+            for each in parts:
                 whole.update(b"%d:" % len(each) + each)
     return Survey(whole.hexdigest(), items, files, size)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
-    """A file, or a folder and all below it, in an order of its own. Raises for what is neither."""
+    """Yield a file, or a folder and everything below it, in a fixed order. Raises for other kinds of files."""
     waiting = [("", root, 0)]
     while waiting:
         inner, path, depth = waiting.pop()
@@ -109,12 +108,12 @@ def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
             raise _unreadable(path, error) from None
         if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             raise InvalidInterpreter(
-                f"{printable(str(path))} is neither a file nor a folder", hint="name the files that are needed"
+                f"{printable(str(path))} is neither a file nor a folder", hint="give the files that are needed"
             )
         if stat.S_ISLNK(status.st_mode) and _leads_out(inner, path):
             raise InvalidInterpreter(
                 f"{printable(str(path))} is a link that leads out of {printable(str(root))}",
-                hint="name what it leads to beside it, or replace the link with a copy",
+                hint="give its target as another path, or replace the link with a copy",
             )
         if depth > _DEEPEST:
             raise InvalidInterpreter(f"{printable(str(path))} is more than {_DEEPEST} folders deep")
@@ -123,7 +122,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
 
 
 def _leads_out(inner: str, link: Path) -> bool:
-    """Links are copied as links: the box has what is in the folder, and nothing else of this machine."""
+    """Whether a link leaves its folder. Links are copied as links, so the target would be missing in the box."""
     try:
         target = str(link.readlink())
     except OSError:
@@ -156,7 +155,7 @@ def _unreadable(path: Path, error: OSError) -> InvalidInterpreter:
 
 
 async def staged(box: Box, workdir: str) -> str | None:
-    """The digest of what was staged last, where it is still there."""
+    """The digest of the staged files, or None if there are none."""
     try:
         if (await box.files.stat(posixpath.join(workdir, CONTEXT))).kind is not FileKind.FOLDER:
             return None
@@ -168,7 +167,7 @@ async def staged(box: Box, workdir: str) -> str | None:
 
 
 async def stage(box: Box, workdir: str, wanted: Survey) -> None:
-    """Clear the context, and put these files there. Code in the box sees the old ones, or the new ones, whole."""
+    """Replace the context files. Code in the box sees either all old or all new files."""
     target, mark = posixpath.join(workdir, CONTEXT), posixpath.join(workdir, _MARK)
     await own_folder(box, workdir)
     incoming = posixpath.join(workdir, f"{OURS}/incoming-{secrets.token_hex(6)}")
@@ -186,14 +185,14 @@ async def stage(box: Box, workdir: str, wanted: Survey) -> None:
 
 
 async def link(box: Box, workdir: str) -> None:
-    """`context` leads to the staged files, where the checkout has nothing of that name."""
+    """Create the link `context` to the staged files, unless the checkout has something of that name."""
     path = posixpath.join(workdir, SHORT)
     if await box.files.exists(posixpath.join(workdir, CONTEXT)) and not await box.files.exists(path):
         await box.exec(("ln", "-s", "--", CONTEXT, path), timeout=30)
 
 
 async def unlink(box: Box, workdir: str) -> None:
-    """Take our link away, before a checkout that may have a `context` of its own."""
+    """Remove our link before a checkout that may contain a `context` of its own."""
     path = posixpath.join(workdir, SHORT)
     try:
         found = await box.files.stat(path)
@@ -204,7 +203,7 @@ async def unlink(box: Box, workdir: str) -> None:
 
 
 async def own_folder(box: Box, workdir: str) -> None:
-    """Ours, and a folder: a link that code in the box put there would lead elsewhere, and is removed."""
+    """Create our folder. A link in its place, which code in the box may have made, is removed."""
     path = posixpath.join(workdir, OURS)
     try:
         if (await box.files.stat(path)).kind is not FileKind.FOLDER:

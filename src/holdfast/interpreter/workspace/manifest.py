@@ -1,7 +1,7 @@
-"""Manifests of sessions, on the volume: what somebody else needs to go on with a session, with a revision.
+"""Manifests of sessions, on the volume: what another process needs to continue a session, with a revision.
 
-A manifest is written whole, by who knows the newest revision. Where the volume has a newer one, that is a conflict, and
-nothing is written. One that is imported replaces what was there: nothing is merged.
+A manifest is replaced as a whole, by a process that knows the newest revision. If the volume has a newer one, that is a
+conflict, and nothing is written. An imported manifest replaces the old one; nothing is merged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.interpreter.workspace.volumes import MEMORY
 
 _FORMAT: Final = 1
 _LONGEST_ID: Final = 160
-"""Bytes of an id as the name of a file."""
+"""The longest file name of an id, in bytes."""
 _DEEPEST: Final = 64
 _SECONDS: Final = 60.0
 _HEAD: Final = 256
-"""Bytes of a manifest beside its content."""
+"""The bytes of a manifest in addition to its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Manifest:
     revision: int
     """0: never written."""
     content: Mapping[str, Any] = field(default_factory=dict)
-    """Plain JSON: what it is to say is the interpreter's."""
+    """Plain JSON, which the interpreter chooses."""
     saved_at: int = 0
-    """UTC milliseconds, by the clock of who saved it."""
+    """UTC milliseconds, by the clock of the process that saved it."""
 
 
 class Manifests:
-    """Those of one user in one workspace. Owns nothing: the box is the caller's, and mounts the volume."""
+    """The manifests of one user in one workspace. The box belongs to the caller, and mounts the volume."""
 
     def __init__(self, box: Box, *, workspace: str, user: str, root: str = MEMORY) -> None:
         self._box = box
@@ -49,7 +49,7 @@ class Manifests:
         self._folders = ("meta", "workspaces", name_of(workspace, "workspace"), "users", name_of(user, "user"))
 
     def path(self, session: str) -> str:
-        """Where it is, in the box."""
+        """The path of a manifest in the box."""
         return "/".join((self._root, *self._folders, _file_of(session)))
 
     async def read(self, session: str) -> Manifest | None:
@@ -57,33 +57,33 @@ class Manifests:
         return None if answer["status"] == "missing" else _parsed(session, data, self.path(session))
 
     async def save(self, manifest: Manifest, *, now: int) -> Manifest:
-        """Replace what is there with this. Its revision is the one that it was made from; the new one is returned.
+        """Replace the manifest. `manifest.revision` is the revision that it is based on; returns the new manifest.
 
-        Raises `ManifestConflict` where somebody else has saved since: nothing is changed then.
+        Raises `ManifestConflict` and changes nothing if another process has saved meanwhile.
         """
         content = _checked(manifest.content)
         document = {"format": _FORMAT, "session": manifest.session, "savedAt": now, "content": content}
         text = json.dumps(document, allow_nan=False).encode()
         if len(text) > MAX_BYTES - _HEAD:
             raise InvalidInterpreter(
-                f"the manifest of session {manifest.session} has {len(text):,} bytes, and {MAX_BYTES:,} at most",
-                hint="write what is large to a file on the volume, and its path to the manifest",
+                f"the manifest of session {manifest.session} has {len(text):,} bytes; the limit is {MAX_BYTES:,}",
+                hint="write large parts to a file on the volume, and its path to the manifest",
             )
         answer, _ = await self._ask("write", _file_of(manifest.session), manifest.revision, text)
         if answer["status"] == "conflict":
             raise ManifestConflict(
-                f"session {manifest.session} was saved by somebody else: the volume has revision "
-                f"{_whole(answer.get('revision'))}, and this was made from {manifest.revision}",
-                hint="import the newer one and go on from there, or save this under another session",
+                f"session {manifest.session} was saved by another process: the volume has revision "
+                f"{_whole(answer.get('revision'))}, and this one is based on {manifest.revision}",
+                hint="load the newer one and continue from there, or save under another session",
             )
         return Manifest(manifest.session, manifest.revision + 1, content, now)
 
     async def sessions(self) -> tuple[str, ...]:
-        """Ids of all that have a manifest."""
+        """The ids of all sessions that have a manifest."""
         answer, _ = await self._ask("list", "")
         names = answer.get("names")
         if not isinstance(names, list) or len(names) > MAX_NAMES:
-            raise _strange(self._box)
+            raise _invalid_answer(self._box)
         found = (_session_of(each) for each in names if isinstance(each, str))
         return tuple(each for each in found if each is not None)
 
@@ -100,51 +100,51 @@ class Manifests:
                 max_output=2 * MAX_BYTES,
             )
         except OutputTooLarge:
-            raise _strange(self._box) from None
+            raise _invalid_answer(self._box) from None
         head, _, data = done.stdout.partition(b"\n")
         try:
             answer = json.loads(head[: 16 * MAX_BYTES])
         except (ValueError, RecursionError):
             answer = None
         if not done.ok or not isinstance(answer, dict):
-            raise _strange(self._box, done.stderr)
+            raise _invalid_answer(self._box, done.stderr)
         place = "/".join((self._root, *self._folders, name)).rstrip("/")
         match answer.get("status"):
             case "found" | "missing" | "written" | "conflict":
                 return answer, data
             case "damaged":
                 raise ManifestConflict(
-                    f"{place} cannot be read as a manifest, and is not overwritten: {_shown(answer.get('message'))}",
-                    hint=f"look at {place} in the box, and move it away",
+                    f"{place} is not a valid manifest, and is not overwritten: {_shown(answer.get('message'))}",
+                    hint=f"check {place} in the box, and move it away",
                 )
             case "locked":
                 raise ManifestConflict(
-                    f"somebody holds the lock of {place}", hint="try again; end what holds it, if it goes on"
+                    f"another process holds the lock of {place}", hint="try again, or end that process"
                 )
             case "failed":
                 raise WorkspaceFailed(
                     f"{place} cannot be used: {_shown(answer.get('message'))}", hint=f"does the box mount {self._root}?"
                 )
-        raise _strange(self._box)
+        raise _invalid_answer(self._box)
 
 
 def imported(document: object, session: str) -> Manifest:
-    """A manifest that came from elsewhere, as that of a session here. All of it counts, and nothing beside it."""
+    """Read an exported manifest as the manifest of a session."""
     if not isinstance(document, Mapping) or not isinstance(document.get("content"), Mapping):
-        raise InvalidInterpreter("this is no exported state", hint="give what export_state returned")
+        raise InvalidInterpreter("this is not an exported state", hint="give what export_state returned")
     if document.get("format") != _FORMAT:
         raise InvalidInterpreter(
-            f"this state is of format {_shown(document.get('format'))}, and this Holdfast reads {_FORMAT}",
+            f"this state has format {_shown(document.get('format'))}, and this version reads format {_FORMAT}",
             hint="import it with the version that exported it, or a newer one",
         )
     revision = document.get("revision", 0)
     if type(revision) is not int or not 0 <= revision < 1 << 53:
-        raise InvalidInterpreter(f"{_shown(revision)} is no revision of a state")
+        raise InvalidInterpreter(f"{_shown(revision)} is not a revision")
     return Manifest(session, revision, _checked(document["content"]), _whole(document.get("savedAt")))
 
 
 def exported(manifest: Manifest) -> dict[str, Any]:
-    """The form that `imported` reads."""
+    """The document that `imported` reads."""
     return {
         "format": _FORMAT,
         "session": manifest.session,
@@ -155,14 +155,14 @@ def exported(manifest: Manifest) -> dict[str, Any]:
 
 
 def name_of(id: str, what: str) -> str:
-    """An id as the name of one file or folder: none leads elsewhere, and no two ids have one name."""
+    """The file name of an id. It contains no path separators, and is different for every id."""
     if not isinstance(id, str) or not id:
-        raise InvalidInterpreter(f"a {what} needs an id", hint="any text that is not empty")
+        raise InvalidInterpreter(f"a {what} needs an id", hint="give a text that is not empty")
     try:
         name = quote(id, safe="@+=, ")
     except UnicodeEncodeError:
-        raise InvalidInterpreter(f"the {what} id {id[:40]!a} is no text") from None
-    # Dots at the front would be hidden files, and the way up.
+        raise InvalidInterpreter(f"the {what} id {id[:40]!a} is not valid text") from None
+    # A leading dot would make it hidden, or lead to the parent folder.
     name = name.replace(".", "%2E", 1) if name.startswith(".") else name
     if len(name) > _LONGEST_ID:
         raise InvalidInterpreter(f"the {what} id {id[:40]!r}… is too long", hint=f"{_LONGEST_ID} characters at most")
@@ -174,7 +174,7 @@ def _file_of(session: str) -> str:
 
 
 def _session_of(name: str) -> str | None:
-    """The id that a file is of. None for a file that no id has: somebody else put it there."""
+    """The id of a file name. None if it is not a file of ours."""
     id = unquote(name.removeprefix("session-").removesuffix(".json"), errors="replace")
     try:
         return id if _file_of(id) == name else None
@@ -183,7 +183,7 @@ def _session_of(name: str) -> str | None:
 
 
 async def python_of(box: Box) -> tuple[str, ...]:
-    """What runs code of ours in this box."""
+    """The Python that runs our code in a box."""
     try:
         return await box.python()
     except Unsupported:
@@ -200,26 +200,26 @@ def _parsed(session: str, data: bytes, place: str) -> Manifest:
         return imported(json.loads(data), session)
     except (ValueError, RecursionError, InvalidInterpreter) as error:
         raise ManifestConflict(
-            f"{place} cannot be read as a manifest: {error}", hint=f"look at {place} in the box, and move it away"
+            f"{place} is not a valid manifest: {error}", hint=f"check {place} in the box, and move it away"
         ) from None
 
 
 def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain JSON, a copy of its own."""
+    """A copy of the content, as plain JSON."""
     if _depth(content) > _DEEPEST:
-        raise InvalidInterpreter(f"a manifest nests {_DEEPEST} deep at most")
+        raise InvalidInterpreter(f"a manifest may nest at most {_DEEPEST} deep")
     try:
         text = json.dumps(content, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InvalidInterpreter(f"a manifest is plain JSON: {error}") from None
+        raise InvalidInterpreter(f"a manifest must be plain JSON: {error}") from None
     found: dict[str, Any] = json.loads(text)
     if not isinstance(found, dict):
-        raise InvalidInterpreter("the content of a manifest is a mapping")
+        raise InvalidInterpreter("the content of a manifest must be a mapping")
     return found
 
 
 def _depth(value: object) -> int:
-    """Without recursion: the value may be anybody's."""
+    """Without recursion, because the value is not trusted."""
     deepest, waiting = 0, [(value, 1)]
     while waiting and deepest <= _DEEPEST:
         each, depth = waiting.pop()
@@ -240,9 +240,9 @@ def _shown(value: object) -> str:
     return "".join(each if each.isprintable() else "�" for each in text)
 
 
-def _strange(box: Box, said: bytes = b"") -> WorkspaceFailed:
-    told = _shown(said.decode("utf-8", "replace").strip().rpartition("\n")[2])
+def _invalid_answer(box: Box, stderr: bytes = b"") -> WorkspaceFailed:
+    error = _shown(stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
     return WorkspaceFailed(
-        f"box {box.id} gave no sensible answer about its manifests{': ' if told else ''}{told}",
+        f"box {box.id} returned no valid answer about its manifests{': ' if error else ''}{error}",
         hint=f"its Python may be missing or broken: holdfast box exec {box.id} -- python3 --version",
     )

@@ -1,6 +1,6 @@
-"""Where a repository comes from: a URL that the box can reach, or a folder of this machine, brought as a bundle.
+"""The source of a repository: a URL that the box can reach, or a folder of this machine, copied as a bundle.
 
-Credentials stay on this machine: a box gets commits, never a password, a key or a helper.
+Credentials stay on this machine: a box gets commits, never a password, a key or a credential helper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.time_limit import time_limit
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES: Final = 4 << 30
-"""Of a bundle."""
+"""The largest bundle."""
 _ASK_SECONDS: Final = 60.0
 _BUNDLE_SECONDS: Final = 1800.0
 _MOST_OUTPUT: Final = 1 << 20
@@ -52,7 +52,7 @@ class OnHost:
 
     @property
     def identity(self) -> str:
-        """Says nothing of this machine to the box."""
+        """A digest, so that the box does not learn the path."""
         return _digest(f"file://{self.folder}")
 
     def __str__(self) -> str:
@@ -64,18 +64,18 @@ Repository = Remote | OnHost
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """What a ref is."""
+    """The commit of a ref."""
 
     commit: str
     branch: str | None
-    """None: a tag or a commit, which has no branch to work on."""
+    """None for a tag or a commit."""
 
 
 def locate(repo_url: str | Path, roots: Sequence[Path] | None = None) -> Repository:
-    """`roots` are the folders of this machine that may be used; None: all that its user may read."""
+    """`roots` are the folders of this machine that may be used; None allows all."""
     text = str(repo_url)
     if not text or len(text) > _LONGEST or text.startswith("-") or any(each < " " for each in text):
-        raise InvalidInterpreter(f"repo_url {text[:80]!r} names no repository", hint="a URL, or a folder")
+        raise InvalidInterpreter(f"repo_url {text[:80]!r} does not name a repository", hint="give a URL, or a folder")
     scheme = text.partition("://")[0].lower() if "://" in text else ""
     if scheme in ("http", "https"):
         return _remote(text)
@@ -87,8 +87,8 @@ def locate(repo_url: str | Path, roots: Sequence[Path] | None = None) -> Reposit
     path = Path(text).expanduser()
     if scheme or (not path.exists() and _OTHER_MACHINE.fullmatch(text)):
         raise InvalidInterpreter(
-            f"a box cannot reach {text!r}: it has no keys, and speaks HTTPS alone",
-            hint="git clone it on this machine, and give that folder as repo_url",
+            f"a box cannot reach {text!r}: it has no keys, and only HTTPS is supported",
+            hint="clone it on this machine, and give that folder as repo_url",
         )
     return OnHost(allowed(path, roots))
 
@@ -101,25 +101,25 @@ def _remote(text: str) -> Remote:
     if not host:
         raise InvalidInterpreter(f"repo_url {text[:80]!r} has no host")
     if "@" in place:
-        # Not shown: it may be a password.
+        # The message does not contain it, because it may be a password.
         raise InvalidInterpreter(
-            f"the repo_url of {host} has a user name or password in it, and boxes get none",
-            hint="git clone it on this machine, and give that folder as repo_url",
+            f"the repo_url of {host} contains a user name or password, and boxes get no credentials",
+            hint="clone it on this machine, and give that folder as repo_url",
         )
     return Remote(text)
 
 
 def allowed(path: Path, roots: Sequence[Path] | None) -> Path:
-    """The path as it really is, links followed. Raises where it is not there, or not in one of the roots."""
+    """Resolve a path with its links. Raises if it does not exist, or is outside of the roots."""
     try:
         real = path.expanduser().resolve(strict=True)
     except (OSError, RuntimeError, ValueError):
         real = None
     if roots is not None and not (real and any(real.is_relative_to(root.resolve()) for root in roots)):
-        # Whether it is there is none of the caller's business.
+        # The caller must not learn whether it exists.
         raise InvalidInterpreter(f"{path} is not among the folders that may be used here", hint="upload the files")
     if real is None:
-        raise InvalidInterpreter(f"there is no {path} on this machine", hint="check the path")
+        raise InvalidInterpreter(f"{path} does not exist on this machine", hint="check the path")
     return real
 
 
@@ -135,24 +135,24 @@ def check_ref(ref: str | None) -> str | None:
         and ref != "@"
     )
     if not fits:
-        raise InvalidInterpreter(f"ref {ref[:80]!r} is none", hint="the name of a branch or tag, or a commit")
+        raise InvalidInterpreter(f"{ref[:80]!r} is not a valid ref", hint="give a branch, a tag or a commit")
     return None if ref == "HEAD" else ref
 
 
 class HostGit:
-    """The repository of a folder of this machine, by this machine's git."""
+    """Reads a repository in a folder of this machine, with the git of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def tip(self, ref: str | None) -> Tip:
         if await self._maybe("rev-parse", "--git-dir") is None:
-            raise WorkspaceFailed(f"{self._folder} is no git repository", hint="git init there, or give another folder")
+            raise WorkspaceFailed(f"{self._folder} is not a git repository", hint="give another folder")
         await self._check_history()
         if ref is None:
             commit = await self._commit("HEAD")
             if commit is None:
-                raise WorkspaceFailed(f"{self._folder} has no commit yet", hint="commit something there")
+                raise WorkspaceFailed(f"{self._folder} has no commits", hint="commit something there")
             return Tip(commit, await self._maybe("symbolic-ref", "-q", "--short", "HEAD"))
         short = ref.removeprefix("refs/heads/")
         for name in (f"refs/heads/{short}", f"refs/remotes/origin/{short}"):
@@ -172,12 +172,11 @@ class HostGit:
         )
 
     async def bundle(self, tip: Tip, known: Sequence[str], target: Path) -> bool:
-        """Branches and tags with their commits, but for those that are known already, as a file. Whether HEAD is in it.
-
-        Where all commits of a name are known, it is not."""
+        """Write branches and tags to a file, without commits that are known. Returns whether the file contains
+        HEAD, which it does not if all of its commits are known."""
         have = [f"^{each}" for each in known if COMMIT.fullmatch(each) and await self._commit(each) == each]
         for what in (("--branches", "--tags"), ("--branches", "--tags", "--remotes")):
-            # A commit that is on no branch can come along only if HEAD, or a remote's branch, has it.
+            # A commit that is on no branch is included only if HEAD or a remote branch contains it.
             if not await self._run("rev-list", "-n", "1", tip.commit, "--not", "HEAD", *what):
                 break
         else:
@@ -191,18 +190,18 @@ class HostGit:
                 raise
             raise WorkspaceFailed(
                 f"{self._folder} is a partial clone, and some of its objects are not on this machine: {error.message}",
-                hint=f"if you cloned it yourself, bring them here: git -C {self._folder} fetch --refetch --no-filter. "
-                "In a repository that came out of a box, that would run what the box wrote",
+                hint=f"if you cloned it yourself, run git -C {self._folder} fetch --refetch --no-filter. "
+                "Do not do so in a repository that came from a box: it would run code of the box",
             ) from None
         if (size := (await asyncio.to_thread(target.stat)).st_size) > MOST_BYTES:
             raise WorkspaceFailed(
-                f"the history of {self._folder} has {size >> 20:,} MB, and {MOST_BYTES >> 20:,} at most",
-                hint="git clone --depth 1 it to another folder, and give that one",
+                f"the history of {self._folder} has {size >> 20:,} MB, and at most {MOST_BYTES >> 20:,} are allowed",
+                hint="clone it with --depth 1 to another folder, and give that one",
             )
         return bool(await self._run("bundle", "list-heads", str(target), "HEAD"))
 
     async def shallow(self) -> bytes | None:
-        """Where the history was cut off, if it was: who gets the commits has to know."""
+        """The commits at which a shallow history ends. The receiver of a bundle needs them."""
         path = await self._maybe("rev-parse", "--git-path", "shallow")
         if not path:
             return None
@@ -211,20 +210,20 @@ class HostGit:
         return None
 
     async def _check_history(self) -> None:
-        """Refuse a folder that only says where a history is: another repository's would go into the box.
+        """Refuse a folder that points to the history of another repository, which would be copied into the box.
 
-        The history is in the folder, or the repository that has it knows the folder as its own: as a working tree of
-        `git worktree`, or as a submodule.
+        The history must be in the folder, or in a repository that knows the folder as a working tree of `git worktree`
+        or as a submodule.
         """
         own = await self._maybe("rev-parse", "--absolute-git-dir")
         common = await self._maybe("rev-parse", "--path-format=absolute", "--git-common-dir")
         if own is None or common is None:
-            raise WorkspaceFailed(f"git does not say where the history of {self._folder} is")
+            raise WorkspaceFailed(f"git does not tell where the history of {self._folder} is")
         worktree = await self._maybe("config", "--file", f"{common}/config", "--get", "core.worktree")
         if not await asyncio.to_thread(_is_own_history, self._folder, Path(own), Path(common), worktree):
             raise WorkspaceFailed(
                 f"the history of {self._folder} is in {common}, and that repository does not know of this folder",
-                hint="give the repository itself, or git clone it to a folder of its own",
+                hint="give the repository itself, or clone it to another folder",
             )
 
     async def _commit(self, name: str) -> str | None:
@@ -253,7 +252,7 @@ class HostGit:
         except FileNotFoundError:
             raise WorkspaceFailed("this machine has no git, which a folder as repo_url needs") from None
         except NotADirectoryError:
-            raise InvalidInterpreter(f"{self._folder} is no folder", hint="give a folder, or a URL") from None
+            raise InvalidInterpreter(f"{self._folder} is not a folder", hint="give a folder, or a URL") from None
         try:
             async with time_limit(seconds):
                 out, said = await process.communicate()
@@ -268,8 +267,8 @@ class HostGit:
 
 
 def _is_own_history(folder: Path, own: Path, common: Path, worktree: str | None) -> bool:
-    """Whether the history in `common` is that of a folder. `own` is what git found there, `worktree` the folder that
-    the settings in `common` name. What the folder says of itself does not count."""
+    """Whether the history in `common` belongs to a folder. `own` is the git folder that git found, `worktree` the
+    folder that the settings in `common` name. Claims of the folder itself do not count."""
     top = next((each for each in (folder, *folder.parents) if _begins_repository(each)), folder).resolve()
     own, common = own.resolve(), common.resolve()
     places = [(common / name).resolve() for name in _HISTORY]
@@ -284,15 +283,15 @@ def _is_own_history(folder: Path, own: Path, common: Path, worktree: str | None)
 
 
 def _begins_repository(folder: Path) -> bool:
-    """Whether git, on its way up, stops here."""
+    """Whether git, which searches upwards, stops at this folder."""
     return os.path.lexists(folder / ".git") or ((folder / "HEAD").exists() and not (folder / "HEAD").is_dir())
 
 
-def last_line(said: bytes) -> str:
-    """The end of what git said, for people: all of it can be printed."""
-    lines = [line.strip() for line in said[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
-    told = next((line for line in reversed(lines) if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
-    return printable(told)[:300]
+def last_line(stderr: bytes) -> str:
+    """The error in the output of git, in printable characters."""
+    lines = [line.strip() for line in stderr[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
+    line = next((each for each in reversed(lines) if each.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+    return printable(line)[:300]
 
 
 def printable(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Templates: what boxes of interpreters begin with. Each is an image, and what it is made of: it can be made again.
+"""Templates: the images of interpreters, and how to build them.
 
-A template says which Python packages it has, or names a recipe of an image. Where its image is missing, or is of what
-the template said before (inactive), it is built when it is wanted, and says so. A box keeps nothing in a template.
+A template lists Python packages, or names a recipe of an image. If its image is missing, or was built from an earlier
+declaration (inactive), it is built when it is needed. Boxes do not change templates.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from holdfast.images.recipe import Group, Recipe, read_recipe
 from holdfast.interpreter.workspace.wheels import HostPip, NoWheels, check_requirement, python_in
 
 BASE: Final = "holdfast/interpreter"
-"""What templates of packages begin with: Python and git."""
+"""The base image of templates with packages: Python and git."""
 SYSTEM: Final = ("apt", "ca-certificates", "curl", "git", "procps", "python3", "python3-pip", "python3-venv")
-"""Packages of the distribution that it has, beside what every system has."""
+"""Packages of the distribution in the base image, in addition to the essential ones."""
 DECLARED: Final = "interpreter-template"
-"""Label of a template's image: the digest of what it was declared to be."""
+"""The label of an image with the digest of its template."""
 _FORMAT: Final = 1
 _WHEELS: Final = "/var/cache/holdfast/wheels"
 _NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
@@ -53,42 +53,42 @@ _NETWORK: Final = NetworkPolicy(Network.ALLOW, (DEFAULT_LIST,))
 _log: Final = logging.getLogger(__name__)
 
 
-class Logged(Silent):
-    """A build that nobody watches tells the log."""
+class LoggedProgress(Silent):
+    """Logs the steps of a build."""
 
     def begin(self, step: str, detail: str = "", *, total: int | None = None) -> None:
         _log.info("%s: %s", step, detail)
 
     def skip(self, step: str, detail: str = "") -> None:
-        _log.info("%s: %s (was done before)", step, detail)
+        _log.info("%s: %s (cached)", step, detail)
 
 
 class Status(StrEnum):
     READY = "ready"
     MISSING = "missing"
-    """It has no image."""
+    """There is no image."""
     INACTIVE = "inactive"
-    """Its image is of what it was declared to be before."""
+    """The image was built from an earlier declaration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     name: str
     packages: tuple[str, ...] = ()
-    """Of Python."""
+    """Python packages."""
     recipe: Path | None = None
-    """A recipe of an image, in the place of packages."""
+    """A recipe of an image, instead of packages."""
     built_in: bool = False
 
     def __post_init__(self) -> None:
         if len(self.name) > _LONGEST or not _NAME.fullmatch(self.name):
             raise InvalidInterpreter(
-                f"{self.name[:80]!r} cannot name a template", hint="lower case, as in data or my-tools"
+                f"{self.name[:80]!r} is not a valid template name", hint="use lower case, as in data or my-tools"
             )
         if self.recipe is not None and self.packages:
-            raise InvalidInterpreter("a template has packages or a recipe", hint="name the packages in the recipe")
+            raise InvalidInterpreter("a template has packages or a recipe, not both", hint="put packages in the recipe")
         if len(self.packages) > _MOST_PACKAGES:
-            raise InvalidInterpreter(f"a template has {_MOST_PACKAGES} packages at most", hint="use a recipe")
+            raise InvalidInterpreter(f"a template has at most {_MOST_PACKAGES} packages", hint="use a recipe")
         for each in self.packages:
             check_requirement(each)
 
@@ -97,16 +97,16 @@ class Template:
         return f"template/{self.name}"
 
     def digest(self) -> str:
-        """Of what it is declared to be. Reads the recipe."""
-        told: dict[str, Any] = {
+        """The digest of the declaration. Reads the recipe."""
+        declaration: dict[str, Any] = {
             "format": _FORMAT,
             "base": BASE,
             "packages": sorted(map(check_requirement, self.packages)),
         }
         if self.recipe is not None:
             read_recipe(self.recipe)
-            told = {"format": _FORMAT, "recipe": self.recipe.read_text()}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+            declaration = {"format": _FORMAT, "recipe": self.recipe.read_text()}
+        return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
         if self.recipe is not None:
@@ -129,8 +129,8 @@ def status_of(digest: str, image: Image | None) -> Status:
 # --- declarations ---
 
 
-class Declared:
-    """Templates by name: the built-in ones, and those that are declared in a folder."""
+class TemplateFiles:
+    """Declarations by name: built-in templates, and those in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -142,12 +142,12 @@ class Declared:
             known = ", ".join(each.name for each in self.all())
             raise InvalidInterpreter(
                 f"there is no template {name[:80]}",
-                hint=f"there are {known}; holdfast interpreter template build NAME --package PACKAGE makes one",
+                hint=f"use {known}, or create one: holdfast interpreter template build NAME --package PACKAGE",
             )
         return found
 
     def all(self) -> list[Template]:
-        """By name."""
+        """All templates, sorted by name."""
         own = {each.name: each for path in sorted(self._folder.glob("*.json")) if (each := self._read(path))}
         return sorted(({each.name: each for each in BUILT_IN} | own).values(), key=lambda each: each.name)
 
@@ -176,34 +176,36 @@ class Declared:
             recipe = document.get("recipe")
             packages = tuple(document.get("packages", ()))
             if document["name"] != path.stem or not all(isinstance(each, str) for each in packages):
-                raise ValueError("its name or packages make no sense")
+                raise ValueError("its name or packages are invalid")
             return Template(path.stem, packages, None if recipe is None else Path(recipe))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _damaged(path, str(error)) from None
 
 
 def _damaged(path: Path, why: str) -> InvalidInterpreter:
-    return InvalidInterpreter(f"the template in {path} cannot be read: {why}", hint="mend the file, or remove it")
+    return InvalidInterpreter(f"the template in {path} cannot be read: {why}", hint="fix the file, or remove it")
 
 
 # --- images ---
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TemplateInfo:
     template: Template
     status: Status
     image: Image | None
 
 
 class Templates:
-    """Templates, and their images at one provider. Owns nothing: the workshop is the caller's.
+    """Templates and their images at one provider. The workshop belongs to the caller.
 
-    `environment` are the variables that this machine's pip runs with; `cache` is where packages are kept.
+    `environment` is the environment of pip on this machine; `cache` is a folder for packages.
     """
 
-    def __init__(self, workshop: Workshop, declared: Declared, *, cache: Path, environment: Mapping[str, str]) -> None:
-        self.declared = declared
+    def __init__(
+        self, workshop: Workshop, files: TemplateFiles, *, cache: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.files = files
         self._workshop = workshop
         self._cache = cache
         self._pip = HostPip(environment)
@@ -211,33 +213,33 @@ class Templates:
 
     @classmethod
     def of_home(cls, workshop: Workshop, home: Path, environment: Mapping[str, str]) -> Self:
-        """Declared in the home folder, where packages are kept, too."""
-        return cls(workshop, Declared(home / "templates"), cache=home / "cache", environment=environment)
+        """Use the declarations and the package cache of a home folder."""
+        return cls(workshop, TemplateFiles(home / "templates"), cache=home / "cache", environment=environment)
 
-    async def look(self, template: Template) -> Known:
+    async def inspect(self, template: Template) -> TemplateInfo:
         image = await image_or_none(self._workshop, template.image)
-        return Known(template, status_of(await asyncio.to_thread(template.digest), image), image)
+        return TemplateInfo(template, status_of(await asyncio.to_thread(template.digest), image), image)
 
-    async def list(self) -> tuple[Known, ...]:
-        return tuple([await self.look(each) for each in await asyncio.to_thread(self.declared.all)])
+    async def list(self) -> tuple[TemplateInfo, ...]:
+        return tuple([await self.inspect(each) for each in await asyncio.to_thread(self.files.all)])
 
     async def resolve(self, name: str, progress: Progress | None = None) -> str:
-        """The image for boxes of this template. Built first, where there is none of what the template says."""
-        template = await asyncio.to_thread(self.declared.get, name)
+        """Return the image of a template. Builds it if it is missing or inactive."""
+        template = await asyncio.to_thread(self.files.get, name)
         async with self._turns.setdefault(name, asyncio.Lock()):
-            known = await self.look(template)
+            known = await self.inspect(template)
             if known.status is not Status.READY:
-                told = progress or Logged()
-                told.begin("template", f"{name} is {known.status}: it is built now")
-                told.end()
-                _log.warning("template %s is %s: it is built now, which takes a while", name, known.status)
-                image = await self.build(template, told)
+                progress = progress or LoggedProgress()
+                progress.begin("template", f"{name} is {known.status}: building it")
+                progress.end()
+                _log.warning("template %s is %s: building it, which takes a while", name, known.status)
+                image = await self.build(template, progress)
                 _log.warning("template %s is ready: %d MB", name, image.size >> 20)
         return template.image
 
     async def build(self, template: Template, progress: Progress, *, again: bool = False) -> Image:
-        """Build its image where there is none, or `again`: then packages are brought anew, in their latest versions."""
-        known = await self.look(template)
+        """Build the image if it is not ready. `again` always builds it, with the latest versions of the packages."""
+        known = await self.inspect(template)
         if known.image is not None and known.status is Status.READY and not again:
             progress.skip("template", f"{template.name} is ready")
             return known.image
@@ -250,11 +252,11 @@ class Templates:
             return await self._build(template, recipe, base, Path(folder), digest, progress, again=again)
 
     async def remove(self, template: Template) -> None:
-        """Its image, and what was declared. A built-in one can be built again."""
+        """Remove the image and the declaration. A built-in template can be built again."""
         await self._workshop.remove_image(template.image)
-        await asyncio.to_thread(self.declared.forget, template.name)
+        await asyncio.to_thread(self.files.forget, template.name)
 
-    # --- how it is made ---
+    # --- building ---
 
     async def _from_recipe(
         self, template: Template, path: Path, digest: str, progress: Progress, *, again: bool
@@ -265,8 +267,8 @@ class Templates:
             base = await self._base(progress, again=False)
         if base is None:
             raise ImageNotFound(
-                f"there is no image {recipe.base} to begin with",
-                hint="holdfast image list shows those there are; holdfast image build base makes holdfast/base",
+                f"the base image {recipe.base} does not exist",
+                hint="holdfast image list shows the images; holdfast image build base creates holdfast/base",
             )
         return await self._build(template, recipe, base, path.parent, digest, progress, again=again)
 
@@ -288,23 +290,23 @@ class Templates:
         )
 
     async def _base(self, progress: Progress, *, again: bool) -> Image:
-        """Python and git, of this machine's distribution. Made where it is missing, and brought up to date `again`."""
-        there = await image_or_none(self._workshop, BASE)
-        if there is not None and not again:
-            return there
+        """The base image: Python and git of this machine's distribution. Built if it is missing, or `again`."""
+        image = await image_or_none(self._workshop, BASE)
+        if image is not None and not again:
+            return image
         try:
             return await build_of_machine(
                 self._workshop, BASE, SYSTEM, env=ENV, cache=self._cache / "packages", progress=progress
             )
         except StepFailed as error:
             raise StepFailed(
-                f"{BASE} could not be made for provider {self._workshop.provider}: {error.message}",
+                f"{BASE} could not be built for provider {self._workshop.provider}: {error.message}",
                 output=error.output,
-                hint="give a --recipe that begins with an image that has Python, pip and git",
+                hint="give a --recipe whose base image has Python, pip and git",
             ) from error
 
     async def _recipe(self, template: Template, base: Image, folder: Path, progress: Progress) -> Recipe:
-        """Packages by this machine's pip; by the box's, over its egress, where that does not do."""
+        """Download packages with the pip of this machine. If that fails, pip in the box downloads them."""
         if not template.packages:
             return Recipe(base.name, (), network=NetworkPolicy(Network.NONE))
         packages = tuple(map(check_requirement, template.packages))
@@ -318,7 +320,7 @@ class Templates:
         try:
             await self._pip.download(packages, python, wheels, progress)
         except NoWheels as error:
-            progress.end(f"{error}: the box brings them")
+            progress.end(f"{error}: the box downloads them")
             return Recipe(base.name, (Group(commands=((*_PIP, *packages),)),), network=_NETWORK)
         count = len(await asyncio.to_thread(os.listdir, wheels))
         progress.end(f"{count} wheel{'s' if count > 1 else ''}")

@@ -1,7 +1,7 @@
-"""Sessions on a volume: what an interpreter has in memory, and what it works on, for another box and another day.
+"""Sessions on a volume: the memory and the workspace configuration of an interpreter, for another box.
 
-The manifest says what there is, with a revision; the state lies beside it, in a file of its own. Who saves from an
-older revision is refused and changes nothing: neither is ever overwritten by somebody who did not know of it.
+The manifest describes a session and has a revision; the state is in a file beside it. Saving from an older revision is
+refused and changes nothing, so no process overwrites a session that it has not seen.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.ids import now_ms
 from holdfast.interpreter.kernel import state
-from holdfast.interpreter.kernel.context import Context
+from holdfast.interpreter.kernel.context import Context, SavedNames
 from holdfast.interpreter.kernel.state import Checkpoint
-from holdfast.interpreter.results import Saved
 from holdfast.interpreter.workspace.manifest import Manifest, Manifests, name_of
 from holdfast.interpreter.workspace.volumes import MEMORY, volume_of
 
@@ -28,18 +27,18 @@ _SUFFIX: Final = ".state"
 
 @dataclass(slots=True)
 class Sessions:
-    """Those of one user in one workspace, as one interpreter sees them."""
+    """The sessions of one user in one workspace, for one interpreter."""
 
     workspace: str
     user: str
     revision: int = 0
-    """Of the session that was saved or loaded last: the next one is made from it."""
+    """The revision that was saved or loaded last, on which the next one is based."""
 
     async def save(
         self, context: Context, session: str, about: Mapping[str, Any], *, now: Callable[[], int] = now_ms
     ) -> Checkpoint:
-        """Raises `ManifestConflict` where somebody else has saved since."""
-        box = context.kernels.box
+        """Raises `ManifestConflict` if another process has saved meanwhile."""
+        box = context.box
         manifests = self._manifests(box)
         before = await manifests.read(session) if self.revision else None
         saved = await state.save(context, f"{_prefix(session)}{secrets.token_hex(8)}{_SUFFIX}", now=now)
@@ -52,25 +51,25 @@ class Sessions:
         self.revision = made.revision
         if before is not None:
             with suppress(InvalidInterpreter):
-                await _remove(box, _state_of(before))
+                await _remove(box, _state_path(before))
         return saved
 
-    async def load(self, context: Context, session: str) -> tuple[Manifest, Saved]:
-        """Replace all that the context has by what was saved last, never merge."""
-        manifest = await self._manifests(context.kernels.box).read(session)
+    async def load(self, context: Context, session: str) -> tuple[Manifest, SavedNames]:
+        """Replace the memory of the context with the session."""
+        manifest = await self._manifests(context.box).read(session)
         if manifest is None:
             raise InvalidInterpreter(
                 f"there is no session {session} of user {self.user} in workspace {self.workspace}",
-                hint="save one first: await interpreter.save_session()",
+                hint="save it first: await interpreter.save_session()",
             )
-        loaded = await state.load(context, _state_of(manifest))
+        loaded = await state.load(context, _state_path(manifest))
         self.revision = manifest.revision
         return manifest, loaded
 
     def _manifests(self, box: Box) -> Manifests:
         if volume_of(box.spec.volumes) is None:
             raise InvalidInterpreter(
-                "a session is kept on a volume, and this interpreter has none",
+                "a session needs a volume, and this interpreter has none",
                 hint="give the interpreter a workspace or a volume",
             )
         return Manifests(box, workspace=self.workspace, user=self.user)
@@ -80,13 +79,13 @@ def _prefix(session: str) -> str:
     return f"{MEMORY}/buffers/session-{name_of(session, 'session')}-"
 
 
-def _state_of(manifest: Manifest) -> str:
-    """The file of a manifest: one of the session's own, whatever the manifest says. It lies where code could write."""
+def _state_path(manifest: Manifest) -> str:
+    """The state file of a manifest. Code in a box can write manifests, so only files of the session are accepted."""
     path = Checkpoint.from_json(manifest.content.get("state")).path or ""
     prefix = _prefix(manifest.session)
     inner = path.removeprefix(prefix).removesuffix(_SUFFIX)
     if not path.startswith(prefix) or not path.endswith(_SUFFIX) or not inner.isalnum():
-        raise InvalidInterpreter(f"session {manifest.session} does not say where its state is", hint="save it again")
+        raise InvalidInterpreter(f"session {manifest.session} has no valid state file", hint="save it again")
     return path
 
 

@@ -1,6 +1,6 @@
-"""The durable part of an interpreter: a volume, where it is mounted, and the folders in it.
+"""The volume of an interpreter, where it is mounted, and its folders.
 
-Nothing syncs by itself between a volume and the rest of a box: what is to last is written there.
+Only files on the volume outlive a box. Nothing is copied there automatically.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from holdfast.api.errors.boxes import FileProblem, NoSpace
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
 
 MEMORY: Final = "/home/box/memory"
-"""Where boxes of an interpreter have their volume."""
+"""Where boxes of interpreters mount their volume."""
 FOLDERS: Final = ("memory", "artifacts", "buffers", "meta")
 _READABLE: Final = 20
 _LONGEST: Final = 256
 
 
 def volume_name(tenant: str, workspace: str) -> str:
-    """The volume of a workspace. The same for all who work in it; no two workspaces have one."""
+    """The name of the volume of a workspace. All its users share it; different workspaces have different volumes."""
     for what, value in (("tenant", tenant), ("workspace", workspace)):
         if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
-            raise InvalidInterpreter(f"{what} {str(value)[:80]!r}: a text of 1 to {_LONGEST} characters")
-    # Names are cut and cleaned for people; the digest alone tells them apart. Its input cannot be split two ways.
-    told = f"{len(tenant)}:{tenant}{workspace}"
-    digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            raise InvalidInterpreter(f"{what} {str(value)[:80]!r} must be a text of 1 to {_LONGEST} characters")
+    # The names are shortened for people; only the digest distinguishes volumes. Its input is unambiguous.
+    unique = f"{len(tenant)}:{tenant}{workspace}"
+    digest = hashlib.sha256(unique.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return "-".join((*(_cleaned(each) for each in (tenant, workspace)), digest))
 
 
@@ -40,12 +40,12 @@ def _cleaned(text: str) -> str:
 
 
 def mount(volume: str, subpath: str = "") -> VolumeMount:
-    """All of the volume, or a folder of it, where an interpreter looks for it."""
+    """Mount a volume, or a folder of it, where interpreters expect it."""
     return VolumeMount(volume, MEMORY, subpath)
 
 
 def with_volume(spec: BoxSpec, volume: str | None, subpath: str = "") -> BoxSpec:
-    """The spec with this volume in place of the one that it had, if any."""
+    """Replace the volume of a spec."""
     others = tuple(each for each in spec.volumes if each.path != MEMORY)
     return replace(spec, volumes=others if volume is None else (*others, mount(volume, subpath)))
 
@@ -55,7 +55,7 @@ def volume_of(volumes: Sequence[VolumeMount]) -> VolumeMount | None:
 
 
 async def make_folders(box: Box) -> None:
-    """The folders that everybody relies on. What is in them stays."""
+    """Create the folders of a volume. Existing content stays."""
     for folder in FOLDERS:
         path = f"{MEMORY}/{folder}"
         try:
@@ -66,7 +66,7 @@ async def make_folders(box: Box) -> None:
         except FileProblem as error:
             raise _unusable(path, error.message) from error
         if found.kind is not FileKind.FOLDER:
-            # A link that a box put there would lead the next one somewhere else.
+            # A link made by one box would lead the next box elsewhere.
             raise _unusable(path, f"it is a {found.kind}")
 
 

@@ -1,7 +1,7 @@
-"""Python packages for an image, as wheels, by this machine's own pip: from where it gets packages, whatever that is.
+"""Wheels for an image, downloaded by the pip of this machine.
 
-A mirror, a folder, a login: what pip knows of them stays here, and the box that installs the wheels needs no network.
-Nothing of a package is run on this machine: only wheels are taken, and what has none is left to the box.
+Mirrors and logins that pip uses stay on this machine, and the box that installs the wheels needs no network. No code of
+a package runs here: only wheels are downloaded, and the box builds packages that have none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ print(json.dumps({"version": list(sys.version_info[:2]), "kind": sys.implementat
 
 
 class NoWheels(Exception):
-    """This machine cannot bring them. `output` is what pip said."""
+    """This machine cannot download the wheels. `output` is the output of pip."""
 
     def __init__(self, message: str, output: bytes = b"") -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class NoWheels(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """What wheels have to fit to."""
+    """The Python that wheels have to fit."""
 
     version: tuple[int, int]
     machine: str
@@ -71,12 +71,12 @@ class Python:
 
 
 def check_requirement(text: str) -> str:
-    """A package, with extras and versions if need be. No URL, path or option: these are for recipes."""
+    """Check the name of a package, with optional extras and versions. URLs, paths and options need a recipe."""
     plain = text.replace(" ", "")
     if not _REQUIREMENT.fullmatch(plain):
         raise InvalidInterpreter(
-            f"{text[:80]!r} names no Python package",
-            hint="as in pandas, 'pandas>=2,<3' or 'pandas[excel]'; else a recipe",
+            f"{text[:80]!r} is not a Python package",
+            hint="use pandas, 'pandas>=2,<3' or 'pandas[excel]', or a recipe",
         )
     return plain
 
@@ -88,34 +88,34 @@ async def python_in(box: Box) -> Python:
     except CannotExecute:
         done = None
     try:
-        told: Any = json.loads(done.stdout) if done is not None and done.ok else None
-        major, minor = (int(each) for each in told["version"])
-        machine, libc = told["machine"], told["libc"]
+        answer: Any = json.loads(done.stdout) if done is not None and done.ok else None
+        major, minor = (int(each) for each in answer["version"])
+        machine, libc = answer["machine"], answer["libc"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise WorkspaceFailed(
-            f"the image {box.spec.image} has no python3 that could be asked", hint="begin with an image that has one"
+            f"the image {box.spec.image} has no working python3", hint="use an image that has one"
         ) from None
     fits = isinstance(machine, str) and re.fullmatch(r"[a-z0-9_]{1,32}", machine)
     found = re.fullmatch(r"glibc 2\.([0-9]{1,3})", libc) if isinstance(libc, str) else None
     if not fits or not 0 < major < 10 or not 0 <= minor < 100:
-        raise WorkspaceFailed(f"the python3 of image {box.spec.image} says nonsense of itself")
-    return Python((major, minor), machine, int(found[1]) if found and told.get("kind") == "cpython" else None)
+        raise WorkspaceFailed(f"the python3 of image {box.spec.image} returned an invalid answer")
+    return Python((major, minor), machine, int(found[1]) if found and answer.get("kind") == "cpython" else None)
 
 
 class HostPip:
-    """pip of this machine, as it runs with these variables. Reads none of its own process's."""
+    """The pip of this machine, run with this environment instead of the one of this process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
 
     async def download(self, requirements: Sequence[str], python: Python, folder: Path, progress: Progress) -> None:
-        """Wheels of the packages and of all that they need, into a folder. Raises `NoWheels`."""
+        """Download wheels of packages and their dependencies into a folder. Raises `NoWheels`."""
         path = self._environment.get("PATH")
         program = next((found for name in ("pip", "pip3") if (found := shutil.which(name, path=path))), None)
         if program is None:
             raise NoWheels("this machine has no pip")
         if not python.platforms:
-            raise NoWheels("the image has a C library of another kind than this machine's packages")
+            raise NoWheels("the image has a C library for which no wheels can be chosen")
         platforms = [word for each in python.platforms for word in ("--platform", each)]
         command = [
             program, "download", "--no-input", "--disable-pip-version-check", "--progress-bar", "off",
@@ -151,4 +151,4 @@ class HostPip:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         if process.returncode:
-            raise NoWheels("pip could not bring wheels of all packages", bytes(last))
+            raise NoWheels("pip found no wheels for some packages", bytes(last))

@@ -1,8 +1,6 @@
-"""The workspace of an interpreter: which box it has, and what is in it: a checkout, context files, a volume.
+"""The workspace of an interpreter: its box, and the checkout, context files and volume in it.
 
-Three layers are kept apart: the template that boxes begin with, what a box holds, and the volume. A change of the
-workspace is made in the box that is there, which keeps what it has in memory. Another box is made only where that one
-cannot do: `decide` says when.
+A change of the workspace is made in the present box, which keeps its memory. `decide` says when another box is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxDiffers, BoxError, BoxGone, BoxNotFound, CreateFailed
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceConflict
 from holdfast.boxes.service.acquire_rules import How
-from holdfast.interpreter.host import Given, Host
+from holdfast.interpreter.host import AcquiredBox, Host
 from holdfast.interpreter.workspace import context_files
 from holdfast.interpreter.workspace.checkout import CheckedOut, Step, changes, prepare
 from holdfast.interpreter.workspace.repositories import Repository, check_ref, locate
@@ -31,27 +29,27 @@ FORCED: Final = "a new box was asked for (force_new)"
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceConfig:
-    """What a workspace is to be. None leaves a part of it as it is."""
+    """The wanted workspace. None leaves a part unchanged."""
 
     repo_url: str | Path | None = None
-    """A URL that the box may reach, or a folder of this machine: its commits are brought into the box."""
+    """A URL that the box can reach, or a folder of this machine, whose commits are copied into the box."""
     ref: str | None = None
-    """A branch, a tag or a commit; the default branch if there is none."""
+    """A branch, a tag or a commit. None: the default branch."""
     context_paths: Sequence[str | Path] | None = None
-    """Files and folders of this machine, staged under `.holdfast/context`. Empty: none, and those there are go."""
+    """Files and folders of this machine, copied to `.holdfast/context`. An empty list removes all."""
     volume: str | None = None
     """Mounted at `/home/box/memory`."""
     force_new: bool = False
-    """Begin with another box. What only the old one had is lost."""
+    """Use a new box. What only the old one has is lost."""
 
     def __post_init__(self) -> None:
         if isinstance(self.context_paths, (str, Path)):
             raise InvalidInterpreter(
-                "context_paths is a list of paths", hint=f"context_paths=[{str(self.context_paths)!r}]"
+                "context_paths must be a list of paths", hint=f"context_paths=[{str(self.context_paths)!r}]"
             )
 
     def over(self, before: WorkspaceConfig) -> WorkspaceConfig:
-        """This, and of what it leaves as it is, what was asked for before."""
+        """This config, with unchanged parts taken from an earlier one."""
         another = self.repo_url is not None and self.repo_url != before.repo_url
         return WorkspaceConfig(
             before.repo_url if self.repo_url is None else self.repo_url,
@@ -63,15 +61,15 @@ class WorkspaceConfig:
 
 
 class Kind(StrEnum):
-    """How the box of a workspace came to be the one it is."""
+    """How a workspace got its box."""
 
     CREATED = "created"
     REUSED = "reused"
-    """The one that this interpreter had, as it was."""
+    """The box that this interpreter already had."""
     RESUMED = "resumed"
-    """One from before, with its files: found again, started again, or woken."""
+    """An earlier box with its files, which was found, started or woken."""
     RECREATED = "recreated"
-    """Another one in the place of one that could not do. Its files, and what was in memory, are new."""
+    """A new box in place of an unusable one. Files and memory are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,98 +77,98 @@ class Transition:
     kind: Kind
     reason: str
     changed: tuple[str, ...] = ()
-    """What was done in the box, in words."""
+    """Descriptions of what was done in the box."""
     checkout: CheckedOut | None = None
     context_files: int | None = None
-    """Staged now; None where the context was left alone."""
+    """The number of staged files. None if they were not changed."""
 
 
 # --- decisions about the box ---
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The box that an interpreter has, as it was found."""
+class CurrentBox:
+    """The present box of an interpreter."""
 
     volume: str | None
     power: Power | None
-    """None: it is gone."""
+    """None if the box is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """It can stay as it is."""
+    """Keep the present box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Ask for the box of the key, whatever there is of it: it is started, woken, restored or made."""
+    """Acquire the box of the key: it is started, woken, restored or created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recreate:
     reason: str
     deliberate: bool = False
-    """Whoever asked wants to lose the old one."""
+    """The caller accepts to lose the old box."""
 
 
 Decision = Keep | Acquire | Recreate
 
 
-def decide(held: Held | None, wanted: WorkspaceConfig) -> Decision:
-    """Whether the box can stay. A box whose mounts are others is another machine; nothing else is a reason."""
+def decide(current: CurrentBox | None, wanted: WorkspaceConfig) -> Decision:
+    """Decide whether the box can stay. Only another volume requires another box."""
     if wanted.force_new:
         return Recreate(FORCED, deliberate=True)
-    if held is None:
+    if current is None:
         return Acquire()
-    if held.power is None:
+    if current.power is None:
         return Recreate("the box is gone")
-    if wanted.volume is not None and wanted.volume != held.volume:
-        return Recreate(_another_volume(held.volume, wanted.volume))
-    return Keep() if held.power is Power.RUNNING else Acquire()
+    if wanted.volume is not None and wanted.volume != current.volume:
+        return Recreate(_another_volume(current.volume, wanted.volume))
+    return Keep() if current.power is Power.RUNNING else Acquire()
 
 
 def _another_volume(had: str | None, wanted: str | None) -> str:
-    return f"the volume is another: {had or 'none'} → {wanted or 'none'}"
+    return f"the volume changed: {had or 'none'} → {wanted or 'none'}"
 
 
-def describe(given: Given, *, instead: str | None) -> tuple[Kind, str]:
-    """How a box that a host gave came to be. `instead`: why one was asked for in the place of another."""
+def describe(acquired: AcquiredBox, *, instead: str | None) -> tuple[Kind, str]:
+    """Describe how a box was acquired. `instead` is the reason for replacing another box."""
     if instead is not None:
         return Kind.RECREATED, instead
-    if given.how is not How.CREATED:
-        return Kind.RESUMED, given.why or "it was there"
-    if given.why and given.why != "there was none":
-        return Kind.RECREATED, given.why
+    if acquired.how is not How.CREATED:
+        return Kind.RESUMED, acquired.why or "it was there"
+    if acquired.why and acquired.why != "there was none":
+        return Kind.RECREATED, acquired.why
     return Kind.CREATED, "there was none"
 
 
 _UNRECOVERABLE: Final = (BoxGone, BoxNotFound, CreateFailed)
-"""Not: somebody else is at the box, or nobody can say how it is. These are no reason to lose it."""
+"""A box that is in use by another process, or whose state is unknown, is not among these: it must not be lost."""
 
 
 # --- effects ---
 
-SetUp = Callable[[Box], Awaitable[None]]
-"""Makes what runs in the box find the workspace: its folder, its helpers. Done again after every change."""
+OnChange = Callable[[Box], Awaitable[None]]
+"""Called after every change, with the box."""
 
 
 @dataclass(slots=True)
 class Workspace:
-    """The workspace of one interpreter, in the box of one key. Closing it lets go of the box, which lives on."""
+    """The workspace of one interpreter, in the box of one key. After `close`, the box goes on running."""
 
     host: Host
     key: str
     spec: BoxSpec
-    """Of the box, without the volume of a config."""
-    set_up: SetUp | None = None
+    """The spec of the box, without the volume of a config."""
+    on_change: OnChange | None = None
     roots: Sequence[Path] | None = None
-    """Folders of this machine that a config may name; None: all. A server gives none: `()`."""
+    """Folders of this machine that a config may use; None allows all. A server allows none: `()`."""
     box: Box | None = None
     config: WorkspaceConfig = field(default_factory=WorkspaceConfig)
-    """All that was asked for until now."""
+    """The present configuration."""
     _settled: bool = True
-    """The box has all that was asked for. Not so: it is new, and something went wrong on the way."""
+    """The box has the present configuration. False after a failure in a new box."""
     _digests: context_files.Digests = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -179,20 +177,20 @@ class Workspace:
         return self.spec.workdir
 
     async def configure(self, wanted: WorkspaceConfig) -> Transition:
-        """Make the workspace what is wanted. What cannot be is refused before anything is changed, where that shows.
+        """Change the workspace. What can be checked in advance is checked before anything changes.
 
-        Raises `WorkspaceConflict` where something in the box would be lost, `WorkspaceFailed`, `InvalidInterpreter`.
+        Raises `WorkspaceConflict` if something in the box would be lost, `WorkspaceFailed`, `InvalidInterpreter`.
         """
         async with self._turn:
             return await self._configure(wanted)
 
     async def _configure(self, wanted: WorkspaceConfig) -> Transition:
         merged = wanted.over(self.config)
-        # Everything that this machine can tell is asked before a box is touched.
+        # Everything that this machine can check is checked before a box is touched.
         repository = None if merged.repo_url is None else locate(merged.repo_url, self.roots)
         ref = check_ref(merged.ref)
         if wanted.ref is not None and repository is None:
-            raise InvalidInterpreter("a ref without a repository", hint="give repo_url, too")
+            raise InvalidInterpreter("a ref needs a repository", hint="give repo_url, too")
         survey = None
         if merged.context_paths is not None:
             survey = await context_files.survey(merged.context_paths, self.roots, self._digests)
@@ -218,7 +216,7 @@ class Workspace:
 
     async def _have_box(self, wanted: WorkspaceConfig, merged: WorkspaceConfig) -> tuple[Kind, str]:
         spec = with_volume(self.spec, merged.volume) if merged.volume is not None else self.spec
-        decision = decide(await self._look(), replace(wanted, volume=merged.volume))
+        decision = decide(await self._current(), replace(wanted, volume=merged.volume))
         match decision:
             case Keep():
                 return Kind.REUSED, "it was there"
@@ -229,17 +227,17 @@ class Workspace:
             case Acquire():
                 return await self._acquire(spec)
 
-    async def _look(self) -> Held | None:
+    async def _current(self) -> CurrentBox | None:
         if self.box is None:
             return None
         volume = _volume(self.box.spec)
         try:
-            return Held(volume, await self.box.power())
+            return CurrentBox(volume, await self.box.power())
         except (BoxGone, BoxNotFound):
-            return Held(volume, None)
+            return CurrentBox(volume, None)
 
     async def _refuse_loss(self, box: Box, reason: str) -> None:
-        """Another box does not have what was changed in the checkout of this one."""
+        """Raise `WorkspaceConflict` if the box has local changes, which another box would not have."""
         try:
             if await box.power() is not Power.RUNNING:
                 await box.start()
@@ -249,33 +247,33 @@ class Workspace:
         if changed:
             shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
             raise WorkspaceConflict(
-                f"{reason}. That takes another box, and box {box.id} has local changes: {shown}",
-                hint="go on as before, and push them or copy them out of the box; force_new=True loses them",
+                f"{reason}. This requires another box, and box {box.id} has local changes: {shown}",
+                hint="keep the box, and push or copy the changes first; force_new=True loses them",
             )
 
     async def _acquire(self, spec: BoxSpec) -> tuple[Kind, str]:
         await self._ensure_volume(spec)
         try:
-            given = await self.host.acquire(self.key, spec)
+            acquired = await self.host.acquire(self.key, spec)
         except BoxDiffers as error:
-            return await self._recreate(spec, await self._let_differ(spec, error.message))
+            return await self._recreate(spec, await self._reason_to_replace(spec, error.message))
         except _UNRECOVERABLE as error:
             return await self._recreate(spec, f"it could not be resumed: {error.message}{await self._keep_files()}")
-        await self._take(given.box)
-        return describe(given, instead=None)
+        await self._use(acquired.box)
+        return describe(acquired, instead=None)
 
-    async def _let_differ(self, spec: BoxSpec, how: str) -> str:
-        """Why the box from before, which somebody else had, may go."""
+    async def _reason_to_replace(self, spec: BoxSpec, difference: str) -> str:
+        """The reason to replace the box of an earlier process. Raises `WorkspaceConflict` if it has local changes."""
         if (old := await self.host.find(self.key)) is None:
-            return how
+            return difference
         async with old:
             if _volume(old.spec) != _volume(spec):
-                how = _another_volume(_volume(old.spec), _volume(spec))
-            await self._refuse_loss(old, how)
-        return how
+                difference = _another_volume(_volume(old.spec), _volume(spec))
+            await self._refuse_loss(old, difference)
+        return difference
 
     async def _keep_files(self) -> str:
-        """A box that does not start cannot be looked at. Its files are kept, where its provider can do that."""
+        """A box that does not start cannot be checked for changes. Keep its files in a snapshot, if possible."""
         with suppress(BoxError):
             if (old := await self.host.find(self.key)) is not None:
                 async with old:
@@ -284,12 +282,12 @@ class Workspace:
 
     async def _recreate(self, spec: BoxSpec, reason: str) -> tuple[Kind, str]:
         await self._ensure_volume(spec)
-        given = await self.host.acquire(self.key, spec, fresh=True)
-        await self._take(given.box)
-        return describe(given, instead=reason)
+        acquired = await self.host.acquire(self.key, spec, fresh=True)
+        await self._use(acquired.box)
+        return describe(acquired, instead=reason)
 
-    async def _take(self, box: Box) -> None:
-        """This handle from now on, in the place of the one there was."""
+    async def _use(self, box: Box) -> None:
+        """Replace the handle of the box."""
         await self.close()
         self.box = box
 
@@ -318,14 +316,14 @@ class Workspace:
             finally:
                 if pending.steps:
                     await context_files.link(box, workdir)
-            changed += _told(checkout, repository)
+            changed += _describe_checkout(checkout, repository)
         if survey is not None and survey.digest != await context_files.staged(box, workdir):
             await context_files.stage(box, workdir, survey)
             files = f"{survey.files} context file{'s' if survey.files > 1 else ''}"
             changed.append(f"staged {files}" if survey.items else "cleared the context")
             await context_files.link(box, workdir)
-        if self.set_up is not None:
-            await self.set_up(box)
+        if self.on_change is not None:
+            await self.on_change(box)
         return replace(
             begun,
             changed=tuple(changed),
@@ -339,7 +337,7 @@ def _volume(spec: BoxSpec) -> str | None:
     return None if mounted is None else mounted.volume
 
 
-def _told(checkout: CheckedOut, repository: Repository) -> list[str]:
+def _describe_checkout(checkout: CheckedOut, repository: Repository) -> list[str]:
     if not checkout.steps:
         return []
     done = "cloned" if Step.SWITCH in checkout.steps else "updated"

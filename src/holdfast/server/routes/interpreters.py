@@ -37,8 +37,8 @@ from holdfast.api.interpreters import (
 )
 from holdfast.api.limits import InterpreterId
 from holdfast.guest.kernel import value_codec
+from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.record import THREAD_LABEL
-from holdfast.interpreter.results import Execution
 from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
@@ -74,16 +74,16 @@ else:
 def to_made(settings: InterpreterSettings) -> Made:
     """Raises `InvalidInterpreter` if an output field has no type that SUBMIT knows."""
     from holdfast.interpreter.bridge.budget import Limits
-    from holdfast.interpreter.bridge.submit_fields import fields_of
+    from holdfast.interpreter.bridge.submit_fields import parse_fields
     from holdfast.server.interpreters import Made
 
     output_fields = None
     if settings.output_fields is not None:
         output_fields = [{"name": each.name, "type": each.type} for each in settings.output_fields]
-        fields_of(output_fields)  # refuse it now, and not when the interpreter is opened again
+        parse_fields(output_fields)  # refuse it now, and not when the interpreter is opened again
     limits = settings.limits
     return Made(
-        document=_without_nulls(settings.to_json()),
+        document=settings.to_json(),  # whole: a null may stand for no limit, where the default is one
         # A sleeping box would lose the state in memory.
         spec=replace(spec_of(settings.box), on_idle=OnIdle.KEEP, idle_seconds=None),
         template=settings.template,
@@ -104,14 +104,6 @@ def to_made(settings: InterpreterSettings) -> Made:
             call_seconds=limits.call_seconds,
         ),
     )
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return value
 
 
 def read_made(document: Mapping[str, Any]) -> Made:
@@ -317,7 +309,7 @@ async def configure_workspace(
         volume=change.volume or before.volume,
     )
     document = {**before.document, "repoUrl": made.repo_url, "ref": made.ref, "volume": made.volume}
-    made = replace(made, document={name: value for name, value in document.items() if value is not None})
+    made = replace(made, document=document)
     transition = await interpreters.configure(id, made, change.force_new, changed, read_made)
     return WorkspaceTransition(kind=transition.kind.value, reason=transition.reason, changed=transition.changed)
 
