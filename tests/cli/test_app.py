@@ -80,7 +80,7 @@ def test_a_command_imports_its_own_module_only() -> None:
     modules = modules_after("thread", "--help")
     assert "holdfast.cli.thread.commands" in modules
     assert not modules & {f"holdfast.cli.{name}" for name in ("box.commands", "run.launch", "server.up", "key")}
-    assert not modules & {"holdfast.client", "holdfast.server.compose", "httpx", "fastapi", "rich"}
+    assert not modules & {"holdfast.client.client", "holdfast.server.compose", "httpx", "fastapi", "rich"}
 
 
 def test_version_is_the_packages(bare_cli: Cli) -> None:
