@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
@@ -15,9 +16,15 @@ from tests.suite import needs
 from holdfast.testing.server import ServerProcess
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As a shell has it for what it starts in the background. Commands under test would never hear a Ctrl-C.
+    # A shell ignores it for what it starts in the background. Commands under test would never get a Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # As nohup does. A handler that does nothing keeps that for pytest, and is reset for what pytest starts.
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
+# Requests of tests that set no timeout. The five seconds of httpx measure the load of the machine.
+for each in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, each, 60.0)
 
 # How long an example takes, or making one up, tells of the machine's load and not of the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
