@@ -50,7 +50,11 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
         (
             "runner_lost",
             "its runner exited without reporting an end",
-            ["  ✗ the run in box b-1 was lost  3 entries", "    its runner exited without reporting an end", "    resume it"],
+            [
+                "  ✗ the run in box b-1 was lost  3 entries",
+                "    its runner exited without reporting an end",
+                "    resume it",
+            ],
         ),
     ],
 )
