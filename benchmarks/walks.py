@@ -81,6 +81,7 @@ class Bench:
             )
         try:
             self._wait_until_up(server)
+            self._call("model", "list", tries=10)  # traced, a server loads slowly
             self._call(
                 *("model", "add", "scripted", "--api", "openai-chat", "--base-url", self._model_url),
                 *("--model", "scripted", "--key-stdin"),
@@ -131,7 +132,7 @@ class Bench:
         time.sleep(_SETTLE_SECONDS)
         return {*self._command_output.read_text().splitlines(), *(self._called_in_server() - self._idle)}
 
-    def _call(self, *arguments: str, stdin: str = "") -> str:
+    def _call(self, *arguments: str, stdin: str = "", tries: int = 1) -> str:
         Path(f"{self._command_output}.sock").unlink(missing_ok=True)
         done = subprocess.run(
             self._traced(self._command_output, *arguments),
@@ -143,6 +144,8 @@ class Bench:
             timeout=_SECONDS,
             check=False,
         )
+        if done.returncode and tries > 1:
+            return self._call(*arguments, stdin=stdin, tries=tries - 1)
         if done.returncode:
             raise SystemExit(
                 f"holdfast {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"

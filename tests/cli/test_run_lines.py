@@ -49,8 +49,12 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
         ("box_stopped", "box b-1 was stopped or killed while …", ["  ✗ box b-1 was stopped or killed  3 entries"]),
         (
             "runner_lost",
-            "its runner ended without a word",
-            ["  ✗ the run in box b-1 was lost  3 entries", "    its runner ended without a word", "    resume it"],
+            "its runner exited without reporting an end",
+            [
+                "  ✗ the run in box b-1 was lost  3 entries",
+                "    its runner exited without reporting an end",
+                "    resume it",
+            ],
         ),
     ],
 )

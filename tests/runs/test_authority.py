@@ -82,7 +82,7 @@ async def test_the_process_of_somebody_elses_box_is_neither_asked_nor_signalled(
     row = await world.runs.reconcile(thread, force=True)
     assert row.runs.latest is not None
     assert (row.runs.latest.status, (row.runs.latest.error or {})["code"]) == (RunStatus.ORPHANED, "unproven")
-    hint = "go on with an agent of your choice: holdfast resume {} --agent NAME"
+    hint = "name an agent to continue with: holdfast resume {} --agent NAME"
     assert (row.runs.latest.error or {})["hint"] == hint.format(thread)
     await world.runs.cancel(thread)
     await world.runs.forget(thread)
@@ -94,7 +94,7 @@ async def test_the_process_of_somebody_elses_box_is_neither_asked_nor_signalled(
 async def test_who_goes_on_after_a_run_that_nobody_can_prove_gets_no_more_than_a_default_box(world: World) -> None:
     thread = (await world.threads.create()).id
     await forge(world, thread, claim(), end())
-    with pytest.raises(NothingToResume, match="cannot be shown"):
+    with pytest.raises(NothingToResume, match="cannot prove"):
         await world.runs.resume(thread, Prompt("go on"))
 
     def in_a_dummy(options: Options) -> Options:

@@ -60,13 +60,18 @@ _BY = "what ran in box b-1 was ended by its"
 DEAD = [
     (GONE, "box_gone", "box b-1 is gone", "holdfast resume THREAD goes on from what is on the thread, in a new box"),
     (STOPPED, "box_stopped", "box b-1 was stopped or killed", "holdfast resume THREAD starts its box again"),
-    (ENDED, "runner_lost", "its runner ended without a word (exit code 137)", "holdfast resume THREAD"),
-    (replace(ENDED, exit_code=None), "runner_lost", "its runner ended without a word", "holdfast resume THREAD"),
+    (ENDED, "runner_lost", "its runner exited without reporting an end (exit code 137)", "holdfast resume THREAD"),
+    (
+        replace(ENDED, exit_code=None),
+        "runner_lost",
+        "its runner exited without reporting an end",
+        "holdfast resume THREAD",
+    ),
     (replace(ENDED, limits=(DISK,)), "disk_limit", f"{_BY} disk limit: it holds 9", "resume THREAD --disk SIZE"),
     (replace(STOPPED, limits=(DISK,)), "disk_limit", f"{_BY} disk limit: it holds 9", "resume THREAD --disk SIZE"),
     (replace(ENDED, limits=(MEMORY,)), "memory_limit", f"{_BY} memory limit: it ran", "resume THREAD --memory SIZE"),
     # A tool that was killed for memory before the runner failed for another reason.
-    (replace(ENDED, exit_code=70, limits=(MEMORY,)), "runner_lost", "its runner ended", "holdfast resume THREAD"),
+    (replace(ENDED, exit_code=70, limits=(MEMORY,)), "runner_lost", "its runner exited", "holdfast resume THREAD"),
 ]
 
 

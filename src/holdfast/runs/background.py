@@ -1,4 +1,4 @@
-"""Tasks that a service starts by itself, and ends when it closes."""
+"""Tasks that a service starts, and cancels when it closes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
-        """Run `work` in a context of its own: what it opens outlives the request that it began with."""
+        """Start `work` in a new context, because it may outlive the request that started it."""
         task = asyncio.create_task(work, name=name, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""Cancels runs: those that are being launched, and those whose agent is at work."""
+"""Cancels runs, both during their launch and while their agent works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Cancellation:
-    """Writes requests to cancel on threads, and sees to them."""
+    """Writes requests to cancel on threads, and carries them out."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Cancellation:
         self._tasks = tasks
 
     async def request(self, thread: str, run: Run, kind: CancelKind, by: str | None) -> None:
-        """Ask a live run to end. `by` names who asks."""
+        """Ask a live run to end. `by` is the author of the request."""
         if run.cancel is None or (kind is CancelKind.CANCEL and run.cancel is not kind):
             entry = self._log.entry(cancel_requested(run.run, kind, by), id=f"{kind}-{run.run}")
             await self._log.append(thread, entry)
@@ -58,7 +58,7 @@ class Cancellation:
             await self._sweep.reconcile(thread)
 
     async def forget(self, thread: str) -> None:
-        """A thread is about to be deleted: end its run, and delete the box that was made for it."""
+        """End the run of a thread that is about to be deleted, and delete its box."""
         run = (await self._log.runs(thread)).live
         if run is not None:
             await self.request(thread, run, CancelKind.CANCEL, None)
@@ -73,4 +73,4 @@ class Cancellation:
         try:
             await self._boxes.delete(box)
         except BoxError as error:
-            log.warning("box %s of a thread that was deleted is still there: %s", box, error)
+            log.warning("cannot delete box %s of a deleted thread: %s", box, error)

@@ -1,4 +1,4 @@
-"""How far a run came, what is wrong with it, and what to do. A function of its thread and of a look at its box."""
+"""Diagnoses a run: how far it came, what is wrong, and what to do. Pure: decides from its thread and its box."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds, limit_h
 from holdfast.threads.run_events import Run, ThreadRuns
 
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
-"""In the notice of an agent that waits for the output of a command which has ended."""
+"""In the notice of an agent that waits for the output of a command that has ended."""
 _SOON: Final = "wait a moment, then: holdfast resume THREAD"
 
 
@@ -27,10 +27,7 @@ def diagnose(
     thresholds: Thresholds,
     limits: tuple[LimitHit, ...] = (),
 ) -> Diagnosis:
-    """`silence`: milliseconds since this server heard of the run. `look`: at its box, where that was asked.
-
-    `limits`: those that its box ran into.
-    """
+    """`silence` is in milliseconds. `look` is the report of the box, if it was asked. `limits` are those it has hit."""
     run = runs.latest
     findings = [_finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
     if run is None:
@@ -66,7 +63,7 @@ def diagnose(
 
 
 def _limits(run: Run, limits: tuple[LimitHit, ...]) -> list[Finding]:
-    """A fault of a run that did not end well. Tools that were killed for memory may do no harm to a run."""
+    """A limit is an error only if the run failed. A run may continue after one of its tools was killed."""
     ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
     return [
         _finding(f"{hit.name} limit", False if ended_badly else None, hit.detail, limit_hint(hit)) for hit in limits
@@ -95,7 +92,7 @@ def _provision(run: Run, launching: bool) -> Finding:
         version = f" {run.version}" if run.version else ""
         return _finding("provision", True, f"{run.agent}{version}, session {run.session}")
     if launching:
-        return _finding("provision", None, "this server is at it")
+        return _finding("provision", None, "this server is working on it")
     return _not_there("provision", run, "the agent was not brought into the box")
 
 
@@ -117,8 +114,8 @@ def _runner(run: Run, look: Look | None) -> Finding:
 
 def _agent(run: Run) -> Finding:
     if run.reached(Stage.AGENT):
-        return _finding("agent", True, "the runner was heard of")
-    return _not_there("agent", run, "the runner was not heard of", f"holdfast box ping {run.box}" if run.box else None)
+        return _finding("agent", True, "the runner has sent entries")
+    return _not_there("agent", run, "the runner has sent nothing", f"holdfast box ping {run.box}" if run.box else None)
 
 
 def _first_event(run: Run) -> Finding:
@@ -130,7 +127,7 @@ def _first_event(run: Run) -> Finding:
 
 
 def _notice(run: Run) -> list[Finding]:
-    """The notice that a live agent told last: what it waits for, say. That may be meant, so nothing is wrong."""
+    """The last notice of a live agent, such as what it waits for. It is not an error: the wait may be intended."""
     if not run.live or run.notice is None:
         return []
     held = _HELD.search(run.notice)
@@ -142,7 +139,7 @@ def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding
     if not run.live:
         return _finding("heartbeat", None, "the run has ended")
     if silence is None:
-        return _finding("heartbeat", None, "this server has not listened yet")
+        return _finding("heartbeat", None, "this server has not seen it yet")
     detail = f"the last sign of life came {silence / 1000:.0f} s ago"
     if silence < thresholds.soft:
         return _finding("heartbeat", True, detail)
@@ -153,8 +150,8 @@ def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding
 def _end(run: Run) -> Finding:
     if run.live:
         asked = "" if run.cancel is None else "; it was asked to end"
-        return _finding("end", None, f"it goes on{asked}")
-    detail = f"{run.status.value}, told by its {run.ended_by}"
+        return _finding("end", None, f"it is running{asked}")
+    detail = f"{run.status.value}, reported by its {run.ended_by}"
     if run.error:
         detail += f": {run.error.get('message', run.error.get('code', ''))}"
     ok = run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED)
@@ -163,12 +160,12 @@ def _end(run: Run) -> Finding:
 
 
 def _not_there(stage: str, run: Run, detail: str, next_step: str | None = None) -> Finding:
-    """Not (yet) reached: a fault only where the run is over and did not end well."""
+    """A stage that was not reached. It is an error only if the run failed."""
     ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
-    return _finding(stage, False if ended_badly else None, detail, next_step if not ended_badly else _told(run))
+    return _finding(stage, False if ended_badly else None, detail, next_step if not ended_badly else _hint(run))
 
 
-def _told(run: Run) -> str:
+def _hint(run: Run) -> str:
     return str((run.error or {}).get("hint") or "holdfast resume THREAD")
 
 

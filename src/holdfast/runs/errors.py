@@ -1,4 +1,4 @@
-"""Errors of runs that do not cross the wire, and how a busy thread is worded. The others are in `api/errors/runs`."""
+"""Errors of runs that do not cross the wire, and the message for a busy thread. The others are in `api/errors/runs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.api.errors.runs import ThreadBusy
 
 def thread_busy(thread: str, run: str) -> ThreadBusy:
     return ThreadBusy(
-        f"run {run} is going on on thread {thread}",
+        f"thread {thread} already has a run in progress: {run}",
         hint=f'add to it: holdfast steer {thread} "…"; watch it: holdfast attach {thread};'
         f" end it: holdfast cancel {thread}",
     )

@@ -1,7 +1,7 @@
-"""A thread as runs write it: every step is an append, and whoever takes a run over takes the next epoch first.
+"""Reads and writes the entries of runs on threads. A process that takes over a run claims the next epoch first.
 
-An epoch is a compare-and-swap. Who wants the next one reads the thread, and appends in an epoch one above the highest
-that anybody took before that reading: somebody who was quicker makes the append a duplicate, or stale.
+A claim is a compare-and-swap: it reads the thread, and appends in an epoch one above the highest. If another process
+was faster, the append is a duplicate or stale.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _REMEMBERED: Final = 10_000
 
 Made = TypeVar("Made")
 Compose = Callable[[int, ThreadRuns], Sequence[Entry]]
-"""The entries of a claim, by its epoch and by the runs as they stand. Raises where it should not be made."""
+"""Returns the entries of a claim, for its epoch and the current runs. Raises if the claim must not be made."""
 
 
 class RunLog:
-    """Reads and writes threads. Remembers epochs that no entry tells of."""
+    """Remembers epochs that were claimed without an entry."""
 
     def __init__(self, store: StreamStore, threads: Threads, seals: Seals, clock: Callable[[], int]) -> None:
         self._store = store
@@ -55,12 +55,12 @@ class RunLog:
         return Entry(id or new_entry_id(), self.clock(), payload, author)
 
     def append(self, thread: str, *entries: Entry, producer: Producer | None = None) -> Awaitable[Appended]:
-        """Those that are acted on later get the server's seal."""
+        """Append entries. Those that control runs get the server's seal."""
         sealed = tuple(keyed(self._seals.seal(thread, each) if is_control(each.payload) else each) for each in entries)
         return self._store.append(THREADS + thread, AppendRequest(keyed=sealed, producer=producer))
 
     async def claim(self, thread: str, compose: Compose) -> int:
-        """Take the next epoch, with what `compose` says of it in the same append. Returns the epoch."""
+        """Take the next epoch, and append the entries of `compose` with it. Returns the epoch."""
         for _ in range(_TRIES):
             runs = await self.runs(thread)
             epoch = max(runs.epoch, self._epochs.get(thread, 0)) + 1
@@ -74,10 +74,10 @@ class RunLog:
                 self._remember(thread, epoch)
                 return epoch
             self._remember(thread, appended.producer.epoch if appended.producer else epoch)
-        raise Unavailable(f"thread {thread} keeps changing hands: try again in a moment")
+        raise Unavailable(f"other processes keep taking over thread {thread}: try again in a moment")
 
     async def _learn(self, thread: str, epoch: int) -> None:
-        # A repetition is acknowledged once what it repeats is on disk: from then on, readers see all of that epoch.
+        # A repeated append is acknowledged when the first one is on disk. From then on, readers see all of that epoch.
         for _ in range(_TRIES):
             try:
                 await self.append(thread, producer=Producer(PRODUCER, epoch, 0))
@@ -92,7 +92,7 @@ class RunLog:
             self._epochs.popitem(last=False)
 
     async def entries(self, thread: str, since: int = 0) -> AsyncIterator[dict[str, Any]]:
-        """Everything from a position on, the oldest first."""
+        """Yields the entries from a position on, oldest first."""
         position = since
         while True:
             piece = await self._store.read(THREADS + thread, position, _READ_BYTES)
@@ -103,13 +103,13 @@ class RunLog:
                 return
 
     async def make_of(self, thread: str, make: Callable[[Iterator[dict[str, Any]]], Made]) -> Made:
-        """What `make` makes of all entries, the oldest first: in a worker thread, as that may take a second or two.
+        """Returns the result of `make` for all entries, oldest first. Runs in a worker thread: it may take seconds.
 
-        One entry is parsed at a time, and gone when the next is taken: a thread that is longer than memory can be read,
-        the garbage collector has nothing to look at, and the event loop never waits long for its turn.
+        Only one entry is in memory at a time, so the thread may be larger than memory, and neither the garbage
+        collector nor the event loop is held up.
         """
         loop = asyncio.get_running_loop()
-        given_up = False
+        abandoned = False
 
         def read(position: int) -> Future[Slice]:
             return asyncio.run_coroutine_threadsafe(self._store.read(THREADS + thread, position, _READ_BYTES), loop)
@@ -119,7 +119,7 @@ class RunLog:
             while not piece.up_to_date:
                 following = read(piece.end)
                 yield from map(parse_json, split_messages(piece.data))
-                if given_up:
+                if abandoned:
                     raise asyncio.CancelledError
                 piece = following.result()
             yield from map(parse_json, split_messages(piece.data))
@@ -127,4 +127,4 @@ class RunLog:
         try:
             return await asyncio.to_thread(make, entries())
         finally:
-            given_up = True
+            abandoned = True

@@ -1,7 +1,6 @@
-"""The service of runs: launches, steers, cancels and resumes them, and looks at them.
+"""The service of runs: launches, steers, cancels, resumes and shows them.
 
-Nothing of a run is kept here that is not on its thread: a server that is killed loses nothing but its place in the
-work, and the next one settles it.
+All state of a run is on its thread. If a server is killed, the next one reconciles its runs.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _STOP_SECONDS: Final = 5.0
 
 
 class Runs:
-    """Owns its launches and its sweep, from `start` to `close`; neither the boxes nor the store. Runs outlive it."""
+    """Owns its launches and its sweep from `start` to `close`, but not the boxes or the store. Runs outlive it."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Runs:
         thresholds: Thresholds | None = None,
         sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
-        """`ticks` are milliseconds of a clock that only goes forward."""
+        """`ticks` returns the milliseconds of a monotonic clock."""
         self._store = store
         self._threads = threads
         self._projection = projection
@@ -109,11 +108,11 @@ class Runs:
         self.report_model_error = live.report_model_error
 
     async def start(self) -> None:
-        """Settle what earlier servers left, and keep watch."""
+        """Reconcile the runs that earlier servers left, and start the sweep."""
         await self._sweep.start()
 
     async def close(self) -> None:
-        """Stop. Runs whose runner lives go on; launches are ended as failed."""
+        """Runs with a runner continue. Launches in progress end as failed."""
         self.launches.stop()
         self._sweep.stop()
         await self.tasks.close(_STOP_SECONDS)
@@ -131,7 +130,7 @@ class Runs:
         title: str | None = None,
         labels: dict[str, str] | None = None,
     ) -> Launched:
-        """Begin a run, on a thread that is there or on a new one. Returns once its prompt is on disk."""
+        """Start a run on an existing or a new thread. Returns when its prompt is on disk."""
         check_prompt(prompt.text)
         plan = await self._plan(options, thread)
         if options.workspace is not None:
@@ -143,7 +142,7 @@ class Runs:
             except Conflict:
                 if new_thread is None or prompt.id is None:
                     raise
-                thread = new_thread  # asked for before, and the answer was lost; or somebody else's, and then busy
+                thread = new_thread  # a retry of this request; or the thread of another, which is then busy
         if (same := await self._same(thread, prompt)) is not None:
             return same
         row = await self.reconcile(thread, force=True)
@@ -151,7 +150,7 @@ class Runs:
         return await self.launches.claim(thread, prompt, plan.options, plan)
 
     async def check(self, options: Options, *, thread: str | None = None) -> Options:
-        """Returns what a launch would use: the agent and the model by name. Raises what a launch would raise."""
+        """Returns the options that a launch would use, with full names. Raises the errors of a launch."""
         return (await self._plan(options, thread)).options
 
     async def _plan(self, options: Options, thread: str | None) -> LaunchPlan:
@@ -161,7 +160,7 @@ class Runs:
         return self._planner.plan(options)
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
-        """Returns the run that this very prompt has launched already."""
+        """Returns the run that an earlier request with the same prompt has launched."""
         if prompt.id is None:
             return None
         latest = (await self._log.runs(thread)).latest
@@ -178,7 +177,7 @@ class Runs:
         model: str | None = None,
         change: Callable[[Options], Options] = lambda options: options,
     ) -> Launched:
-        """Launch the next run of a thread, as its last run was launched or otherwise."""
+        """Launch the next run of a thread, with the options of its last run or changed ones."""
         if prompt is not None:
             check_prompt(prompt.text)
             if (same := await self._same(thread, prompt)) is not None:
@@ -188,7 +187,7 @@ class Runs:
             raise NothingToResume(f"thread {thread} has had no run", hint=_begin(thread))
         if row.runs.latest is not None and not row.runs.latest.is_proven and agent is None:
             raise NothingToResume(
-                f"it cannot be shown that this server launched the last run of thread {thread}",
+                f"this server cannot prove that it launched the last run of thread {thread}",
                 hint=f"name the agent: holdfast resume {thread} --agent NAME",
             )
         if row.runs.live is not None:
@@ -200,7 +199,7 @@ class Runs:
         return await self.launches.claim(thread, prompt, plan.options, plan)
 
     async def steer(self, thread: str, prompt: Prompt, *, interrupt: bool = False) -> Steered:
-        """Give a prompt to a thread that may have a live run: it is queued until the end of that, or interrupts it."""
+        """Send a prompt to a thread. It waits for the end of a live run, or interrupts it."""
         check_prompt(prompt.text)
         if (same := await self._same(thread, prompt)) is not None:
             return Steered(thread, same.run, same.prompt, "launched")
@@ -216,7 +215,7 @@ class Runs:
                     raise
         if len(row.runs.waiting) >= MAX_WAITING:
             raise TooManyWaiting(
-                f"{MAX_WAITING} prompts wait on thread {thread} already", hint="wait until the run has ended"
+                f"{MAX_WAITING} prompts are already waiting on thread {thread}", hint="wait until the run has ended"
             )
         payload: dict[str, Any] = {"type": "chat", "role": "user", "text": prompt.text, "queued": True}
         if interrupt:
@@ -228,20 +227,20 @@ class Runs:
         return Steered(thread, run.run, chat.id, "interrupting" if interrupt else "queued")
 
     async def cancel(self, id: str, *, by: str | None = None) -> RunRow:
-        """End a run, or the latest of a thread. One that has ended stays as it is."""
+        """Cancel a run, or the latest run of a thread. Has no effect on a run that has ended."""
         found = await self.get(id)
         if found.run.live:
             await self.cancellation.request(found.thread, found.run, CancelKind.CANCEL, by)
         return await self.get(found.run.run)
 
-    # --- looking ---
+    # --- reading ---
 
     async def get(self, id: str) -> RunRow:
-        """Returns a run by its id, or the latest of a thread, as it stands. Raises `RunNotFound`."""
+        """Returns a run by its id, or the latest run of a thread. Raises `RunNotFound`."""
         if id.startswith("r-"):
             found = await self._projection.run(id)
             if found is None:
-                raise RunNotFound(f"there is no run {id}", hint="holdfast thread list shows what there is")
+                raise RunNotFound(f"there is no run {id}", hint="holdfast thread list shows all threads")
             if found.run.live:
                 row = await self.reconcile(found.thread)
                 latest = row.runs.latest
@@ -280,7 +279,7 @@ class Runs:
             stop()
 
     async def diagnose(self, id: str) -> Diagnosis:
-        """Returns how far the latest run of a thread came, or this run, and what is wrong with it."""
+        """Returns how far a run, or the latest run of a thread, has come, and what is wrong with it."""
         thread = (await self.get(id)).thread if id.startswith("r-") else id
         runs = (await self.reconcile(thread, force=True)).runs
         if id.startswith("r-") and (runs.latest is None or runs.latest.run != id):
@@ -300,7 +299,7 @@ class Runs:
 
     @asynccontextmanager
     async def compared(self, id: str) -> AsyncIterator[Compared]:
-        """Yields the workspace of a thread as it is now, against what it began with. Wakes its box."""
+        """Yields a comparison of a thread's workspace with its first state. Wakes the box."""
         thread = (await self.get(id)).thread
         runs = await self._log.runs(thread)
         box_id = runs.latest.box if runs.latest is not None else None

@@ -113,11 +113,6 @@ class Run:
         """
         return self.origin is not Origin.UNPROVEN
 
-    @property
-    def kind(self) -> str:
-        """The prefix of its agent's entry types. An agent given by command is named `<kind>:<command>`."""
-        return self.agent.partition(":")[0]
-
     def reached(self, stage: Stage) -> bool:
         return _ORDER[self.stage] >= _ORDER[stage]
 

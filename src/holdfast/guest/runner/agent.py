@@ -103,7 +103,7 @@ class Agent:
             return ends
 
         here = os.getcwd()
-        given: list[int] = []
+        child_ends: list[int] = []
         try:
             if stdin is not None or keep_stdin:
                 source, self._stdin = pipe()
@@ -112,8 +112,10 @@ class Agent:
                 opened.append(source)
             self._stdout, output = pipe()
             self._errors, errors = pipe()
-            given = [source, output, errors]
-            actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(given)]
+            child_ends = [source, output, errors]
+            actions: list[tuple[Any, ...]] = [
+                (os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(child_ends)
+            ]
             if program is not None:
                 actions.append((os.POSIX_SPAWN_DUP2, program, 3))
             os.chdir(cwd)
@@ -127,7 +129,7 @@ class Agent:
             raise
         finally:
             os.chdir(here)
-        for each in given:
+        for each in child_ends:
             os.close(each)
         for each in (self._stdin, self._stdout, self._errors):
             if each >= 0:

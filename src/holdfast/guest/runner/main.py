@@ -34,12 +34,12 @@ def main(program: int, configuration: bytes) -> None:
         sys.exit(BROKEN)
     loop = Loop()
     run = Run(config, loop, reader)
-    argv, given = config.argv, None
+    argv, archive = config.argv, None
     if config.driver is not None:
         module = driver_module(config.driver)
-        argv, given = [*interpreter(), "-I", "-S", "-c", _DRIVER % module, module, *config.argv], program
+        argv, archive = [*interpreter(), "-I", "-S", "-c", _DRIVER % module, module, *config.argv], program
     try:
-        run.start(argv, given)
+        run.start(argv, archive)
     except Exception as error:
         run.fail(error)
     loop.run(run.fail)

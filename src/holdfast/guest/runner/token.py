@@ -68,8 +68,8 @@ class Token:
         self._trying = False
         self._backoff.reset()
         self._later(lifetime(renewed) / 2)
-        for told in self.on_renewed:
-            told()
+        for notify in self.on_renewed:
+            notify()
 
 
 def token_in(body: bytes) -> str | None:

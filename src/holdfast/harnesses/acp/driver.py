@@ -124,7 +124,7 @@ class _Turn:
         self._cancelled = False
 
     def run(self, prompt: str, session: str | None) -> None:
-        told = self._ask(
+        agent = self._ask(
             "initialize",
             {
                 "protocolVersion": _PROTOCOL,
@@ -133,9 +133,9 @@ class _Turn:
             },
             _INITIALIZE_SECONDS,
         )
-        how = self._begin(told, session)
+        how = self._begin(agent, session)
         before = self._transcript.read() if how == "handed-over" else ""
-        _say({"type": "session", "session": self._session, "how": how, "agent": told.get("agentInfo")})
+        _say({"type": "session", "session": self._session, "how": how, "agent": agent.get("agentInfo")})
         _say({"type": "prompt", "text": prompt})
         self._transcript.user(prompt)
         self._prompting = True
@@ -153,10 +153,10 @@ class _Turn:
 
     # --- the session ---
 
-    def _begin(self, told: Message, session: str | None) -> str:
+    def _begin(self, agent: Message, session: str | None) -> str:
         place: Message = {"cwd": self._workspace, "mcpServers": []}
         if session is not None:
-            method = _way_back(told.get("agentCapabilities"))
+            method = _resume_method(agent.get("agentCapabilities"))
             if method is not None:
                 self._replays = True
                 try:
@@ -249,7 +249,7 @@ class _Turn:
         return {"outcome": "selected", "optionId": allowing}
 
 
-def _way_back(capabilities: Any) -> str | None:
+def _resume_method(capabilities: Any) -> str | None:
     """Returns the method with which the agent continues an earlier session, or None."""
     if not isinstance(capabilities, dict):
         return None

@@ -52,22 +52,24 @@ class Reader(agent_reader.Reader):
     def _session(self, record: Record) -> list[Payload]:
         agent = record.get("agent")
         version = agent.get("version") if isinstance(agent, dict) else None
-        told = self.begin_session(record["session"], record, version if isinstance(version, str) else None)
+        payloads = self.begin_session(record["session"], record, version if isinstance(version, str) else None)
         if record.get("how") == "handed-over":
-            told += self.notice("info", "the agent could not continue its session, and was told what happened before")
-        return told
+            payloads += self.notice(
+                "info", "the agent could not continue its session, and was told what happened before"
+            )
+        return payloads
 
     def _stop(self, record: Record) -> list[Payload]:
         result = record["result"]
         self._seen.stop = str(result.get("stopReason"))
-        told = result.get("usage")
+        tokens = result.get("usage")
         usage = None
-        if isinstance(told, dict):
+        if isinstance(tokens, dict):
             usage = usage_of(
-                told.get("inputTokens"),
-                told.get("outputTokens"),
-                told.get("cachedReadTokens"),
-                told.get("cachedWriteTokens"),
+                tokens.get("inputTokens"),
+                tokens.get("outputTokens"),
+                tokens.get("cachedReadTokens"),
+                tokens.get("cachedWriteTokens"),
                 self._cost,
             )
             self.usage = usage
@@ -121,12 +123,12 @@ class Reader(agent_reader.Reader):
         name, arguments, status = known["name"], known.get("rawInput") or {}, known.get("status")
         if status == "pending":  # many agents announce a call before they know its arguments
             return []
-        told = self.begin_call(call, name, arguments)
+        payloads = self.begin_call(call, name, arguments)
         if status in ("completed", "failed"):
             del self._told[call]
             ended = OK if status == "completed" else ERROR
-            told += self.end_call(call, result_of(known), ended, known, name=name, arguments=arguments)
-        return told
+            payloads += self.end_call(call, result_of(known), ended, known, name=name, arguments=arguments)
+        return payloads
 
 
 def _name(call: Record) -> str:

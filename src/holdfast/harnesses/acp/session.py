@@ -1,4 +1,4 @@
-"""What an ACP agent did on a thread, told again: its own session lives where the agent keeps it, and nowhere else."""
+"""Rebuilds a transcript of an ACP agent's work from a thread. Only the agent itself has its session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.harnesses.acp.transcript import MAX_TRANSCRIPT, done, said
 
 
 def rebuild(entries: Iterable[Mapping[str, Any]]) -> tuple[str, bytes] | None:
-    """The agent's last session, and the transcript of all; None where there is nothing to tell."""
+    """Returns the agent's last session and the transcript, or None if there is nothing to continue."""
     session = ""
     parts: deque[str] = deque()
     size = 0
@@ -25,7 +25,7 @@ def rebuild(entries: Iterable[Mapping[str, Any]]) -> tuple[str, bytes] | None:
         part = _part(kind, payload)
         parts.append(part)
         size += len(part)
-        while size > 2 * MAX_TRANSCRIPT and len(parts) > 1:  # only its end is ever told
+        while size > 2 * MAX_TRANSCRIPT and len(parts) > 1:  # only its end is used
             size -= len(parts.popleft())
     text = "".join(parts)
     return (session or "lost", text.encode("utf-8", "replace")) if text else None

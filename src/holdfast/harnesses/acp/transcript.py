@@ -1,6 +1,6 @@
-"""What was said and done on a thread, as text: for an agent that cannot take up its session again.
+"""A transcript of a thread as text, for an agent that cannot continue its session.
 
-Written by the driver as it goes, inside a box, and by the host where the box is a new one: standard library only.
+The driver writes it inside a box, and the host for a new box, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "transcript.txt"
 MAX_TRANSCRIPT = 192 << 10
-"""Bytes that an agent is told. Of a longer one the middle is left out, never the task that it begins with."""
+"""The most bytes for an agent. The middle of a longer transcript is left out, but never the task at its start."""
 _HEAD = 16 << 10
 _MAX_RESULT = 2000
 _INTRODUCTION = (
@@ -26,7 +26,7 @@ _INTRODUCTION = (
 
 
 def introduced(head: bytes, tail: bytes = b"", left_out: int = 0, path: str = "") -> str:
-    """A transcript as an agent is given it: all of it, or how it began and its end. Nothing where there is none."""
+    """Returns the transcript for an agent: all of it, or its start and its end. Empty if there is none."""
     kept = head.decode("utf-8", "ignore").strip()
     if left_out:
         kept += f"\n\n[… {left_out} bytes are left out here; the whole transcript is in {path} …]\n\n"
@@ -39,7 +39,7 @@ def said(who: str, text: str) -> str:
 
 
 def done(name: str, arguments: str, result: str, status: str) -> str:
-    """A tool that was used."""
+    """Returns the text for a call of a tool."""
     result = result.strip()
     if len(result) > _MAX_RESULT:
         result = f"{result[: _MAX_RESULT // 2]}\n[…]\n{result[-_MAX_RESULT // 2 :]}"
@@ -47,7 +47,7 @@ def done(name: str, arguments: str, result: str, status: str) -> str:
 
 
 class Transcript:
-    """The file of it in an agent's state folder. One that cannot be written is done without."""
+    """The file of a transcript in the agent's state folder. If it cannot be written, there is none."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, NAME)
@@ -71,7 +71,7 @@ class Transcript:
         self._add(said("User", prompt))
 
     def update(self, update: dict[str, Any]) -> None:
-        """What the agent says and does, as it tells its client."""
+        """Add an update of the agent."""
         kind = update.get("sessionUpdate")
         if kind == "agent_message_chunk":
             content = update.get("content")
@@ -106,7 +106,7 @@ class Transcript:
 
 
 def result_of(call: dict[str, Any]) -> str:
-    """The result of a tool as people read it, of all that was told of its call."""
+    """Returns the result of a tool as text, from all updates of its call."""
     texts = []
     for item in call.get("content") or ():
         if not isinstance(item, dict):

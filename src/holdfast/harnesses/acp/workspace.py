@@ -1,6 +1,7 @@
-"""Text files of the workspace, for an agent that asks its client for them. Runs inside a box.
+"""Reads and writes text files of the workspace for an agent that asks its client for them. Runs inside a box.
 
-The agent could open them itself, as the same user: what is kept to here is the protocol, not a border.
+The agent runs as the same user and could open them itself, so the checks follow the protocol and are no security
+boundary.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class FileRefused(Exception):
 
 
 def read_text(workspace: str, path: Any, line: Any = None, limit: Any = None) -> str:
-    """A file, or lines of it from `line` (the first is 1). Raises `FileRefused`, `OSError`."""
+    """Returns a file, or its lines from `line` on (the first is 1). Raises `FileRefused`, `OSError`."""
     with open(_within(workspace, path), "rb", opener=_open) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise FileRefused(f"{path} is no file")
@@ -46,7 +47,7 @@ def write_text(workspace: str, path: Any, content: Any) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would keep us waiting for ever
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would block
 
 
 def _within(workspace: str, path: Any) -> str:

@@ -244,13 +244,13 @@ class _Answer:
         if not isinstance(usage, dict):
             return
         before = self.usage or usage_of()
-        given = usage_of(
+        counts = usage_of(
             usage.get("input_tokens", before["input"]),
             usage.get("output_tokens", before["output"]),
             usage.get("cache_read_input_tokens", before["cacheRead"]),
             usage.get("cache_creation_input_tokens", before["cacheWrite"]),
         )
-        self.usage = given
+        self.usage = counts
 
     def record(self) -> Record | None:
         """Returns the events of all blocks merged into one."""

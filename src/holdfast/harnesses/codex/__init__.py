@@ -1,7 +1,7 @@
 """Codex, driven by `codex exec --json`.
 
-What that prints lacks the arguments and the results of tools as the model saw them, so the driver (`driver.py`) also
-follows the session file that Codex writes, and that is where messages and calls are read from.
+Its output lacks the arguments and results of tools as the model saw them. So the driver (`driver.py`) also follows the
+session file that Codex writes, and messages and calls are read from there.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Codex(Harness):
             f'model_provider = "{_PROVIDER}"',
             f"model_context_window = {model.context_window}",
             "check_for_update_on_startup = false",
-            # A search at the provider would reach the world past the network policy of the box.
+            # A search at the provider would bypass the network policy of the box.
             'web_search = "disabled"',
             "[features]",
-            "plugins = false",  # else the end lags by five seconds
+            "plugins = false",  # with plugins, Codex exits five seconds later
             "[analytics]",
             "enabled = false",
             "[history]",
@@ -69,11 +69,11 @@ class Codex(Harness):
         if made is None:
             return None
         session, data = made
-        # Found by the id in its name; the time and the date in its path tell Codex nothing.
+        # Codex finds the file by the id in its name, and ignores the time and date in its path.
         name = f"rollout-2000-01-01T00-00-00-{session}.jsonl"
         return Rebuilt(session, {f"{task.place.state}/sessions/2000/01/01/{name}": data})
 
 
 def _toml(text: str) -> str:
-    """A basic string, which JSON's are but for one character."""
+    """Returns a basic string of TOML. It is like a string of JSON, except for one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

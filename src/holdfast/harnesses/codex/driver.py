@@ -1,8 +1,8 @@
-"""Starts `codex exec --json` and prints what it prints, with the records of its session file as they are written.
+"""Starts `codex exec --json`, and prints its output together with the records of its session file.
 
-The runner starts this in a box instead of the agent: standard library only. Takes lines of JSON on standard input:
-first `{"type":"prompt","text":...}`, then perhaps `{"type":"abort"}`, which is Codex's own SIGINT: it ends its tool,
-notes the abort in its session, and exits. Ends as Codex ended.
+The runner starts this program in a box instead of the agent, so it uses only the standard library. It reads lines of
+JSON from standard input: first `{"type":"prompt","text":...}`, then possibly `{"type":"abort"}`. An abort sends SIGINT
+to Codex, which ends its tool, notes the abort in its session and exits. The driver exits like Codex.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _READ = 1 << 16
 _SOON = 0.05
-"""Seconds until the session file is looked at again, while Codex prints nothing."""
+"""Seconds between reads of the session file while Codex prints nothing."""
 _LONGEST = 64 << 20
-"""Bytes of a record; one that is longer is left out."""
+"""The most bytes of a record. Longer records are skipped."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     process = subprocess.Popen(
         _command(chosen.program, chosen.node, chosen.session), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    # A signal that is meant for the agent reaches it, though the runner knows this process only.
+    # The runner knows only this process, so pass on signals that are meant for the agent.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: process.send_signal(received))
     assert process.stdout is not None
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(program: str, node: str, session: str | None) -> list[str]:
     flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    # The package's own start is a node script; what it starts can be started without it, which is quicker.
+    # The package starts Codex with a node script. Starting the binary directly is faster.
     native = sorted(glob.glob(f"{glob.escape(program)}/node_modules/@openai/codex-*/vendor/*/bin/codex"))
     codex = native[:1] or [node, f"{program}/node_modules/.bin/codex"]
     if session is None:
@@ -72,7 +72,7 @@ def _prompt(lines: _Lines) -> str | None:
 
 
 def _end_as(code: int) -> int:
-    """End by the signal that ended Codex, so that whoever started this sees the same."""
+    """Exit by the signal that ended Codex, so that the runner sees the same signal."""
     if code >= 0:
         return code
     if code in (-signal.SIGINT, -signal.SIGTERM):
@@ -83,7 +83,7 @@ def _end_as(code: int) -> int:
 
 
 class _Follower:
-    """Passes on what Codex prints and writes, until it has ended."""
+    """Passes on the output and the session records of Codex until it has exited."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], output: int, rollout: _Rollout, input_lines: _Lines, prompt: str
@@ -107,7 +107,7 @@ class _Follower:
             if writable:
                 self._feed()
             if self._output.descriptor in ready:
-                # What the session file tells came first: Codex writes a record before it prints its event.
+                # Session records first: Codex writes a record before it prints its event.
                 printed = self._output.read()
                 for line in printed:
                     if b'"thread.started"' in line:
@@ -119,7 +119,7 @@ class _Follower:
             if self._input.descriptor in ready:
                 self._obey()
             if self._process.poll() is not None and self._output.descriptor not in ready:
-                break  # a tool that outlived Codex may hold its output open for ever
+                break  # a tool that outlived Codex may keep its output open
         if not feed.closed:
             feed.close()
         self._process.wait()
@@ -145,7 +145,7 @@ class _Follower:
 
 
 class _Rollout:
-    """The session file: what is new in it, a record at a time."""
+    """Reads new records of the session file."""
 
     def __init__(self, home: str, session: str | None) -> None:
         self._folder = f"{glob.escape(home)}/sessions"
@@ -159,7 +159,7 @@ class _Rollout:
                 self._known = _mend(path)
 
     def begin(self, session: str) -> None:
-        """Codex said which session it is in."""
+        """Called when Codex has reported its session."""
         if not self._session and session.replace("-", "").isalnum():
             self._session = session
 
@@ -179,7 +179,7 @@ class _Rollout:
         if path is None:
             return False
         try:
-            # No link, no pipe: what lies at that path is the agent's, and this must not wait for it.
+            # The agent controls this path. It may be a link or a pipe, which must not block the driver.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return False
@@ -196,7 +196,7 @@ class _Rollout:
 
 
 def _mend(path: str) -> int:
-    """Take a torn record off the end of a session file; its size then."""
+    """Remove an incomplete record from the end of a session file. Returns the new size."""
     try:
         with open(path, "r+b") as file:
             size = end = file.seek(0, os.SEEK_END)
@@ -216,7 +216,7 @@ def _mend(path: str) -> int:
 
 
 class _Lines:
-    """The lines of a pipe."""
+    """Reads lines from a pipe."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -224,7 +224,7 @@ class _Lines:
         self._cutter = _Cutter()
 
     def read(self) -> list[bytes]:
-        """What one read gives. Blocks where there is nothing yet."""
+        """Returns the complete lines of one read. Blocks if nothing is available."""
         data = os.read(self.descriptor, _READ)
         if data:
             return self._cutter.cut(data)
@@ -233,7 +233,7 @@ class _Lines:
 
 
 class _Cutter:
-    """Cuts what comes in pieces into lines. Empty ones, and those that are too long, are left out."""
+    """Splits data into lines. Skips lines that are empty or too long."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

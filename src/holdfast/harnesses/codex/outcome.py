@@ -1,4 +1,4 @@
-"""How a run of Codex ended: by its own last event, else by the way it went."""
+"""Decides the outcome of a run of Codex from its last event, or from its exit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS = {
     "internal_server_error": 500,
     "bad_request": 400,
 }
-"""The HTTP status that an error's kind stands for, where Codex gives no number."""
+"""HTTP statuses by kind of error, for errors that Codex reports without a number."""
 
 
 class Seen:
-    """What a run of Codex said that tells how it ended."""
+    """The output of a run that determines its outcome."""
 
     __slots__ = ("aborted", "cause", "completed", "failed", "refused", "usage")
 
@@ -38,15 +38,15 @@ class Seen:
         usage: Mapping[str, float] | None = None,
     ) -> None:
         self.completed = completed
-        """`turn.completed` came."""
+        """Whether `turn.completed` was printed."""
         self.failed = failed
         """The message of `turn.failed`."""
         self.cause = cause
-        """The `codex_error_info` of the session file, which knows more of a failure than what is printed."""
+        """The `codex_error_info` of the session file, which has more details than the output."""
         self.aborted = aborted
-        """The session file says that the turn was interrupted."""
+        """Whether the turn was interrupted, according to the session file."""
         self.refused = refused
-        """The last error before any turn began: a session that is not there, a broken configuration."""
+        """The last error before the first turn, such as a missing session or a broken configuration."""
         self.usage = usage
 
 
@@ -66,7 +66,7 @@ def decide_outcome(seen: Seen, exit_code: int | None) -> dict[str, Any]:
 
 
 def _refusal(message: str) -> str | None:
-    """The provider's words, where the message is the body of its answer: Codex gives a 400 so, without the number."""
+    """Returns the provider's message if this is the body of its answer. Codex reports status 400 that way."""
     if not message.startswith("{"):
         return None
     try:
@@ -77,7 +77,7 @@ def _refusal(message: str) -> str | None:
 
 
 def status_of(cause: Any, message: str) -> int | None:
-    """The HTTP status of a failure: `{"http_connection_failed": {"http_status_code": 401}}`, or a kind by name."""
+    """Returns the HTTP status of a failure: `{"http_connection_failed": {"http_status_code": 401}}`, or a kind."""
     if isinstance(cause, str) and cause in _KINDS:
         return _KINDS[cause]
     if isinstance(cause, dict):

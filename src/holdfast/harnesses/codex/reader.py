@@ -1,8 +1,8 @@
-"""Reads what Codex prints, and the records of its session file that the driver mixes in.
+"""Reads the output of Codex, and the records of its session file that the driver adds.
 
-Messages and calls come from the session file, which has them as the model saw them. What Codex prints tells the
-session, the retries and the end; of its items only those count that the session file did not have when all was over (a
-full disk stops the file, not the turn).
+Messages and calls come from the session file, which has them as the model saw them. The output has the session, the
+retries and the end. Its items are used only if they are missing in the session file at the end: a full disk stops the
+file, but not the turn.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _UNTOLD = (b'"type":"world_state"', b'"type":"turn_context"', b'"type":"session_meta"')
 _ANSWERS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"))
 _MET_BY = {"agent_message": "text", "command_execution": "type"}
-"""The printed items that are looked for in the session file, and the field that tells them apart. Commands are only
-counted: what the file has of them is cut."""
+"""Printed items that are compared with the session file, and the field that identifies them. Commands are only counted,
+because the file has them shortened."""
 _COMMANDS = frozenset(("exec_command", "shell", "shell_command", "local_shell_call", "container.exec"))
 """Tools whose calls are printed as a `command_execution`."""
 _EXITED = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d+)$", re.MULTILINE)
@@ -41,13 +41,13 @@ class Reader(agent_reader.Reader):
         self._seen = Seen()
         self._answer = _Answer()
         self._exits: dict[str, bool] = {}
-        """How commands ended, by call: well or not."""
+        """Whether commands succeeded, by call."""
         self._commands: dict[str, None] = {}
-        """Calls of commands that were met in the session file, the oldest first."""
+        """Calls of commands in the session file, oldest first."""
         self._printed: dict[str, Record] = {}
-        """Items that were printed and have not been met in the session file."""
+        """Printed items that are not in the session file yet."""
         self._filed: dict[tuple[str, str], int] = {}
-        """How many of an item were met in the session file and have not been printed: it may be ahead."""
+        """How often an item is in the session file but not printed yet."""
 
     def glance(self, line: bytes) -> list[Payload] | None:
         head = line[:160]
@@ -93,13 +93,13 @@ class Reader(agent_reader.Reader):
         self._seen.usage = self.usage
         return decide_outcome(self._seen, exit_code)
 
-    # --- what it prints ---
+    # --- the output ---
 
     def _trouble(self, message: str) -> list[Payload]:
         if not message.startswith(_RECONNECTING):
             if not self.session:
                 self._seen.refused = message
-            return []  # `turn.failed` says the same
+            return []  # `turn.failed` has the same message
         count, _, cause = message[len(_RECONNECTING) :].partition(" ")
         attempt = count.partition("/")[0]
         cause = cause.strip("()")
@@ -111,7 +111,7 @@ class Reader(agent_reader.Reader):
             return []
         if kind == "error":
             message = str(item.get("message", ""))
-            # Of every model that is not OpenAI's: it says nothing about this one.
+            # Codex prints this for every model that is not OpenAI's.
             is_usual = message.startswith("Model metadata for ")
             return [] if is_usual else self.notice("warning", message, item)
         if kind in _MET_BY:
@@ -123,7 +123,7 @@ class Reader(agent_reader.Reader):
         return []
 
     def _met(self, kind: str, value: str) -> None:
-        """The session file has an item that is printed, too."""
+        """Called for an item of the session file that is also printed."""
         field = _MET_BY[kind]
         for ident, item in self._printed.items():
             if item.get("type") == kind and item.get(field) == value:
@@ -134,14 +134,14 @@ class Reader(agent_reader.Reader):
         self._filed[kind, value] = self._filed.get((kind, value), 0) + 1
 
     def _met_command(self, call: str) -> None:
-        """The session file tells a command by its item, by its output, or by both."""
+        """The session file has a command as an item, as an output, or as both."""
         if call not in self._commands:
             if len(self._commands) >= _MAX_WAITING:
                 del self._commands[next(iter(self._commands))]
             self._commands[call] = None
             self._met("command_execution", "command_execution")
 
-    # --- what it files ---
+    # --- the session file ---
 
     def _take_filed(self, record: Record) -> list[Payload]:
         kind, filed = record.get("type"), record["payload"]
@@ -152,7 +152,7 @@ class Reader(agent_reader.Reader):
         if kind == "event_msg":
             return self._take_event(filed)
         if kind == "compacted":
-            # The message before it is the summary itself, asked of the model in a turn of its own.
+            # The message before it is the summary, which the model wrote in a separate turn.
             if self._answer.items and not self._answer.calls:
                 self._drop_answer()
             return [*self._flush(), *self.compaction(str(filed.get("message", "")), filed)]
@@ -176,7 +176,7 @@ class Reader(agent_reader.Reader):
         return payloads
 
     def _told(self, item: Record) -> list[Payload]:
-        """A message that is not the model's: of the user, or of Codex itself about the box, which it tells again."""
+        """A message of the user, or of Codex about the box, which it repeats."""
         text = text_of(item.get("content"))
         if item.get("role") != "user" or is_context(item):
             return []
@@ -193,7 +193,7 @@ class Reader(agent_reader.Reader):
         )
         self._answer.ident = str(filed.get("response_id") or "")
         self._answer.complete = True
-        # Without a call it may be the summary of a compaction, which the next record tells.
+        # A message without a call may be the summary of a compaction; the next record says so.
         return self._flush() if self._answer.calls else []
 
     def _take_event(self, event: Record) -> list[Payload]:
@@ -223,7 +223,7 @@ class Reader(agent_reader.Reader):
         output = item.get("output")
         result = output if isinstance(output, str) else text_of(output)
         if self.name_of(call) in _COMMANDS:
-            # Not every session file has an item for it: one that an older Holdfast or Codex began has none.
+            # Session files of older versions of Holdfast or Codex have no item for it.
             self._met_command(call)
         status = OK if self._exits.pop(call, _exited_well(result)) else ERROR
         if result == "aborted" or result.endswith("aborted by user"):
@@ -231,7 +231,7 @@ class Reader(agent_reader.Reader):
         return self.end_call(call, result, status, item)
 
     def _flush(self) -> list[Payload]:
-        """The model's answer so far, as one message."""
+        """Returns the model's answer so far as one message."""
         answer = self._answer
         if not answer.items:
             self._drop_answer()
@@ -260,7 +260,7 @@ class Reader(agent_reader.Reader):
 
 
 class _Answer:
-    """The items of one answer of the model. Codex files each by itself, and the count of tokens after the last."""
+    """The items of one answer of the model. Codex writes each separately, and the token count after the last."""
 
     __slots__ = ("calls", "complete", "ident", "items", "usage")
 
@@ -273,7 +273,7 @@ class _Answer:
 
 
 def _call_of(item: Record) -> tuple[str, Any]:
-    """The name and the arguments of a call: text that is JSON, or free text, or an object of its own."""
+    """Returns the name and the arguments of a call, which are JSON text, free text or an object."""
     name = str(item.get("name") or item.get("type"))
     for field in ("arguments", "input", "action"):
         if field in item:
@@ -288,15 +288,15 @@ def _call_of(item: Record) -> tuple[str, Any]:
 
 
 def _exited_well(result: str) -> bool:
-    """By the lines that Codex puts before a command's output. What is no command has none, and counts as well."""
+    """Reads the lines that Codex puts before a command's output. Other tools have none, and count as successful."""
     code = _EXITED.search(result.partition("\nOutput:\n")[0])
     return code is None or int(code[1]) == 0
 
 
 def is_context(item: Record) -> bool:
-    """Whether Codex wrote this in the user's name about the box: the folder, the date, the repository's instructions.
+    """Returns whether Codex wrote this as the user about the box: the folder, the date, the repository's instructions.
 
-    What it wrote there about the conversation, that a turn was aborted or the summary of a compaction, is none.
+    Notes about the conversation, such as an aborted turn or the summary of a compaction, are not context.
     """
     kinds = _notes(item, "content_item_kinds")
     return bool(kinds) and _is_codex_own(item) and not any(str(kind).startswith(_OF_THE_CONVERSATION) for kind in kinds)

@@ -1,7 +1,7 @@
-"""Makes a session file of Codex again from a thread's entries.
+"""Rebuilds a session file of Codex from the entries of a thread.
 
-Only what the model said and was told: Codex adds its own context (folder, date, skills) when it goes on, and gives a
-call that was left open the answer "aborted" by itself.
+It has only the conversation. When Codex continues, it adds its own context (folder, date, skills), and answers an open
+call with "aborted".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Item = dict[str, Any]
 
 
 def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, bytes] | None:
-    """The id and the file of a session with all that these entries tell, or None where they tell nothing."""
+    """Returns the id and the file of a session with these entries, or None if there is nothing to continue."""
     records: list[tuple[str, str, Mapping[str, Any]]] = []
     called: set[str] = set()
     first = last = ""
@@ -42,13 +42,13 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
             if isinstance(call, str):
                 if not item["type"].endswith("_output"):
                     called.add(call)
-                elif call not in called:  # what asked for it was lost: an answer alone would be left out
+                elif call not in called:  # the call was lost, and Codex would drop a result without a call
                     records.append((time, "response_item", _call(payload, call)))
                     called.add(call)
             records.append((time, "response_item", item))
     if not records:
         return None
-    # An id of its own for each history: an older file of the session may still be there.
+    # A different id for each history: an older file of the session may still exist.
     digest = hashlib.blake2b(f"{workspace}\0{last}\0{count}".encode(), digest_size=16).digest()
     session = str(uuid.UUID(bytes=digest, version=4))
     about = {
@@ -59,8 +59,8 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
         "originator": "codex_exec",
         "cli_version": VERSION,
         "source": "exec",
-        # As Codex itself begins a session. In the older mode it files no item when it is done, and so not how a
-        # command ended.
+        # As Codex starts a session itself. In the older mode it writes no item at the end of a command, and so not its
+        # exit code.
         "history_mode": "paginated",
     }
     numbered = enumerate(((first, "session_meta", about), *records))
@@ -68,7 +68,7 @@ def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str) -> tuple[str, 
 
 
 def _items(kind: str, payload: Mapping[str, Any]) -> list[_Item]:
-    """What an entry adds to the conversation, as Codex files it."""
+    """Returns the records of an entry, as Codex writes them."""
     record = payload.get("record")
     if kind == "assistant":
         items = record.get("items") if isinstance(record, dict) else None
@@ -101,7 +101,7 @@ def _call(payload: Mapping[str, Any], call: str) -> _Item:
 
 
 def _compacted(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """What took the place of all before it. Without Codex's own context, which may be another in another box."""
+    """Returns the history that replaces all before it, without Codex's own context, which may differ in another box."""
     record = payload.get("record")
     history = record.get("replacement_history") if isinstance(record, dict) else None
     if not isinstance(history, list):

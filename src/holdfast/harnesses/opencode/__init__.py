@@ -1,7 +1,7 @@
 """OpenCode, driven by `opencode serve` and its event stream.
 
-Its own `run --format json` changes prompts (it puts those with spaces into quotes) and cannot be aborted, so the driver
-(`driver.py`) talks to the server, and prints its events.
+Its own `run --format json` quotes prompts with spaces and cannot be aborted. So the driver (`driver.py`) talks to the
+server, and prints its events.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.harnesses.opencode.session import rebuild
 _PROVIDER: Final = "holdfast"
 _TOKEN: Final = "HOLDFAST_MODEL_TOKEN"
 _CLIENTS: Final = {Api.OPENAI_CHAT: "@ai-sdk/openai-compatible", Api.ANTHROPIC: "@ai-sdk/anthropic"}
-"""The libraries that it speaks to models with. They are part of its program: nothing is fetched."""
+"""The libraries for the APIs of models. They are part of the program, so nothing is downloaded."""
 
 _PERMISSION: Final = {"*": "allow", "question": "deny"}
-"""Nobody is there to be asked."""
+"""There is no user who could be asked."""
 
 
 class OpenCode(Harness):
@@ -62,7 +62,7 @@ class OpenCode(Harness):
     def command(self, task: Task) -> Command:
         place = task.place
         resumed = () if task.session is None else ("--session", task.session)
-        # Said with the prompt, too: the repository's own configuration may name another.
+        # Also sent with the prompt, because the repository's configuration may name another model.
         model = {"providerID": _PROVIDER, "modelID": task.model.model}
         return Command(
             argv=("--program", _program(task), "--retries", str(self._retries), *resumed),
@@ -73,9 +73,9 @@ class OpenCode(Harness):
                 "XDG_DATA_HOME": f"{place.state}/data",
                 "XDG_STATE_HOME": f"{place.state}/state",
                 "XDG_CACHE_HOME": f"{place.state}/cache",
-                # The last word, whatever the repository's own configuration says.
+                # This overrides the repository's configuration.
                 "OPENCODE_PERMISSION": json.dumps(_PERMISSION),
-                # All models of the world, which are none of ours, cost a third of the time until the first request.
+                # The list of all known models takes a third of the time until the first request.
                 "OPENCODE_MODELS_PATH": _catalog(task),
                 "OPENCODE_DISABLE_AUTOUPDATE": "1",
                 "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",

@@ -1,9 +1,9 @@
-"""Starts `opencode serve`, gives it the prompt, and prints its events, one JSON object a line.
+"""Starts `opencode serve`, sends it the prompt, and prints its events, one JSON object per line.
 
-The runner starts this in a box instead of the agent: standard library only. Takes lines of JSON on standard input:
-first `{"type":"prompt","text":...,"model":{...}}`, then perhaps `{"type":"abort"}`. Prints the events of its session as
-the server sends them, without those that only repeat, and a few of its own, whose types begin with `holdfast.`: the
-session, the server's end, and the end of the turn.
+The runner starts this program in a box instead of the agent, so it uses only the standard library. It reads lines of
+JSON from standard input: first `{"type":"prompt","text":...,"model":{...}}`, then possibly `{"type":"abort"}`. It
+prints the events of the session without repetitions, and some of its own, whose types start with `holdfast.`: the
+session, the end of the server, and the end of the turn.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 _START = 300.0
-"""Seconds for the server to listen."""
+"""Seconds until the server must listen."""
 _ANSWER = 30.0
 _SILENCE = 120.0
-"""Seconds without a word on the event stream, where the server sends a sign of life every ten."""
+"""Seconds of silence on the event stream. The server sends a heartbeat every ten."""
 _SETTLE = 3.0
-"""Seconds for open messages to be told in full after the session went idle, or was aborted."""
+"""Seconds to wait for open messages after the session became idle or was aborted."""
 _ABORT = 10.0
 _LONGEST_WAIT = 900.0
-"""Seconds that a provider may ask to wait before the next attempt."""
-_LOOK = 2.0
-"""Seconds between looks at who holds the output of a tool."""
+"""The longest wait before a retry that a provider may ask for, in seconds."""
+_CHECK_SECONDS = 2.0
+"""Seconds between checks for processes that hold the output of a tool open."""
 _MAX_LINE = 64 << 20
 _MAX_WAITING = 4096
 _MAX_ENVIRONMENT = 1 << 20
@@ -87,11 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Failed(Exception):
-    """The server does not do what it should."""
+    """The server did not start, or does not answer as expected."""
 
 
 class _Server:
-    """`opencode serve` on a free port of loopback, behind a password that only this process knows."""
+    """`opencode serve` on a free loopback port, with a password that only this process knows."""
 
     def __init__(self, program: str) -> None:
         password = secrets.token_urlsafe(32)
@@ -115,7 +115,7 @@ class _Server:
                 raise _Failed(f"opencode serve did not listen within {_START:.0f} s")
 
     def ended(self) -> int | None:
-        """The exit code, where it is ending by itself."""
+        """Returns the exit code if it exits on its own."""
         try:
             return self.process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -131,13 +131,13 @@ class _Server:
                 self.process.wait(10)
 
     def die_by(self, number: int) -> None:
-        """A signal that was meant for the agent: it gets it, and this process ends by the same."""
+        """Pass a signal on to the agent, and exit by the same signal."""
         self.process.send_signal(number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """The object that it answers with; an empty one where it answers with anything else."""
+        """Returns the object in the answer, or an empty one."""
         connection = self._connect(_ANSWER)
         try:
             data = None if body is None else json.dumps(body).encode()
@@ -164,7 +164,7 @@ class _Server:
         return answer
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        # Not by urllib: the box's proxies are in the environment, and this must not go there.
+        # Not with urllib, which would use the box's proxies from the environment.
         return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
 
     def _headers(self) -> dict[str, str]:
@@ -180,7 +180,7 @@ class _Server:
 
 
 class _Turn:
-    """One prompt, from its posting to the end of all that it caused."""
+    """One prompt, from its request until all of its results are printed."""
 
     def __init__(self, server: _Server, session: str | None, prompt: dict[str, Any], retries: int) -> None:
         self._server = server
@@ -190,14 +190,14 @@ class _Turn:
         self._given_up = False
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_WAITING)
         self._open: set[str] = set()
-        """Messages of the model that are not whole yet."""
+        """Incomplete messages of the model."""
         self._once: set[tuple[str, str]] = set()
         self._began = time.time() * 1000
         self._end = float("inf")
-        """When the turn is over, whatever is open still."""
+        """When the turn ends, even if messages are incomplete."""
         self._tools: dict[str, int] = {}
-        """Tools that run, and how many looks found that their command has ended."""
-        self._looked = 0.0
+        """Running tools, and how many checks found that their command has ended."""
+        self._checked = 0.0
 
     def run(self) -> int:
         threading.Thread(target=self._read_orders, daemon=True).start()
@@ -210,11 +210,11 @@ class _Turn:
             if wait <= 0:
                 break
             try:
-                kind, value = self._queue.get(timeout=min(wait, _LOOK if self._tools else _SILENCE))
+                kind, value = self._queue.get(timeout=min(wait, _CHECK_SECONDS if self._tools else _SILENCE))
             except queue.Empty:
-                self._look_at_tools()
+                self._check_tools()
                 continue
-            self._look_at_tools()
+            self._check_tools()
             if kind == "event" and self._take(value):
                 break
             if kind == "abort":
@@ -228,7 +228,7 @@ class _Turn:
         if self._session:
             info = self._server.ask("GET", f"/session/{urllib.parse.quote(self._session, safe='')}")
         else:
-            # With a title of ours the model is not asked for one.
+            # With a title, OpenCode does not ask the model for one.
             title = " ".join(str(self._prompt.get("text", "")).split())[:60] or "A run"
             info = self._server.ask("POST", "/session", {"title": title})
         if not isinstance(info.get("id"), str):
@@ -241,7 +241,7 @@ class _Turn:
         self._server.ask("POST", f"/session/{self._session}/prompt_async", body)
 
     def _take(self, line: bytes) -> bool:
-        """Tell an event, if it is of this session. Whether the turn is over by it."""
+        """Print an event if it belongs to this session. Returns whether it ends the turn."""
         event = _parse(line)
         kind, about = event.get("type"), event.get("properties")
         if not isinstance(about, dict):
@@ -265,10 +265,10 @@ class _Turn:
         return kind == "message.updated" and self._end < float("inf") and not self._open
 
     def _is_early(self, about: dict[str, Any]) -> bool:
-        """Whether the first that is heard of an answer says that it is whole: then it does so no more.
+        """Returns whether the first event of an answer already says that it is complete, which is then too early.
 
-        OpenCode tells how things stand when it comes to tell them. The parts of that answer are still to come, and then
-        the same again.
+        OpenCode reports the current state when it sends an event. The parts of the answer still follow, and then the
+        same event again.
         """
         info = about.get("info") or {}
         times = info.get("time")
@@ -284,7 +284,7 @@ class _Turn:
         return times.pop("completed", None) is not None
 
     def _is_repeated(self, kind: str, about: dict[str, Any]) -> bool:
-        """A user's message told again, or a running tool with each piece of its output: the end has it all."""
+        """Whether this is a repeated user message, or partial output of a tool, whose end repeats all of it."""
         if kind == "message.updated":
             info = about.get("info") or {}
             ident = str(info.get("id"))
@@ -318,15 +318,15 @@ class _Turn:
         else:
             self._tools.pop(ident, None)
 
-    def _look_at_tools(self) -> None:
-        """Say what OpenCode waits for, where a command has ended and what it left behind holds its output open."""
-        if not self._tools or time.monotonic() - self._looked < _LOOK:
+    def _check_tools(self) -> None:
+        """Warn if OpenCode waits for the output of a command that has ended, because another process holds it open."""
+        if not self._tools or time.monotonic() - self._checked < _CHECK_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         holders = _holders_of_output(self._server.process.pid)
-        for tool, looks in self._tools.items():
-            self._tools[tool] = looks + 1 if holders or looks > 1 else 0
-            if holders and looks == 1:  # twice the same: it is no command that ends just now
+        for tool, checks in self._tools.items():
+            self._tools[tool] = checks + 1 if holders or checks > 1 else 0
+            if holders and checks == 1:  # the second check: it is not a command that is just ending
                 _tell(
                     "warning",
                     message=f"the command has ended, and OpenCode waits for its output, which is held open by"
@@ -334,19 +334,19 @@ class _Turn:
                 )
 
     def _watch_retries(self, status: Any) -> None:
-        """OpenCode tries again for ever; this does not."""
+        """End the turn after too many retries. OpenCode itself never stops retrying."""
         if not isinstance(status, dict) or status.get("type") != "retry" or self._given_up:
             return
         attempt, following = status.get("attempt"), status.get("next")
         too_often = isinstance(attempt, int) and attempt > self._retries
         too_late = isinstance(following, (int, float)) and following / 1000 - time.time() > _LONGEST_WAIT
         if too_often or too_late:
-            self._given_up = True  # one more attempt may be under way before the abort
+            self._given_up = True  # another attempt may start before the abort
             _tell("gave_up", attempt=attempt, message=str(status.get("message", "")))
             self._abort()
 
     def _answer(self, kind: str, about: dict[str, Any]) -> None:
-        """What asks for a person gets an answer at once, since there is none. Tools ask in sessions of theirs."""
+        """Answer requests for a user at once, because there is none. Tools ask in sessions of their own."""
         request = urllib.parse.quote(str(about.get("id", "")), safe="")
         try:
             if kind == "permission.asked":
@@ -379,7 +379,7 @@ class _Turn:
 
 
 def _holders_of_output(server: int) -> list[str]:
-    """Processes that a command of OpenCode left behind with its output; none while a command itself runs."""
+    """Returns processes that outlived their command and hold its output open. Empty while a command runs."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -411,7 +411,7 @@ def _holders_of_output(server: int) -> list[str]:
 
 
 def _end_as(code: int) -> int:
-    """End by the signal that ended the server, so that whoever started this sees the same."""
+    """Exit by the signal that ended the server, so that the runner sees the same signal."""
     if code in (-signal.SIGINT, -signal.SIGTERM):
         signal.signal(-code, signal.SIG_DFL)
     if code in (-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""How a run of OpenCode ended: by what its server said, else by the way that went."""
+"""Decides the outcome of a run of OpenCode from the events of its server, or from its exit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WORDS = (
     ("internal server error", 500),
     ("unavailable", 503),
 )
-"""The HTTP status that words stand for: while it tries again OpenCode tells no number."""
+"""HTTP statuses by message. While OpenCode retries, it reports no number."""
 
 
 class Seen:
-    """What a run of OpenCode said that tells how it ended."""
+    """The output of a run that determines its outcome."""
 
     __slots__ = ("aborted", "error", "gave_up", "over", "refused", "stop", "usage")
 
@@ -38,15 +38,15 @@ class Seen:
         usage: Mapping[str, float] | None = None,
     ) -> None:
         self.over = over
-        """The session went idle."""
+        """Whether the session became idle."""
         self.error = error
         """The last `session.error`: `{name, data: {message, statusCode}}`."""
         self.aborted = aborted
-        """That error is an abort."""
+        """Whether that error is an abort."""
         self.gave_up = gave_up
-        """Why the model was asked again and again, until the driver ended it."""
+        """Why requests to the model failed until the driver ended the turn."""
         self.refused = refused
-        """Why the prompt was not taken, or the server not started."""
+        """Why the prompt was refused, or the server did not start."""
         self.stop = stop
         """Why the model's last message ended."""
         self.usage = usage

@@ -1,8 +1,8 @@
 """Reads the events of OpenCode's server, as its driver prints them.
 
-A message of the model is told when its first tool begins, with all that was said until then, and what it says after
-that is told when it is whole: so what was said stands before what was done. The records of one message carry its parts
-by their ids, and are put together again by them.
+A message of the model becomes an entry when its first tool starts, with its text so far, and another when it is
+complete. So text stands before the tools that follow it. The records of one message have the ids of its parts, by which
+a session can be rebuilt.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Reader(agent_reader.Reader):
         super().__init__(*arguments, **options)
         self._seen = Seen()
         self._users: dict[str, _Message] = {}
-        """Messages of the user that were not told yet: their parts come one by one."""
+        """Messages of the user without an entry yet. Their parts arrive one by one."""
         self._answers: dict[str, _Message] = {}
-        """Messages of the model that are not whole yet."""
+        """Incomplete messages of the model."""
         self._compacting: dict[str, _Message] = {}
-        """Messages that ask for a summary, until it is there."""
+        """Requests for a summary that is not complete yet."""
         self._running: dict[str, Record] = {}
-        """Parts of tools that have not ended, by call."""
+        """Parts of running tools, by call."""
 
     def take(self, record: Record) -> list[Payload]:
         kind, about = record["type"], record["properties"]
@@ -58,9 +58,9 @@ class Reader(agent_reader.Reader):
     def close(self) -> list[Payload]:
         payloads = self._tell_users()
         for answer in list(self._answers.values()):
-            # A summary that is not whole takes the place of nothing.
+            # An incomplete summary replaces nothing.
             if not answer.info.get("summary"):
-                payloads += self._tell_answer(answer, partial=True)
+                payloads += self._report_answer(answer, partial=True)
         self._answers.clear()
         return payloads + super().close()
 
@@ -93,7 +93,7 @@ class Reader(agent_reader.Reader):
     def _status(self, status: Record) -> list[Payload]:
         if status["type"] != "retry":
             return []
-        payloads = [payload for answer in self._answers.values() for payload in self._give_up_words(answer)]
+        payloads = [payload for answer in self._answers.values() for payload in self._drop_text(answer)]
         message = str(status.get("message", ""))
         return payloads + self.retry(int(status.get("attempt", 0)), message, status_in(message))
 
@@ -157,14 +157,14 @@ class Reader(agent_reader.Reader):
             return []
         payloads: list[Payload] = []
         if call not in self._running:
-            if str(part["id"]) in answer.told:
-                return []  # it has ended, and was told
+            if str(part["id"]) in answer.reported:
+                return []  # it has ended, and has an entry
             answer.put(part)
-            given = {"id": call, "name": name, "arguments": state.get("input")}
+            started = {"id": call, "name": name, "arguments": state.get("input")}
             if not answer.segments or answer.has_words():
-                payloads += self._tell_answer(answer, calls=[given])
+                payloads += self._report_answer(answer, calls=[started])
             else:
-                answer.told.add(str(part["id"]))
+                answer.reported.add(str(part["id"]))
                 payloads += self.event({"info": answer.info, "parts": [part]})
             self._running[call] = part
             payloads += self.begin_call(call, name, state.get("input"))
@@ -217,17 +217,17 @@ class Reader(agent_reader.Reader):
             self.usage = agent_reader.add_usage(self.usage, usage)
             if answer.info.get("error") or asked is None:
                 return []
-            told = [asked.record(asked.parts()), answer.record(answer.parts())]
-            return self.compaction(answer.words("text"), {"messages": told})
+            messages = [asked.record(asked.parts()), answer.record(answer.parts())]
+            return self.compaction(answer.words("text"), {"messages": messages})
         self._seen.stop = answer.info.get("finish")
         if answer.has_words():
             partial = "error" in answer.info
-            return self._tell_answer(answer, usage=usage, stop=self._seen.stop, partial=partial)
+            return self._report_answer(answer, usage=usage, stop=self._seen.stop, partial=partial)
         self.usage = agent_reader.add_usage(self.usage, usage)
         self.forget_message(answer.name)
         return self.event(answer.record(answer.new_parts()))
 
-    def _tell_answer(
+    def _report_answer(
         self,
         answer: _Message,
         *,
@@ -236,12 +236,12 @@ class Reader(agent_reader.Reader):
         stop: str | None = None,
         partial: bool = False,
     ) -> list[Payload]:
-        """What is new in a message of the model."""
+        """Returns an entry with the new parts of a message of the model."""
         name, text, thinking, parts = answer.name, answer.words("text"), answer.words("reasoning"), answer.new_parts()
         if partial and not (text or thinking):
             self.forget_message(name)
             return self.event(answer.record(parts)) if parts else []
-        answer.told.update(str(part["id"]) for part in parts)
+        answer.reported.update(str(part["id"]) for part in parts)
         answer.segments += 1
         return self.end_message(
             name,
@@ -255,14 +255,13 @@ class Reader(agent_reader.Reader):
             partial=partial,
         )
 
-    def _give_up_words(self, answer: _Message) -> list[Payload]:
-        """What had come of an answer when the stream was cut. OpenCode keeps the parts, and forgets their words: they
-        are no part of the answer, and the model is never shown them."""
+    def _drop_text(self, answer: _Message) -> list[Payload]:
+        """Returns the text of an answer that was cut off. OpenCode does not keep it or show it to the model."""
         name, lost = answer.name, answer.drop_unfinished()
         if not lost or answer.info.get("summary"):
             return []
         parts = answer.new_parts()
-        answer.told.update(str(part["id"]) for part in parts)
+        answer.reported.update(str(part["id"]) for part in parts)
         answer.segments += 1
         return self.end_message(
             name,
@@ -277,23 +276,23 @@ class Reader(agent_reader.Reader):
 
 
 class _Message:
-    """A message whose parts come one by one, and their words piece by piece."""
+    """A message whose parts, and their text, arrive in pieces."""
 
-    __slots__ = ("_parts", "_sizes", "_words", "info", "segments", "told")
+    __slots__ = ("_parts", "_sizes", "_words", "info", "reported", "segments")
 
     def __init__(self, info: Record) -> None:
         self.info = info
-        self.told: set[str] = set()
-        """The parts that were told already."""
+        self.reported: set[str] = set()
+        """The ids of parts that have an entry."""
         self.segments = 0
-        """How many entries this message is so far."""
+        """How many entries the message has so far."""
         self._parts: dict[str, Record] = {}
         self._words: dict[str, list[str]] = {}
         self._sizes: dict[str, int] = {}
 
     @property
     def name(self) -> str:
-        """Of what is told next."""
+        """The name of the next entry."""
         return str(self.info["id"]) if not self.segments else f"{self.info['id']}.{self.segments + 1}"
 
     def put(self, part: Record) -> None:
@@ -303,7 +302,7 @@ class _Message:
             self._words.pop(ident, None)
 
     def add(self, ident: str, words: str) -> str | None:
-        """Words of a part, whose kind is given back."""
+        """Add text to a part. Returns its kind."""
         part = self._parts.get(ident)
         if part is None:
             return None
@@ -314,7 +313,7 @@ class _Message:
         return str(part["type"])
 
     def drop_unfinished(self) -> dict[str, str]:
-        """Forget words of parts that have not ended, and give them back by kind."""
+        """Remove the text of incomplete parts, and return it by kind."""
         lost: dict[str, list[str]] = {}
         for ident, words in self._words.items():
             lost.setdefault(str(self._parts[ident]["type"]), []).append("".join(words))
@@ -326,10 +325,10 @@ class _Message:
         return [self._whole(ident) for ident in self._parts]
 
     def new_parts(self) -> list[Record]:
-        return [self._whole(ident) for ident in self._parts if ident not in self.told]
+        return [self._whole(ident) for ident in self._parts if ident not in self.reported]
 
     def words(self, kind: str) -> str:
-        """All new text of a kind."""
+        """Returns all new text of a kind."""
         texts = [str(part.get("text", "")) for part in self.new_parts() if part["type"] == kind]
         return "\n\n".join(text for text in texts if text)
 

@@ -1,7 +1,7 @@
-"""Makes a session of OpenCode again from a thread's entries, in the format that `opencode import` loads.
+"""Rebuilds a session of OpenCode from the entries of a thread, in the format of `opencode import`.
 
-A call that was left open stays open in it: OpenCode itself tells the model then that it was interrupted. All ids are
-new, since the old session may still be in the database that this one is loaded into.
+An open call stays open: OpenCode itself tells the model that it was interrupted. All ids are new, because the old
+session may still be in the database.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import orjson
 
 VERSION: Final = "1.18.33"
 _HEAD: Final = 16
-"""Characters of an id that put it into its order: `msg_`, and twelve digits of a time or of a number."""
+"""Characters of an id that determine its order: `msg_`, and twelve digits of a time or a number."""
 _LONG_AGO: Final = 366 * 24 * 3_600_000
-"""Milliseconds: further than clocks are apart."""
+"""In milliseconds. Clocks differ by less."""
 _NO_TOKENS: Final = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
 
 _SESSION, _MESSAGE, _PART, _POINTER, _TIME = (bytes((number,)) for number in range(5))
-"""What is left open in what is written: JSON has these bytes nowhere else, as in strings they are escaped."""
+"""Placeholders in encoded JSON, which has these bytes nowhere else: in strings they are escaped."""
 _OPEN_INFO: Final = {
     "id": orjson.Fragment(_MESSAGE),
     "sessionID": orjson.Fragment(_SESSION),
@@ -37,13 +37,13 @@ _OPEN_POINTER: Final = orjson.Fragment(_POINTER)
 
 _Record = dict[str, Any]
 _Part = tuple[bytes, str | None]
-"""A part as it is written behind a comma, its ids left open, and the message that it points to."""
+"""A part, encoded after a comma with placeholders for its ids, and the message that it points to."""
 
 
 @dataclass(slots=True)
 class _Message:
     info: bytes
-    """As it is written behind its first brace, its ids and times left open."""
+    """Encoded after its first brace, with placeholders for ids and times."""
     times: Any
     parent: str
     parts: dict[str, _Part]
@@ -52,7 +52,7 @@ class _Message:
 def rebuild(
     entries: Iterable[Mapping[str, Any]], workspace: str, provider: str, model: str
 ) -> tuple[str, bytes] | None:
-    """The id and the file of a session with all that these entries tell, or None where they tell nothing."""
+    """Returns the id and the file of a session with these entries, or None if there is nothing to continue."""
     history = _History(workspace, provider, model)
     first = last = 0
     ident = ""
@@ -81,7 +81,7 @@ def rebuild(
 
 
 class _History:
-    """The messages that the model is shown, by id, oldest first."""
+    """The messages that the model sees, by id, oldest first."""
 
     def __init__(self, workspace: str, provider: str, model: str) -> None:
         self.messages: dict[str, _Message] = {}
@@ -106,10 +106,10 @@ class _History:
                 self._say("assistant", payload["text"], ts)
 
     def renamed(self, session: str) -> Iterator[bytes]:
-        """The messages with ids of their own, and in the order of the thread, all before whatever is to come.
+        """Yields the messages with new ids, in the order of the thread, and before all later messages.
 
-        OpenCode orders messages by their times and ids, and asks the model again and again while its answers are not
-        behind the prompt. The times on a thread are of several clocks, any of which may be ahead of the box's.
+        OpenCode orders messages by times and ids, and asks the model again and again until its answer follows the
+        prompt. The times on a thread come from several clocks, some of which may be ahead of the box's clock.
         """
         end = session[-14:].encode()
         names = {ident: b'"msg_%012x%b"' % (number, end) for number, ident in enumerate(self.messages, 1)}
@@ -159,7 +159,7 @@ class _History:
         message.parts[record["id"]] = _part(record)
 
     def _compact(self, record: _Record, payload: Mapping[str, Any], ts: int) -> None:
-        """All before the summary goes, but for what OpenCode says that it kept as it was."""
+        """Remove everything before the summary, except what OpenCode kept unchanged."""
         asked, *_ = [message for message in record.get("messages") or () if isinstance(message, dict)] or [{}]
         kept_from = next(
             (part["tail_start_id"] for part in asked.get("parts") or () if isinstance(part.get("tail_start_id"), str)),
@@ -177,7 +177,7 @@ class _History:
         self._add(role, ts).parts[part["id"]] = _part(part)
 
     def _add(self, role: str, ts: int) -> _Message:
-        """A message whose record was lost."""
+        """Add a message whose record was lost."""
         ident = self._id("msg_", ts)
         model = {"providerID": self._provider, "modelID": self._model}
         info: _Record = {"id": ident, "role": role, "agent": "build", "time": {"created": ts}}
@@ -191,7 +191,7 @@ class _History:
         return self._put(info)
 
     def _put(self, info: _Record) -> _Message:
-        """A message as it is told now, with the parts that were told of it before."""
+        """Returns a message with the parts of its earlier records."""
         open = {**info, **_OPEN_INFO}
         if "parentID" in info:
             open["parentID"] = _OPEN_POINTER
@@ -205,7 +205,7 @@ class _History:
         return message
 
     def _id(self, prefix: str, ts: int) -> str:
-        """As OpenCode makes them: they sort by time."""
+        """Returns an id that sorts by time, as in OpenCode."""
         self._made += 1
         digits = (ts * 0x1000 + self._made % 0x1000) & 0xFFFFFFFFFFFF
         return f"{prefix}{digits:012x}{self._made:014d}"
@@ -219,7 +219,7 @@ def _part(part: _Record) -> _Part:
 
 
 def _before(latest: int, times: Any) -> tuple[int, _Record]:
-    """When a message was made, which is after the one before it, and its times, all of them long ago."""
+    """Returns the creation time, which is after that of the message before it, and all times, long in the past."""
     known = {name: time for name, time in (times if isinstance(times, dict) else {}).items() if isinstance(time, int)}
     created = max(latest + 1, known.get("created", 0))
     later = created - known.get("created", created)

@@ -35,7 +35,7 @@ class Reader(agent_reader.Reader):
         super().__init__(*arguments, **options)
         self._seen = Seen()
         self._message: str | None = None
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         """The content of tools' results that were told before their messages came."""
 
     def glance(self, line: bytes) -> list[Payload] | None:
@@ -97,10 +97,10 @@ class Reader(agent_reader.Reader):
             return self._assistant_end(message)
         if role == "toolResult":
             call = message["toolCallId"]
-            told = self._told.pop(call, None)
-            if told == message.get("content"):
+            reported = self._reported.pop(call, None)
+            if reported == message.get("content"):
                 return []
-            if told is not None:  # changed on its way to the model: this is what counts when the session is rebuilt
+            if reported is not None:  # changed on its way to the model: this is what counts when the session is rebuilt
                 return self.event(message)
             return self._tool(call, message, message)
         if role == "user":
@@ -148,8 +148,8 @@ class Reader(agent_reader.Reader):
         }
         if result.get("details") is not None:
             message["details"] = result["details"]
-        if len(self._told) < agent_reader.MAX_OPEN_CALLS:
-            self._told[call] = message["content"]
+        if len(self._reported) < agent_reader.MAX_OPEN_CALLS:
+            self._reported[call] = message["content"]
         return self._tool(call, message, message)
 
     def _tool(self, call: str, message: Record, record: Record) -> list[Payload]:

@@ -1,6 +1,6 @@
-"""Launches under way: a thread is claimed for a run, and the rest happens in the background.
+"""Launches in progress: a thread is claimed for a run, and the rest happens in the background.
 
-However a launch fails, the thread tells: the run is ended with the error.
+If a launch fails, its run ends with the error, which is then on the thread.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class _Underway:
 
 
 class _NothingWaiting(Exception):
-    """Another process launched what waited."""
+    """Another process has launched the waiting prompts."""
 
 
 class Launches:
-    """Keeps the launches of this server. Their tasks belong to `tasks`."""
+    """The launches of this server. `tasks` owns their tasks."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Launches:
         on_over: Callable[[str], None],
         ticks: Callable[[], int],
     ) -> None:
-        """`on_over` is called with the thread of a launch that is over, however it went."""
+        """`on_over` is called with the thread when a launch has ended, even if it failed."""
         self._log = log
         self._planner = planner
         self._launcher = launcher
@@ -78,19 +78,19 @@ class Launches:
         self._stopped = False
 
     def stop(self) -> None:
-        """Launch nothing more that waits."""
+        """Launch no more waiting prompts."""
         self._stopped = True
 
     def is_launching(self, thread: str) -> bool:
         return thread in self._claiming or thread in self._underway
 
     async def wait(self, thread: str) -> None:
-        """Until the launch that is under way on a thread is over."""
+        """Wait for the end of a launch in progress on a thread."""
         if (underway := self._underway.get(thread)) is not None:
             await asyncio.wait((underway.task,))
 
     async def cancel(self, thread: str, run: str) -> bool:
-        """End the launch of a run. Returns False if none is under way."""
+        """Cancel the launch of a run. Returns False if it is not in progress."""
         underway = self._underway.get(thread)
         if underway is None or underway.run != run:
             return False
@@ -99,7 +99,7 @@ class Launches:
         return True
 
     async def launch_waiting(self, thread: str, runs: ThreadRuns) -> bool:
-        """Launch a run for the prompts that wait. Returns whether the thread should be read again."""
+        """Launch a run for the waiting prompts. Returns whether the thread should be read again."""
         if self._stopped:
             return False
         try:
@@ -109,14 +109,14 @@ class Launches:
         except ThreadBusy:
             return True
         except (InvalidRun, BoxError) as error:
-            log.warning("prompts wait on thread %s and cannot be launched: %s", thread, error)
+            log.warning("cannot launch the waiting prompts of thread %s: %s", thread, error)
             return False
         return True
 
     async def claim(
         self, thread: str, prompt: Prompt | None, options: Options, plan: LaunchPlan | None = None
     ) -> Launched:
-        """Claim the thread for a new run, with its prompt and those that wait, and begin the launch.
+        """Claim the thread for a new run with its prompt and the waiting ones, and start the launch.
 
         Without a plan, one is made in the background, where an error ends the run. Raises `ThreadBusy`.
         """
@@ -165,7 +165,7 @@ class Launches:
         return Launched(thread, run, before.waiting[-1].chat if chat is None else chat.id)
 
     async def _prompt_text(self, thread: str, before: ThreadRuns, own: str | None) -> str:
-        """What the agent is asked: the prompts that waited, and the new one."""
+        """Returns the waiting prompts and the new one."""
         pending = before.waiting
         texts: dict[str, str] = {}
         if pending:
@@ -189,7 +189,7 @@ class Launches:
             await asyncio.shield(self._end_cancelled(thread, run))
             raise
         except RunOver as over:
-            log.info("the launch of run %s was given up: %s", run, over)
+            log.info("the launch of run %s was stopped: %s", run, over)
         except Exception as error:
             timed = timeout is not None and limit.expired()
             if not isinstance(getattr(error, "code", None), str) and not timed:
@@ -197,7 +197,7 @@ class Launches:
             try:
                 await self._ends.post(thread, run, timed_out(timeout) if timed else _end_of(error), by="launch")
             except Refused as trouble:
-                log.warning("run %s failed to launch, and its end could not be written yet: %s", run, trouble)
+                log.warning("the launch of run %s failed, and its end cannot be written yet: %s", run, trouble)
         finally:
             underway = self._underway.get(thread)
             if underway is not None and underway.run == run:

@@ -1,6 +1,6 @@
-"""What a run that was cut off leaves open on its thread: text that came in pieces, and calls without a result.
+"""What an interrupted run leaves open on its thread: partial messages, and tool calls without a result.
 
-Whoever ends such a run closes both, so that a reader of the thread finds whole messages only.
+Both are closed when the run is ended, so that readers of the thread find only complete messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_OPEN: Final = 1_000
 
 
 class Dangling:
-    """Reads the entries of a run, the oldest first."""
+    """Reads the entries of a run, oldest first."""
 
     def __init__(self, run: str, agent: str) -> None:
         self._run = run
@@ -59,7 +59,7 @@ class Dangling:
         self._text, self._thinking, self._size = [], [], 0
 
     def close(self) -> list[tuple[str, dict[str, Any]]]:
-        """The payloads that close what is open, each with the id of its entry."""
+        """Returns the payloads that close what is open, each with its entry id."""
         closing: list[tuple[str, dict[str, Any]]] = []
         if self._text or self._thinking:
             partial: dict[str, Any] = {

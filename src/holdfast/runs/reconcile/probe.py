@@ -1,4 +1,4 @@
-"""What the box of a run says of its runner, and what can be done to that. Wakes no box, and raises for none."""
+"""Asks the box of a run about its runner, and signals it. Wakes no box. Errors of boxes are logged, not raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.time_limit import time_limit
 log = logging.getLogger(__name__)
 
 TERMINATE: Final = 15
-"""To a runner: look now whether you are to end."""
+"""Makes a runner ask at once whether it has to end."""
 KILL: Final = 9
 _SECONDS: Final = 5.0
 _AT_ONCE: Final = 32
@@ -25,7 +25,7 @@ _UNKNOWN: Final = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
 
 class RunnerProbe:
-    """Asks boxes, a few at a time."""
+    """Asks only a few boxes at a time."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
@@ -40,7 +40,7 @@ class RunnerProbe:
         except BoxNotFound:
             return Look(Liveness.GONE, RunnerState.ENDED)
         except (BoxError, TimeoutError) as error:
-            log.info("box %s of run %s cannot be asked: %s", run.box, run.run, error)
+            log.info("cannot ask box %s of run %s: %s", run.box, run.run, error)
             return _UNKNOWN
 
     async def _look(self, run: Run, box_id: str) -> Look:
@@ -63,31 +63,31 @@ class RunnerProbe:
                 return Look(liveness, RunnerState.ENDED)
         if info.state is ProcessState.RUNNING:
             return Look(liveness, RunnerState.RUNNING)
-        if info.state is ProcessState.LOST:  # the box may have been started again since
+        if info.state is ProcessState.LOST:  # the box may have been restarted
             return Look(liveness, RunnerState.STOPPED)
         return Look(liveness, RunnerState.ENDED, info.exit_code, await self.limits(box_id))
 
     async def limits(self, box_id: str) -> tuple[LimitHit, ...]:
-        """Those that ended processes in a box; none where it cannot say."""
+        """Returns the limits that ended processes in a box, or none if the box cannot be asked."""
         try:
             async with time_limit(_SECONDS), await self._boxes.peek(box_id) as box:
                 return tuple(await box.limits_hit())
         except (BoxError, TimeoutError, OSError) as error:
-            log.info("box %s does not say which limits it ran into: %s", box_id, error)
+            log.info("cannot ask box %s which limits were hit: %s", box_id, error)
             return ()
 
     async def signal(self, run: Run, number: int) -> None:
-        """Who cannot be reached finds out by itself, or is given up. Only runs of ours are signalled."""
+        """Signal the runner of a run that this server launched. A failure is only logged."""
         if run.box is None or run.process is None or not run.is_ours:
             return
         try:
             async with time_limit(_SECONDS), await self._boxes.peek(run.box) as box:
                 await (await box.process(run.process)).signal(number)
         except (BoxError, TimeoutError) as error:
-            log.info("the runner of run %s could not be signalled: %s", run.run, error)
+            log.info("cannot signal the runner of run %s: %s", run.run, error)
 
     async def open_guest_api(self, box_id: str) -> None:
-        """Let a run that outlived its server reach this one."""
+        """Let a box reach this server, for a run that outlived its own server."""
         try:
             async with time_limit(_SECONDS), await self._boxes.peek(box_id) as box:
                 await box.open_guest_api()

@@ -1,6 +1,6 @@
-"""The reconciler: settles the run of a thread by what is on the thread and what its box says.
+"""The reconciler: brings the run of a thread into agreement with its box.
 
-`rules` decides, and this carries it out: ask the box, post an end, launch what waits.
+`rules` decides, and the reconciler acts: it asks the box, posts an end, or launches waiting prompts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STEPS: Final = 8
 
 @dataclass(slots=True)
 class _Signs:
-    """The signs of life of a run, as this server has seen them."""
+    """The signs of life of a run that this server has seen."""
 
     run: str
     count: int
@@ -47,7 +47,7 @@ class _Signs:
 
 
 class Reconciler:
-    """Settles threads one at a time each. Keeps the boxes of live runs in use until `close`."""
+    """Reconciles each thread in one task at a time. Keeps the boxes of live runs in use until `close`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Reconciler:
         ticks: Callable[[], int],
         thresholds: Thresholds,
     ) -> None:
-        """`ticks` are milliseconds of a clock that only goes forward."""
+        """`ticks` returns the milliseconds of a monotonic clock."""
         self._log = log
         self._boxes = boxes
         self._probe = probe
@@ -73,7 +73,7 @@ class Reconciler:
         self._signs: dict[str, _Signs] = {}
         """By thread."""
         self._in_use: dict[str, tuple[str, AbstractContextManager[None]]] = {}
-        """Boxes that are not idle while a run is in them, by thread."""
+        """Boxes with a live run, by thread. They are not idle."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By thread."""
 
@@ -83,7 +83,7 @@ class Reconciler:
         self._in_use.clear()
 
     async def reconcile(self, thread: str, *, force: bool = False) -> ThreadRow:
-        """Returns the thread once everything was done that its run is due. `force` asks the box at once."""
+        """Reconcile the run of a thread, and return the thread's row. `force` asks the box at once."""
         row = await self._log.row(thread)
         if row.runs.live is None and not is_due(row.runs):
             self.forget(thread)
@@ -95,17 +95,17 @@ class Reconciler:
             return await self._reconcile(thread, force)
 
     def is_busy(self, thread: str) -> bool:
-        """Whether it is being settled right now."""
+        """Returns whether the thread is being reconciled now."""
         lock = self._locks.get(thread)
         return lock is not None and lock.locked()
 
     def silence(self, thread: str, run: str) -> int | None:
-        """Returns the milliseconds since this server saw a sign of life of a run."""
+        """Returns the milliseconds since the last sign of life of a run, or None."""
         signs = self._signs.get(thread)
         return None if signs is None or signs.run != run else self._ticks() - signs.seen_at
 
     def forget(self, thread: str) -> None:
-        """The thread has no live run any more."""
+        """Called when the thread has no live run any more."""
         self._signs.pop(thread, None)
         if self._in_use:
             self._use_box(thread, None)
@@ -114,7 +114,7 @@ class Reconciler:
         thresholds = replace(self._thresholds, look=0) if force else self._thresholds
         look: Look | None = None
         for _ in range(_STEPS):
-            # Before the thread is read: a launch that ends meanwhile has left its mark on it, but not on what was read.
+            # Before the thread is read: a launch that ends in between may not be in the row yet.
             launching = self._launches.is_launching(thread)
             row = await self._log.row(thread)
             runs = row.runs
@@ -130,7 +130,7 @@ class Reconciler:
                     assert runs.live is not None
                     posted = await self._ends.post(thread, runs.live.run, end, by="reconciler")
                     if posted and (look is None or not look.is_over):
-                        await self._probe.signal(runs.live, KILL)  # it may have left something in its box
+                        await self._probe.signal(runs.live, KILL)  # its processes may still be in the box
                 case LaunchWaiting():
                     if not await self._launches.launch_waiting(thread, runs):
                         return row
@@ -154,7 +154,7 @@ class Reconciler:
         return Known(now, signs.seen_at, signs.cancelled_at, launching, look, overdue)
 
     def _use_box(self, thread: str, run: Run | None) -> None:
-        """A box with a run in it is not idle, however long its agent thinks."""
+        """Keep the box of a live run from being idle, however long its agent thinks."""
         in_use = self._in_use.get(thread)
         wanted = None if run is None or not run.is_ours else run.box
         if in_use is not None and in_use[0] != wanted:

@@ -1,8 +1,7 @@
-"""Decides what to do about a thread's run, by what is known of it. `reconciler` carries the decisions out.
+"""Decides what to do about the run of a thread. `reconciler` carries out the decisions.
 
-Dead is told from still thinking by signs of life alone, and signs are counted, not dated: their times are written by
-clocks that jump, and by boxes that lie. What is measured is how long this server has heard nothing new, from when it
-came up at the earliest.
+Only signs of life tell a dead run from an agent that thinks. Signs are counted, not compared by their timestamps:
+clocks may jump, and boxes may lie. Silence is the time since this server saw a new sign, or since it started.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ class Thresholds:
     """Milliseconds of silence."""
 
     look: int = 7_000
-    """A beat was missed: ask the box whether the runner is there."""
+    """A heartbeat is missing: ask the box about the runner."""
     soft: int = 30_000
-    """A cancel that nobody heeds is carried out."""
+    """The run did not react to a cancel: end it."""
     launch: int = 30_000
-    """A launch that this server is not at is given up. At once, where no other server can be at it."""
+    """A launch that this server is not carrying out is lost. Zero if there can be no other server."""
     start: int = 60_000
-    """A runner that was never heard of did not come to life."""
+    """A runner that has sent nothing since its start is lost."""
     hard: int = 600_000
-    """Whatever the box says, or does not: the run is given up."""
+    """The run is lost, whatever the box reports."""
 
 
 class RunnerState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
-    """The guest saw its end, or knows of none like it."""
+    """The guest saw its end, or does not know the process."""
     STOPPED = "stopped"
     """It ended with its box, which was stopped or killed."""
     UNKNOWN = "unknown"
@@ -42,36 +41,35 @@ class RunnerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a box and its provider say."""
+    """What a box and its provider report."""
 
     liveness: Liveness
     runner: RunnerState
     exit_code: int | None = None
     """Of the runner."""
     limits: tuple[LimitHit, ...] = ()
-    """Those that the box ran into. Asked where the runner has ended."""
+    """The limits that the box hit. Asked only if the runner has ended."""
 
     @property
     def is_over(self) -> bool:
-        """Nothing of the run is left in the box."""
+        """Whether nothing of the run is left in the box."""
         return self.liveness is Liveness.GONE or self.runner in (RunnerState.ENDED, RunnerState.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What this server knows of a run beside its thread."""
+    """What this server knows about a run beyond its thread. Times are milliseconds of a monotonic clock."""
 
     now: int
-    """Of any clock that only goes forward, milliseconds, as all of these."""
     last_sign_at: int
-    """When the last new sign was seen, or this server came up."""
+    """When this server saw the last new sign, or when it started."""
     cancelled_at: int | None = None
     """When a request to cancel was first seen."""
     launching: bool = False
-    """This server is at work on its launch."""
+    """This server is carrying out the launch."""
     look: Look | None = None
     overdue: bool = False
-    """Its timeout is over, and the time that its runner had to end it."""
+    """Its timeout and the runner's grace period are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class LookAtBox:
-    """Ask the box, and decide again."""
+    """Ask the box, then decide again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class LaunchWaiting:
-    """Launch a run for the prompts that wait."""
+    """Launch a run for the waiting prompts."""
 
 
 Action = Nothing | LookAtBox | End | LaunchWaiting
@@ -113,19 +111,19 @@ _KILLED = 137
 _FORKED = End(
     RunStatus.ORPHANED,
     "forked",
-    "the thread was forked while this run was going on: it goes on on the thread that it was launched on",
+    "the thread was forked during this run, which continues on the original thread",
     _RESUME,
 )
 _UNPROVEN = End(
     RunStatus.ORPHANED,
     "unproven",
-    "it cannot be shown that this server launched it: its entries have no seal of the server",
-    "go on with an agent of your choice: holdfast resume THREAD --agent NAME",
+    "this server cannot prove that it launched the run: its entries have no seal of the server",
+    "name an agent to continue with: holdfast resume THREAD --agent NAME",
 )
 
 
 def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
-    """The next thing to do."""
+    """Returns what to do next."""
     run = runs.live
     if run is None:
         return LaunchWaiting() if is_due(runs) else NOTHING
@@ -142,7 +140,7 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return End(
             RunStatus.ORPHANED,
             "launch_lost",
-            f"whoever launched it was gone before its agent was started: it came as far as {run.stage}",
+            f"the server that launched it ended before the agent was started, at the stage {run.stage}",
             _RESUME,
         )
     unheeded = known.cancelled_at is not None and known.now - known.cancelled_at >= thresholds.soft
@@ -161,22 +159,22 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return _lost(runs, "box_stopped", message, hint=_SAME_BOX)
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" (exit code {look.exit_code})"
-        return _lost(runs, "runner_lost", f"its runner ended without a word{how}", exit_code=look.exit_code)
+        return _lost(runs, "runner_lost", f"its runner exited without reporting an end{how}", exit_code=look.exit_code)
     if known.overdue:
         return timed_out(run.options.get("timeout"))
     if unheeded:
-        return End(RunStatus.CANCELLED, "cancelled", "it did not heed the request to cancel, and was ended")
+        return End(RunStatus.CANCELLED, "cancelled", "it did not react to the request to cancel, and was ended")
     if not run.reached(Stage.AGENT) and silence >= thresholds.start:
-        return _lost(runs, "runner_silent", f"its runner was not heard of for {silence // 1000} s after its start")
+        return _lost(runs, "runner_silent", f"its runner has sent nothing for {silence // 1000} s after its start")
     if silence >= thresholds.hard:
-        return _lost(runs, "silent", f"nothing was heard of it for {silence // 1000} s")
+        return _lost(runs, "silent", f"it has sent nothing for {silence // 1000} s")
     return NOTHING
 
 
 def _lost(runs: ThreadRuns, code: str, message: str, *, hint: str = _RESUME, exit_code: int | None = None) -> End:
     assert runs.latest is not None
     if runs.latest.cancel is not None:
-        return End(RunStatus.CANCELLED, code, f"it was to be cancelled, and {message}", exit_code=exit_code)
+        return End(RunStatus.CANCELLED, code, f"it was being cancelled, and {message}", exit_code=exit_code)
     return End(RunStatus.ORPHANED, code, message, hint, exit_code)
 
 
@@ -190,7 +188,7 @@ def timed_out(seconds: object) -> End:
 
 
 def limit_that_ended(look: Look) -> LimitHit | None:
-    """The limit of its box that ended a runner. A box may run out of memory without harm to it: then it was killed."""
+    """Returns the limit that ended a runner. Running out of memory ended it only if it was killed."""
     for hit in look.limits:
         if hit.name == "disk" or look.runner is RunnerState.STOPPED or look.exit_code == _KILLED:
             return hit
@@ -202,7 +200,7 @@ def limit_code(hit: LimitHit) -> str:
 
 
 def limit_error(hit: LimitHit, thread: str) -> dict[str, str]:
-    """The error of a run whose agent was killed while its runner lived, in a box that ran into this limit."""
+    """Returns the error of a run whose agent, but not its runner, was killed by a limit."""
     return {
         "code": limit_code(hit),
         "message": f"the agent was killed by the {hit.name} limit of its box: {hit.detail}",
@@ -211,7 +209,7 @@ def limit_error(hit: LimitHit, thread: str) -> dict[str, str]:
 
 
 def limit_hint(hit: LimitHit) -> str:
-    """How to go on: with the same limit it would end the same way."""
+    """Returns how to continue with a higher limit."""
     return f"give it more: holdfast resume THREAD --{hit.name} SIZE; its files are kept"
 
 

@@ -1,4 +1,4 @@
-"""Posts the end of a run whose runner did not: exactly one, however many processes try at once."""
+"""Posts the end of a run if its runner did not. There is exactly one end, even if several processes try at once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ _TRIES: Final = 10
 
 
 class RunEnds:
-    """Posts ends."""
-
     def __init__(self, log: RunLog, live: LiveRuns) -> None:
         self._log = log
         self._live = live
@@ -35,7 +33,7 @@ class RunEnds:
 
 
 async def _finish(run_log: RunLog, thread: str, run_id: str, end: End, by: str) -> bool:
-    """In an epoch of its own: the runner that had the run before is refused from then on."""
+    """Claim an epoch first: the server then refuses entries of the run's previous runner."""
 
     def still_live(epoch: int, runs: ThreadRuns) -> list[Entry]:
         if runs.live is None or runs.live.run != run_id:
@@ -45,7 +43,7 @@ async def _finish(run_log: RunLog, thread: str, run_id: str, end: End, by: str) 
     for _ in range(_TRIES):
         try:
             epoch = await run_log.claim(thread, still_live)
-            # From here on its runner is refused: what is on the thread now is all there is.
+            # From here on the runner is refused, so the thread has all entries of the run.
             run = (await run_log.runs(thread)).live
             if run is None or run.run != run_id:
                 return False
@@ -53,14 +51,14 @@ async def _finish(run_log: RunLog, thread: str, run_id: str, end: End, by: str) 
         except RunOver:
             return False
         except StaleEpoch:
-            continue  # another process is ending it: if that dies meanwhile, it is ours again
+            continue  # another process is ending it, but may die before it has
         log.info("run %s on thread %s ended as %s: %s", run.run, thread, end.status, end.message)
         return True
     return False
 
 
 async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by: str) -> None:
-    dangling = Dangling(run.run, run.kind)
+    dangling = Dangling(run.run, run.harness)
     began = False
     async for entry in run_log.entries(thread, run.since):
         began = began or entry["id"] == start_id(run.run)

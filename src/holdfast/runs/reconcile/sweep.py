@@ -1,4 +1,4 @@
-"""The sweep: reconciles threads when their run ends, when a prompt is queued, and every few seconds."""
+"""The sweep: reconciles threads when a run ends, when a prompt is queued, and every few seconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DueThreads:
         self._added.set()
 
     async def take(self, until: float) -> set[str]:
-        """Returns them as soon as there are any, or none at a time of the event loop's clock."""
+        """Returns the threads as soon as there are any, or none at this time of the event loop's clock."""
         with suppress(TimeoutError):
             async with time_limit_at(until):
                 await self._added.wait()
@@ -80,31 +80,31 @@ class RunSweep:
         self._stop_observing: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Settle what earlier servers left, and keep watch."""
+        """Reconcile the runs that earlier servers left, and start the sweep."""
         self._stop_observing = self._store.observe(self._on_change)
         self._due.add(*await self._projection.unsettled())
         self._tasks.start(self._keep_sweeping(), name="run sweep")
 
     def stop(self) -> None:
-        """Stop watching the store. The task of the sweep ends with the tasks that it belongs to."""
+        """Stop watching the store. The owner of the tasks ends the sweep's task."""
         if self._stop_observing is not None:
             self._stop_observing()
 
     async def sweep(self) -> None:
-        """Reconcile all threads with a live run or prompts that wait, now."""
+        """Reconcile all threads with a live run or waiting prompts now."""
         for thread in await self._projection.unsettled():
             await self.reconcile(thread)
 
     async def reconcile(self, thread: str) -> None:
-        """Reconcile a thread. What goes wrong is logged: the next sweep tries again."""
+        """Reconcile a thread. Errors are logged, and the next sweep tries again."""
         try:
             await self._reconciler.reconcile(thread)
         except NotFound:
             self._reconciler.forget(thread)
         except (Refused, BoxError) as error:
-            log.warning("the run of thread %s could not be reconciled: %s", thread, error)
+            log.warning("cannot reconcile the run of thread %s: %s", thread, error)
         except Exception:
-            log.exception("the run of thread %s could not be reconciled", thread)
+            log.exception("cannot reconcile the run of thread %s", thread)
 
     def _on_change(self, change: Change) -> None:
         if not change.path.startswith(THREADS):
@@ -114,7 +114,7 @@ class RunSweep:
             self._reconciler.forget(thread)
             self._live.forget_thread(thread)
             return
-        # Of what another server wrote, only the thread itself tells what it means.
+        # The data of another server's append is not here, so the thread has to be read.
         news = {News.ENDED} if change.data is None else news_in(change.data)
         if News.ENDED in news:
             self._live.forget_thread(thread)
@@ -125,22 +125,22 @@ class RunSweep:
         loop = asyncio.get_running_loop()
         swept = loop.time()
         while True:
-            hurried = await self._due.take(swept + self._seconds)
+            due = await self._due.take(swept + self._seconds)
             try:
-                for thread in hurried:
+                for thread in due:
                     self._tasks.start(self.reconcile(thread))
                 if loop.time() >= swept + self._seconds:
                     swept = loop.time()
-                    for thread in set(await self._projection.unsettled()) - hurried:
-                        if not self._reconciler.is_busy(thread):  # slow boxes do not pile up
+                    for thread in set(await self._projection.unsettled()) - due:
+                        if not self._reconciler.is_busy(thread):  # do not queue behind a slow box
                             self._tasks.start(self.reconcile(thread))
                             await asyncio.sleep(0)
-            except Exception as error:  # the store is full or locked: the next sweep may do better
-                log.warning("runs could not be reconciled, the sweep will try again: %s", error)
+            except Exception as error:  # for example, the store is full or locked
+                log.warning("cannot reconcile runs, the next sweep tries again: %s", error)
 
 
 def news_in(data: bytes) -> set[News]:
-    """Returns what the entries of an append mean for runs. Quick: asked of every append to a thread."""
+    """Returns what the entries of an append mean for runs. Called for every append, so it must be fast."""
     found: set[News] = set()
     if not _has_mark(data):
         return found

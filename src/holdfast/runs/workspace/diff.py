@@ -1,4 +1,4 @@
-"""What became of a workspace: its files now, against those it was first prepared with. Nothing is run in the box."""
+"""Compares the files of a workspace with those that it started with. Runs nothing in the box."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.runs.workspace.git_trees import MAX_ARCHIVE, GitTrees
 from holdfast.time_limit import time_limit
 
 MAX_SHOWN: Final = 2 * 1024 * 1024
-"""Bytes of a patch that are shown to people; the patch itself has no such limit."""
+"""Bytes of a patch in a summary. The patch itself has no such limit."""
 MAX_LISTED: Final = 50_000
 _SECONDS: Final = 120.0
 _PIECE: Final = 256 * 1024
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Compared:
-    """Two trees of files. Good within the block of `compare`."""
+    """Two trees of files. Valid inside the block of `compare`."""
 
     def __init__(self, trees: GitTrees) -> None:
         self._trees = trees
@@ -33,7 +33,7 @@ class Compared:
         return await _within(self._trees, self._summary)
 
     async def patch(self) -> AsyncIterator[bytes]:
-        """What `git apply` takes in a folder with the first tree, to make the second of it."""
+        """Yields a patch for `git apply` that turns the first tree into the second."""
         with await _within(self._trees, self._trees.patch) as patch:
             while piece := await asyncio.to_thread(patch.read, _PIECE):
                 yield piece
@@ -59,7 +59,7 @@ class Compared:
 
 @asynccontextmanager
 async def compare(base: Path | None, now: AsyncIterable[bytes]) -> AsyncIterator[Compared]:
-    """`base`: the archive that the workspace began with; `now`: its files as an archive."""
+    """`base` is the archive that the workspace started with, `now` the archive of its current files."""
     with tempfile.TemporaryDirectory(prefix="holdfast-diff-", ignore_cleanup_errors=True) as folder:
         trees = GitTrees(Path(folder))
         with tempfile.TemporaryFile() as spool:
@@ -75,8 +75,8 @@ async def _spool(archive: AsyncIterable[bytes], spool: IO[bytes]) -> None:
         size += len(piece)
         if size > MAX_ARCHIVE:
             raise NoFiles(
-                f"the workspace has more than {MAX_ARCHIVE >> 20} MB: too much to be compared",
-                hint="holdfast box cp takes the files themselves",
+                f"the workspace has more than {MAX_ARCHIVE >> 20} MB: too many to compare",
+                hint="copy the files themselves: holdfast box cp",
             )
         await asyncio.to_thread(spool.write, piece)
     spool.seek(0)
@@ -91,7 +91,7 @@ def _load(trees: GitTrees, base: Path | None, now: IO[bytes]) -> None:
 
 
 async def _within(trees: GitTrees, work: Callable[[], T]) -> T:
-    """Work on a thread. It has ended when this returns, also where it took too long or the caller was cancelled."""
+    """Run `work` on a thread, within the time limit. It has always ended when this returns or raises."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         async with time_limit(_SECONDS):

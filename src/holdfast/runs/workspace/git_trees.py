@@ -1,9 +1,8 @@
-"""Two trees of files in a throwaway git repository, and what git says of them. The trees come from tar archives.
+"""Compares two trees of files, from tar archives, in a temporary git repository.
 
-A box wrote one of the trees, so git never sees it as files: contents and names go in as objects, and no name is made on
-this machine but those of `.gitignore` files, below a folder of its own and without links. The repository is bare, new,
-and removed at the end. It has no settings, attributes, filters or hooks but ours. Git runs with limits on its memory,
-on the files it writes and on its time.
+A box wrote one of the trees, so it is never unpacked here: contents and names become git objects. The only files on
+this machine are `.gitignore` files, in a separate folder and without links. The repository is new, bare and removed at
+the end, with no settings, attributes, filters or hooks but ours. Git runs with limits on its memory, output and time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SETTINGS: Final = (
     "-c", "core.compression=1",
 )  # fmt: skip
 _ALWAYS_IGNORED: Final = b"__pycache__/\nnode_modules/\n"
-"""Unless a `.gitignore` says otherwise."""
+"""Ignored unless a `.gitignore` includes them."""
 _DIFF: Final = (
     "diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index",
     "--src-prefix=a/", "--dst-prefix=b/",
@@ -53,7 +52,7 @@ _HEADER: Final = b"diff --git "
 _DOT_GIT: Final = re.compile(rb"(?:\.git|git~1)[ .]*(?:\Z|:)", re.IGNORECASE)
 _DOT_GITMODULES: Final = re.compile(rb"(?:\.gitmodules|gitmod~|gi7eb)", re.IGNORECASE)
 _UNSEEN: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-"""Characters that some file systems leave out of names."""
+"""Characters that some file systems drop from names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +62,29 @@ class TreeChange:
     path: bytes
     how: HowChanged
     added: int | None
-    """Lines; None where git takes it for binary."""
+    """Lines, or None for a file that git considers binary."""
     removed: int | None
 
 
 @dataclass(slots=True)
 class _Tree:
-    """What is at each path: a mode of git, and the mark of its content."""
-
     files: dict[bytes, tuple[bytes, int]]
+    """By path: the mode in git, and the mark of the content."""
     refused: list[bytes]
-    """Paths that git takes from no patch."""
+    """Paths that git refuses in patches."""
     ignore_files: dict[tuple[bytes, ...], bytes]
     excluded: bytes = b""
     """`.git/info/exclude`."""
 
 
 class GitTrees:
-    """Blocks: call it on a thread. `stop` may be called from any other, and ends what it does with an error."""
+    """Its methods block, so call them on a thread. `stop`, from any thread, makes them raise."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: empty, and removed by the caller."""
+        """`folder` is empty. The caller removes it."""
         program = shutil.which("git")
         if program is None:
-            raise NoFiles("git is not installed where the server runs, and makes the patch", hint="apt install git")
+            raise NoFiles("the server needs git to make a patch, and it is not installed", hint="apt install git")
         self._program = program
         self._folder = folder
         self._repository = folder / "repository"
@@ -96,12 +94,12 @@ class GitTrees:
         self._marks = 0
         self._files = 0
         self.ignored = 0
-        """New files that are left out, as the `.gitignore` files of the tree say."""
+        """The number of new files that `.gitignore` files of the tree exclude."""
         self.refused: tuple[bytes, ...] = ()
-        """Paths that are left out, as git would refuse the whole patch for them."""
+        """Paths that are left out because git would refuse the whole patch."""
 
     def load(self, before: IO[bytes] | None, after: IO[bytes]) -> None:
-        """Both trees, as archives."""
+        """Load both trees from archives."""
         self._run("init", "--bare", "--quiet", "--template=", str(self._repository))
         with self._feed("fast-import", "--quiet", "--done", "--depth=0") as feed:
             old = _Tree({}, [], {}) if before is None else self._read(before, feed)
@@ -113,7 +111,7 @@ class GitTrees:
             feed.write(b"done\n")
 
     def changes(self) -> Iterator[TreeChange]:
-        """In the order of their paths."""
+        """Yields the changes, sorted by path."""
         with self._ask(*_DIFF, "--raw", "--numstat", "-z", "before", "after") as found:
             fields = iter(found.read().split(b"\0"))
         how: dict[bytes, HowChanged] = {}
@@ -127,7 +125,7 @@ class GitTrees:
                 yield TreeChange(path, how[path], *((None, None) if binary else (int(added), int(removed))))
 
     def patch(self) -> IO[bytes]:
-        """What `git apply` makes the second tree of the first with. The caller closes it."""
+        """Returns the patch from the first tree to the second. The caller closes it."""
         made = self._ask(*_DIFF, "--binary", "-p", "before", "after")
         with made:
             quoted = self._file("patch")
@@ -164,7 +162,7 @@ class GitTrees:
                     continue
                 names += len(path)
                 if len(tree.files) >= MAX_FILES or names > _MAX_NAMES:
-                    raise NoFiles(f"the workspace has more than {MAX_FILES:,} files: too many to be compared")
+                    raise NoFiles(f"the workspace has more than {MAX_FILES:,} files: too many to compare")
                 self._add(tree, entry, path, reader, feed)
         except (tar.BadArchive, EOFError) as error:
             raise NoFiles(f"the files cannot be compared: {error}") from None
@@ -194,7 +192,7 @@ class GitTrees:
         tree.files[path] = (b"100755" if entry.mode & 0o100 else b"100644", self._marks)
 
     def _leave_out_ignored(self, old: _Tree, new: _Tree) -> None:
-        """Files that were there at the beginning stay, as git keeps what it tracks."""
+        """Remove ignored files that are new. Older ones stay, as git keeps tracked files."""
         added = new.files.keys() - old.files.keys()
         if not added:
             return
@@ -205,14 +203,14 @@ class GitTrees:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / ".gitignore").write_bytes(content)
-            except OSError:  # no tree that could be: an archive that has a file in the place of a folder, say
+            except OSError:  # an impossible tree, such as a file in the place of a folder
                 continue
         (self._repository / "info").mkdir(exist_ok=True)
         (self._repository / "info" / "exclude").write_bytes(new.excluded)
         defaults = self._folder / "always-ignored"
         defaults.write_bytes(_ALWAYS_IGNORED)
         listed = self._folder / "added"
-        # Without the prefix, a name that begins with a colon would be an instruction.
+        # Without the prefix, git would treat a name that starts with a colon as a pathspec.
         listed.write_bytes(b"".join(b"./%b\0" % path for path in sorted(added)))
         settings = ("-c", "core.bare=false", "-c", f"core.excludesFile={defaults}", f"--work-tree={top}")
         with listed.open("rb") as paths:
@@ -225,7 +223,7 @@ class GitTrees:
     # --- git ---
 
     def _ask(self, *arguments: str, stdin: IO[bytes] | None = None, fine: tuple[int, ...] = (0,)) -> IO[bytes]:
-        """What a command prints, as a file. The caller closes it."""
+        """Returns the output of a command as a file. The caller closes it."""
         output = self._file("output")
         try:
             self._run(*arguments, stdin=stdin, stdout=output, fine=fine)
@@ -248,7 +246,7 @@ class GitTrees:
 
     @contextmanager
     def _feed(self, *arguments: str) -> Iterator[IO[bytes]]:
-        """The standard input of a command, which has ended well when the block has."""
+        """Yields the standard input of a command. After the block, the command has succeeded."""
         with self._file("errors") as errors:
             process = self._start(arguments, subprocess.PIPE, None, errors)
             assert process.stdin is not None
@@ -256,7 +254,7 @@ class GitTrees:
                 with process.stdin as feed:
                     yield feed
             except BrokenPipeError:
-                pass  # how it ended tells why
+                pass  # its exit code says why
             except BaseException:
                 process.kill()
                 process.wait()
@@ -310,9 +308,7 @@ class GitTrees:
         else:
             errors.seek(0)
             why = tar.show(errors.read(4096).strip().rpartition(b"\n")[2]) or f"git ended with {code}"
-        raise NoFiles(
-            f"the changes cannot be made a patch of: {why}", hint="holdfast box cp takes the files themselves"
-        )
+        raise NoFiles(f"cannot make a patch: {why}", hint="copy the files themselves: holdfast box cp")
 
     def _file(self, name: str) -> IO[bytes]:
         self._files += 1
@@ -329,8 +325,8 @@ def _commit(feed: IO[bytes], name: bytes, tree: _Tree) -> None:
 
 
 def _with_quoted_names(line: bytes) -> bytes:
-    """A line of a patch. Git cannot always tell the two names of a header apart that it wrote with spaces in them."""
-    if not line.startswith(_HEADER):  # which no line of a content does: those have a mark before them
+    """Quote the names in a header line of a patch. Without quotes, git cannot always separate names with spaces."""
+    if not line.startswith(_HEADER):  # lines of content start with another character
         return line
     names = line[len(_HEADER) : -1]
     if names.startswith(b'"'):
@@ -340,7 +336,7 @@ def _with_quoted_names(line: bytes) -> bytes:
 
 
 def _start_of(reader: tar.Reader, entry: tar.Entry) -> bytes:
-    """The content of a small file; nothing of a large one."""
+    """Returns the content of a file, or nothing if it is large."""
     if entry.size > _MAX_IGNORE_FILE:
         return b""
     pieces = []
@@ -350,12 +346,11 @@ def _start_of(reader: tar.Reader, entry: tar.Entry) -> bytes:
 
 
 def _is_history(parts: tuple[bytes, ...]) -> bool:
-    """Of a repository, its own data."""
     return b".git" in parts
 
 
 def _is_refused(parts: tuple[bytes, ...], is_link: bool) -> bool:
-    """Whether git takes such a name from no patch, as some file system would make `.git` of it."""
+    """Returns whether git refuses the name in patches, because some file systems would read it as `.git`."""
     for part in parts:
         for name in part.split(b"\\"):
             seen = _UNSEEN.sub("", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -366,5 +361,5 @@ def _is_refused(parts: tuple[bytes, ...], is_link: bool) -> bool:
 
 def _too_long() -> NoFiles:
     return NoFiles(
-        "the comparison of the files took too long, and was stopped", hint="holdfast box cp takes the files themselves"
+        "comparing the files took too long and was stopped", hint="copy the files themselves: holdfast box cp"
     )

@@ -1,4 +1,4 @@
-"""What workspaces begin with: tar archives, kept once each under their digest, as they were sent."""
+"""The files that workspaces start with: tar archives, each stored once under its digest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Workspaces:
-    """A folder of archives. Who is killed while writing leaves a file that `sweep` removes."""
+    """A folder of archives. `sweep` removes the files of interrupted uploads."""
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
 
     async def keep(self, archive: AsyncIterable[bytes]) -> str:
-        """Keep an archive; says its digest. The same one twice is kept once."""
+        """Store an archive, and return its digest. Storing it again has no effect."""
         await asyncio.to_thread(self._folder.mkdir, 0o700, True, True)
         half = self._folder / f".{secrets.token_hex(8)}"
         digest, size = hashlib.sha256(), 0
@@ -37,8 +37,8 @@ class Workspaces:
                     size += len(piece)
                     if size > self._max_bytes:
                         raise TooLarge(
-                            f"a workspace has {self._max_bytes} bytes at most",
-                            hint="leave out what can be made again, such as packages and builds",
+                            f"a workspace may have at most {self._max_bytes} bytes",
+                            hint="leave out what can be rebuilt, such as packages and build results",
                         )
                     digest.update(piece)
                     await asyncio.to_thread(file.write, piece)
@@ -66,7 +66,7 @@ class Workspaces:
                 yield piece
 
     def sweep(self) -> None:
-        """Remove what a server that was killed had half written. Only before anything is kept."""
+        """Remove what a killed server had half written. Call it before the first `keep`."""
         if self._folder.is_dir():
             for half in self._folder.glob(".*"):
                 half.unlink(missing_ok=True)
