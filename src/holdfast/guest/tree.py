@@ -81,7 +81,9 @@ class _Packing:
         """The first name under which a file with several names was stored."""
 
     def folders(self, root: int) -> None:
-        self._header(b"./", b"5", os.fstat(root))
+        """Pack a folder and all below it. The contents of each directly follow it: GNU tar sets the time of a folder when
+        it meets the first name outside it.
+        """
         waiting: list[bytes] = [b""]
         while waiting:
             inner = waiting.pop()
@@ -92,6 +94,7 @@ class _Packing:
             except OSError as error:
                 raise _named(error, inner) from None
             try:
+                self._header(b"./" + inner + b"/" if inner else b"./", b"5", os.fstat(folder))
                 waiting += [inner + b"/" + name if inner else name for name in self._folder(folder, inner)]
             finally:
                 os.close(folder)
@@ -112,7 +115,6 @@ class _Packing:
             except OSError as error:
                 raise _named(error, whole) from None
             if stat.S_ISDIR(about.st_mode):
-                self._header(whole + b"/", b"5", about)
                 below.append(name)
             else:
                 self.item(folder, name, whole, about)
