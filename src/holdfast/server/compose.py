@@ -22,11 +22,7 @@ from holdfast.harnesses import registry
 from holdfast.server import logs
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks
-from holdfast.server.config import Settings
-from holdfast.server.home import Home
-from holdfast.server.lazy import Lazy, load_in_thread
-from holdfast.server.metrics import Metrics
-from holdfast.server.parts import (
+from holdfast.server.components import (
     FindAgent,
     open_boxes,
     open_egress,
@@ -36,6 +32,10 @@ from holdfast.server.parts import (
     open_puller,
     open_runs,
 )
+from holdfast.server.config import Settings
+from holdfast.server.home import Home
+from holdfast.server.lazy import Lazy, load_in_thread
+from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.guest_api import GuestApi

@@ -38,7 +38,7 @@ from holdfast.storage import Storage
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.egress.registries import Machine
+    from holdfast.egress.package_registries import Machine
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def this_machine(
 
 
 def _load_registries() -> tuple[type[Machine], Callable[[Machine], Awaitable[DefaultList]]]:
-    from holdfast.egress.registries import Machine, find_defaults
+    from holdfast.egress.package_registries import Machine, find_defaults
 
     return Machine, find_defaults
 

@@ -32,8 +32,8 @@ from holdfast.testing.clock import ShiftedClocks
 from holdfast.testing.fork_server import Template, forks, start_template
 
 if TYPE_CHECKING:
+    from holdfast.server.components import FindAgent
     from holdfast.server.compose import MakeOutside, OpenProviders
-    from holdfast.server.parts import FindAgent
 
 _LOG_SHOWN: Final = 6_000
 _LOADED_LATER: Final = ("boxes", "egress", "providers.local", "runs", "server", "storage")

@@ -19,7 +19,7 @@ from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.labels import POOL
 from holdfast.providers.host.disk.data_dir import PREPARED, SEALED, DataDir
 from holdfast.providers.host.guest_client import PAUSED, GuestClient, is_guest, monitor_name
-from holdfast.providers.host.launch import stage_for
+from holdfast.providers.host.launcher_client import stage_for
 
 _OF_A_BOX: Final = {"box.json", "upper", "work", "guest.sock", "processes", "start.log", PAUSED, SEALED}
 _OF_A_PROCESS: Final = {"process.json", "stdout", "stderr", "exit"}

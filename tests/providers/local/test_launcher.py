@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.box.spec import BoxSpec
-from holdfast.providers.host.launch import stage_for
+from holdfast.providers.host.launcher_client import stage_for
 from holdfast.providers.local import LocalProvider
 
 pytestmark = [

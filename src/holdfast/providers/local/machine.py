@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors.boxes import CannotIsolate
-from holdfast.providers.host.launch import SCRIPT
+from holdfast.providers.host.launcher_client import SCRIPT
 from holdfast.providers.local import seccomp
 
 OLDEST_BUBBLEWRAP: Final = (0, 11)

@@ -26,7 +26,7 @@ from holdfast.providers.host.disk import layers, volumes
 from holdfast.providers.host.disk.data_dir import BoxImage, BoxRecord, DataDir
 from holdfast.providers.host.disk.disk_guard import default_limit
 from holdfast.providers.host.guest_client import PAUSED, GuestClient, monitor_name
-from holdfast.providers.host.launch import Launcher, stage_for
+from holdfast.providers.host.launcher_client import Launcher, stage_for
 from holdfast.providers.host.sandbox import Sandbox
 from holdfast.providers.local import bubblewrap, machine, runtime
 from holdfast.providers.local.egress import CAPABILITIES, LocalEgress

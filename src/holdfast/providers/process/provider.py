@@ -22,7 +22,7 @@ from holdfast.guest import codec
 from holdfast.providers.host.disk.data_dir import BoxRecord, DataDir
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.guest_provider import GuestProvider
-from holdfast.providers.host.launch import Launcher
+from holdfast.providers.host.launcher_client import Launcher
 from holdfast.providers.host.sandbox import Sandbox
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from holdfast.egress.models import ModelGateway, Models
 from holdfast.images.registry.pull import Puller
 from holdfast.runs.service import Runs
 from holdfast.server.box_metrics import BoxSamples
+from holdfast.server.components import FindAgent
 from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
-from holdfast.server.parts import FindAgent
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.egress.registries import (
+from holdfast.egress.package_registries import (
     Machine,
     ask_apt,
     ask_cargo,
@@ -222,7 +222,7 @@ async def test_a_machine_without_clients_has_git_hosts_alone(tmp_path: Path) -> 
 async def test_a_client_that_hangs_fails_or_talks_without_end_adds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.egress.registries._ASK_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.egress.package_registries._ASK_SECONDS", 0.3)
     for name, script in (("npm", "exec sleep 60"), ("apt-get", "exit 1"), ("pip", "exec yes http://x.example.com")):
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\n{script}\n")
