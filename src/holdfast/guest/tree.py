@@ -81,8 +81,9 @@ class _Packing:
         """The first name under which a file with several names was stored."""
 
     def folders(self, root: int) -> None:
-        """Pack a folder and all below it. The contents of each directly follow it: GNU tar sets the time of a folder when
-        it meets the first name outside it.
+        """Pack a folder and all below it, each directly followed by its contents.
+
+        GNU tar sets the time of a folder when it meets the first name outside it.
         """
         waiting: list[bytes] = [b""]
         while waiting:
