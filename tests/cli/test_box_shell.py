@@ -232,5 +232,5 @@ def test_exec_with_a_terminal_ends_with_us(sit: Sit, box: str, boxes: BoxCli) ->
 def test_without_a_terminal_it_is_refused(boxes: BoxCli, box: str) -> None:
     done = boxes.run("shell", box)
     assert done.returncode == Exit.NOT_RUN
-    assert b"there is no terminal here" in done.stderr
+    assert b"this command needs a terminal" in done.stderr
     assert f"holdfast box exec {box}".encode() in done.stderr

@@ -74,7 +74,7 @@ def test_a_pulled_image_is_used_by_its_name(box_cli: Cli, registry: RegistryProc
 def test_a_password_comes_by_standard_input(box_cli: Cli, registry: RegistryProcess) -> None:
     name = f"{registry.host}/team/tools:1"
     refused = box_cli("image", "pull", name)
-    assert (refused.exit, "wants a user and a password" in refused.err) == (Exit.NOT_AUTHORISED, True)
+    assert (refused.exit, "requires a user and a password" in refused.err) == (Exit.NOT_AUTHORISED, True)
     assert "--password-stdin" in refused.err
     alone = box_cli("image", "pull", name, "--password-stdin")
     assert (alone.exit, "needs --username" in alone.err) == (Exit.USAGE, True)

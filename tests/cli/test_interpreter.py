@@ -118,5 +118,5 @@ def test_a_model_can_be_part_of_it(py: Cli) -> None:
         assert py("model", "add", "smoked", *added).exit == 0
         report = py("interpreter", "smoke", "--model", "smoked", "--json").json()
         assert report["phases"][-1]["name"] == "model"
-        assert "smoked/scripted said 'ready'" in report["phases"][-1]["detail"]
+        assert "smoked/scripted answered 'ready'" in report["phases"][-1]["detail"]
         py("model", "remove", "smoked", "--yes")

@@ -229,7 +229,7 @@ def test_a_command_says_what_it_waits_for_where_a_server_hangs(
 
 
 def test_every_box_is_deleted_after_it_was_named(command: Command) -> None:
-    assert "there is no box" in command("box", "delete", "--all", "--yes").stdout
+    assert "there are no boxes" in command("box", "delete", "--all", "--yes").stdout
     boxes = [command("box", "create", "-q").stdout.strip() for _ in range(2)]
     asked = command("box", "delete", "--all", check=False)
     assert asked.returncode == 2

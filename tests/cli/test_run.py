@@ -109,8 +109,8 @@ def test_who_lacks_a_program_is_told_how_to_get_it(world: World, tmp_path: Path)
     code, out, err = world.begin("Test it.", "--empty")
     assert code == 0, out + err
     thread = thread_in(out)
-    assert "  missing      no-such-pytest: it is not in the box" in err
-    assert f"holdfast resume {thread} --allow default lets it reach package registries" in err
+    assert "  missing      no-such-pytest is not in the box" in err
+    assert f"allow package registries with holdfast resume {thread} --allow default" in err
 
     world.model.script([bash("echo proxy=$HTTPS_PROXY"), text("Now I can.")])
     code, out, err = world.run("resume", thread, "Again.", "--allow", "default")
@@ -263,7 +263,7 @@ def test_one_that_is_left_to_itself_can_be_steered_and_cancelled(world: World) -
     assert (code, out.split()[0]) == (0, "cancelled"), err
     code, _, err = world.run("cancel", thread)
     assert code == 0
-    assert "had ended already (cancelled)" in err
+    assert "had already ended (cancelled)" in err
     code, out, _ = world.run("attach", thread)
     assert code == 1
     assert "  ■ cancelled after " in out
@@ -430,9 +430,11 @@ def test_a_runner_that_is_frozen_is_not_simply_running(world: World) -> None:
         try:
             with frozen(runner):
                 assert attached.stderr is not None
-                silence = read_until(attached.stderr.fileno(), b"says why\n").decode().splitlines()[-1]
+                silence = (
+                    read_until(attached.stderr.fileno(), f"diagnose {thread}\n".encode()).decode().splitlines()[-1]
+                )
                 assert silence.startswith("  silent       no heartbeat for")
-                assert silence.endswith(f"holdfast thread diagnose {thread} says why")
+                assert silence.endswith(f"find out why with holdfast thread diagnose {thread}")
                 silent = r"running, no heartbeat for \d+ s "
                 assert re.search(rf"^  status +{silent.strip()}$", world.run("thread", "show", thread)[1], re.M)
                 assert re.search(rf"^{thread} +{silent}", world.run("thread", "list")[1], re.M)
