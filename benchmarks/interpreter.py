@@ -50,7 +50,7 @@ ROWS: Final = (
     ),
     Row(
         "start-cold",
-        "start → first result, a box made for it: ipykernel, ours",
+        "start → first result, with a new box: ipykernel, ours",
         "ms",
         Goal("at most", 0.25, "at most 0.25 times"),
     ),
@@ -62,7 +62,7 @@ ROWS: Final = (
     ),
     Row(
         "callback",
-        "a call of the host's, there and back, median: LocalInterpreter, ours",
+        "a call to the host and back, median: LocalInterpreter, ours",
         "ms",
         Goal("under", 1.5, "under 1.5 ms"),
     ),
@@ -73,11 +73,11 @@ ROWS: Final = (
         "s",
         Goal("under", 1.0, "under 1 s, that is over 100 MB/s"),
     ),
-    Row("output-memory", "what the host's memory grows by meanwhile", "MB", Goal("under", 16.0, "flat: under 16 MB")),
+    Row("output-memory", "growth of the host's memory meanwhile", "MB", Goal("under", 16.0, "flat: under 16 MB")),
     Row(
         "fork", "live fork of a 1 GB context, 8 ways, until each has answered", "ms", Goal("under", 100, "under 100 ms")
     ),
-    Row("fork-memory", "what all eight take beside it", "MB", Goal("under", 50.0, "under 50 MB")),
+    Row("fork-memory", "memory of all eight beyond the context", "MB", Goal("under", 50.0, "under 50 MB")),
     Row("restore", "execute 1+1: without, with a restore point", "ms", Goal("under", 5.0, "under 5 ms")),
     Row("variables", "100 MB of text in: files.write, a variable", "s", Goal("at most", 2.0, "at most twice")),
 )

@@ -155,10 +155,10 @@ async def test_a_link_that_opens_nothing_says_what_to_do(
 ) -> None:
     thread, other = make_thread(api), make_thread(api)
     for link, said in (
-        (f"{server.url}/t/{thread.id}", "The address alone does not open the thread"),
-        (f"{server.url}/t/{thread.id}#token=x.y.z", "This link does not open the thread any more"),
-        (f"{server.url}/t/{thread.id}#token={other.token}", "This link does not open the thread any more"),
-        (f"{server.url}/t/t-none#token={server.api_key}", "There is no thread t-none here"),
+        (f"{server.url}/t/{thread.id}", "This address has no key"),
+        (f"{server.url}/t/{thread.id}#token=x.y.z", "This link does not open this thread"),
+        (f"{server.url}/t/{thread.id}#token={other.token}", "This link does not open this thread"),
+        (f"{server.url}/t/t-none#token={server.api_key}", "There is no thread t-none"),
     ):
         page = await context.new_page()
         await page.goto(link)
@@ -299,7 +299,7 @@ async def test_times_never_go_back_and_nothing_is_live_after_the_end(page: Page,
     shown = await page.locator(".prose .when").all_inner_texts()
     assert [each.replace("\u202f", " ") for each in shown] == ["+900 ms", "+5.0 s", "+5.0 s", "+5.1 s"]
     thread.say("signal.run.finished", ts=began + 6000, run="r-1", status="completed")
-    await expect(page.locator("#link")).to_have_text("ended; what comes next shows here")
+    await expect(page.locator("#link")).to_have_text("ended; new entries appear here")
     thread.say("signal.run.started", ts=began + 7000, run="r-2", agent="pi", model="m/m", provider="local")
     await expect(page.locator("#link")).to_have_text("live")
 
@@ -312,7 +312,7 @@ async def test_errors_are_sentences_and_no_json(page: Page, api: httpx.Client) -
     thread.say("signal.run.finished", run="r-1", status="failed", error={"message": said, "hint": "check the key"})
     await page.goto(thread.link)
     await expect(page.locator(".mark.failed code")).to_have_text("401: invalid x-api-key · check the key")
-    await expect(page.locator(".remark.warning .body")).to_have_text("⟳ trying again (1): 529: Overloaded")
+    await expect(page.locator(".remark.warning .body")).to_have_text("⟳ retrying (1): 529: Overloaded")
 
 
 CONTRAST = """() => {
@@ -386,7 +386,7 @@ async def test_the_root_lists_threads_for_who_may_read_them(
     await expect(page.locator("#said")).to_contain_text("holdfast key create")
     await page.locator("#key input").fill("hf_wrong")
     await page.locator("#key button").click()
-    await expect(page.locator("#said")).to_have_text("This key does not open the list.")
+    await expect(page.locator("#said")).to_have_text("This key does not allow listing threads.")
     await page.locator("#key input").fill(server.api_key or "")
     await page.keyboard.press("Enter")
     row = page.locator("#threads li", has_text="<b>Listed</b>")

@@ -40,8 +40,8 @@ export class Reader {
     }
   }
 
-  // Calls `take` with entries as they come, until the thread is closed or the credential refused. `tell` hears of the
-  // connection: "live", or "away" while there is none.
+  // Calls `take` with new entries, until the thread is closed or the credential is refused. Calls `tell` with the state of
+  // the connection: "live", or "away" while there is none.
   async follow(take, tell) {
     let failures = 0;
     for (;;) {
@@ -74,7 +74,7 @@ export class Reader {
         if (kind === "data") {
           entries.push(...JSON.parse(data));
         } else if (kind === "control") {
-          // Only now is it known where these end, so only now do they count: a broken connection repeats nothing.
+          // The offset after these entries is known only now, so they are taken only now. A broken connection repeats none.
           const control = JSON.parse(data);
           this.offset = control.streamNextOffset;
           good();
@@ -91,10 +91,10 @@ export class Reader {
     if (this.token) headers.authorization = `Bearer ${this.token}`;
     const answer = await fetch(path, { method, headers, credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer" });
     if (answer.ok) return answer;
-    let message = `the server answers ${answer.status}`;
+    let message = `the server answered with status ${answer.status}`;
     try {
       message = (await answer.json()).error.message;
-    } catch { /* not from us: the status has to do */ }
+    } catch { /* the body is not ours, so only the status is known */ }
     throw new Refused(answer.status, String(message));
   }
 
@@ -104,11 +104,11 @@ export class Reader {
     try {
       this.token = (await (await this.#ask("/v1/tokens/renew", "application/json", "POST")).json()).token;
       keepToken(this.thread, this.token);
-    } catch { /* it holds until it does not: then reading says so */ }
+    } catch { /* the old token still works until it expires; then reading fails */ }
   }
 }
 
-// Waits until it is time to try again, longer each time. What the server refuses stays refused.
+// Waits before the next attempt, longer each time. Throws if the server refused the request.
 async function recover(error, failures, tell) {
   if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
   tell("away");
@@ -126,7 +126,7 @@ function parseEvent(text) {
   return { kind, data: data.join("\n") };
 }
 
-// Out of the fragment into this tab's own memory: the address can then be shown, shared and kept without it.
+// Moves the key from the fragment to the storage of this tab, so that the address can be shown and shared without it.
 function takeToken(thread) {
   const told = new URLSearchParams(location.hash.slice(1));
   const key = told.get("key");

@@ -67,7 +67,7 @@ function draw() {
   document.title = `${SHAPES[status]} ${shown} · Holdfast`;
   if (timeline.left) {
     at("earlier").hidden = false;
-    put("earlier", `${count(timeline.left, "earlier line is", "earlier lines are")} on the thread: holdfast thread entries ${thread}`);
+    put("earlier", `${count(timeline.left, "earlier line is", "earlier lines are")} not shown: holdfast thread entries ${thread}`);
   }
   if (following) window.scrollTo({ top: document.documentElement.scrollHeight });
   else at("jump").hidden = atBottom();
@@ -78,11 +78,11 @@ function connected(state) {
   tell();
 }
 
-// How it stands with the connection. Of a run that has ended nothing is live any more.
+// Shows the state of the connection. A run that has ended is not live.
 function tell() {
   const over = timeline.run && timeline.status !== "running";
-  if (link === "live") put("link", over ? "ended; what comes next shows here" : "live");
-  else if (link === "away") put("link", "the server does not answer; trying again");
+  if (link === "live") put("link", over ? "ended; new entries appear here" : "live");
+  else if (link === "away") put("link", "the server does not answer; retrying");
 }
 
 function tick() {
@@ -110,17 +110,17 @@ function trouble(error) {
 function explain(error) {
   if (!(error instanceof Refused)) return ["This page cannot read the thread", String(error?.message ?? error), `holdfast attach ${thread}`];
   if (error.status === 404 || error.status === 410) {
-    return [`There is no thread ${thread} here`, "It was deleted, or it is on another server.", "holdfast thread list"];
+    return [`There is no thread ${thread}`, "It was deleted, or it is on another server.", "holdfast thread list"];
   }
   if ((error.status === 401 || error.status === 403) && !reader.token) {
-    return ["The address alone does not open the thread", "It takes the link that a terminal gives you, which holds for a day:",
+    return ["This address has no key", "Open the link that this command prints. It is valid for a day:",
       `holdfast attach ${thread}`];
   }
   if (error.status === 401 || error.status === 403) {
-    return ["This link does not open the thread any more", "Links hold for a day, and each opens one thread. In a terminal, this gives a new one:",
+    return ["This link does not open this thread", "A link is valid for a day and for one thread. This command prints a new one:",
       `holdfast attach ${thread}`];
   }
-  return ["The server refuses to tell", firstLine(error.message), `holdfast thread show ${thread}`];
+  return ["The server refused the request", firstLine(error.message), `holdfast thread show ${thread}`];
 }
 
 window.addEventListener("scroll", () => {
@@ -143,15 +143,15 @@ setInterval(tick, 1000);
 const reader = new Reader(thread);
 try {
   title = firstLine((await reader.about()).title ?? "");
-  // Away from the page while there is much of it: each change of a page costs a look at all of it.
+  // Detached while the history is loaded: otherwise the browser lays out the whole page at each change.
   timeline.root.remove();
   await reader.history((entries) => {
     show(entries);
-    put("link", `reading: ${timeline.entries.toLocaleString("en")} entries`);
+    put("link", `loading: ${timeline.entries.toLocaleString("en")} entries`);
   }, connected);
   at("now").before(timeline.root);
   draw();
-  if (!timeline.entries) put("doing", "Nothing has happened on this thread yet. It shows here as it comes.");
+  if (!timeline.entries) put("doing", "This thread is empty. New entries appear here.");
   await reader.follow(take, connected);
   link = "closed";
   put("link", "the thread is closed");

@@ -15,18 +15,18 @@ async function read() {
   const answer = await fetch(`/v1/threads?limit=${MOST}`, { headers, credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer" });
   if (answer.status === 401 || answer.status === 403) {
     at("said").textContent = key
-      ? "This key does not open the list."
-      : "The list takes an API key, which “holdfast key create NAME” makes. It stays in this tab.";
+      ? "This key does not allow listing threads."
+      : "Enter an API key to list the threads. “holdfast key create NAME” creates one. The key stays in this tab.";
     at("key").hidden = false;
     return;
   }
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  if (!answer.ok) throw new Error(`the server answered with status ${answer.status}`);
   const { threads, nextCursor } = await answer.json();
   if (key) sessionStorage.setItem("key", key);
   at("key").hidden = true;
   at("said").textContent = threads.length
-    ? nextCursor ? `The ${MOST} with the newest activity; “holdfast thread list” has them all.` : ""
-    : "There is no thread yet. “holdfast demo” makes one, and shows what this is about.";
+    ? nextCursor ? `The ${MOST} most recently active threads. “holdfast thread list” lists all.` : ""
+    : "There are no threads yet. “holdfast demo” creates one, and shows what Holdfast does.";
   at("threads").replaceChildren(...threads.map(row));
 }
 
@@ -44,7 +44,7 @@ async function show() {
   try {
     await read();
   } catch (error) {
-    at("said").textContent = `The threads cannot be read: ${error.message}`;
+    at("said").textContent = `Cannot read the threads: ${error.message}`;
   }
 }
 

@@ -11,16 +11,16 @@ const SESSIONS = {
   "handed-over": "the transcript handed over",
 };
 const FILES = {
-  "kept": "files kept", "snapshot": "files kept by a snapshot", "workspace": "files as they were first", "empty": "no files",
+  "kept": "files kept", "snapshot": "files kept by a snapshot", "workspace": "files as at the start", "empty": "no files",
 };
 const STAGES = {
   started: "getting a box", box: "preparing the agent", provisioned: "starting the agent",
-  runner: "waiting for the agent’s first word",
+  runner: "waiting for the agent’s first output",
 };
 const BOX_LOST = { box_gone: "is gone", box_stopped: "was stopped or killed" };
 const ENDINGS = { completed: "✓", failed: "✗", cancelled: "■", orphaned: "✗" };
 
-// The words for a name that somebody wrote, if there are any.
+// Returns the words for a name from an entry, or an empty string.
 const known = (words, name) => (Object.hasOwn(words, name) ? words[name] : "");
 
 export class Timeline {
@@ -175,7 +175,7 @@ export class Timeline {
     this.#mark(status, ts, `${ENDINGS[status]} ${said} ${joined} ${took}`, tally, [error, hint].filter(Boolean).join(" · "));
   }
 
-  // Whether it goes on with work that was not done, and does not merely follow on another run.
+  // Whether it continues unfinished work, and does not merely follow another run.
   #takesUp(run) {
     return run.resumes !== "" && this.runs.get(run.resumes)?.status !== "completed";
   }
@@ -204,9 +204,9 @@ export class Timeline {
     else if (name === "tool") this.#tool(payload, ts);
     else if (name === "retry") {
       const attempt = number(payload.attempt);
-      this.#add("remark warning", ts, `⟳ trying again${attempt === null ? "" : ` (${attempt})`}: ${sentence(payload.message)}`);
+      this.#add("remark warning", ts, `⟳ retrying${attempt === null ? "" : ` (${attempt})`}: ${sentence(payload.message)}`);
     } else if (name === "compaction") {
-      this.#add("thinking", ts, folded("≡ made room by a summary: ", payload.summary));
+      this.#add("thinking", ts, folded("≡ context summarised: ", payload.summary));
     } else if (name === "notice") {
       const serious = payload.level === "warning" || payload.level === "error";
       this.#add(serious ? "remark warning" : "remark", ts, `${serious ? "!" : "i"} ${sentence(payload.text)}`);
@@ -228,7 +228,7 @@ export class Timeline {
     }
   }
 
-  // In the place of its live text, if there was one: nothing jumps.
+  // Replaces its live text in place, so that nothing jumps.
   #assistant(payload, ts) {
     const live = this.live ?? {};
     this.live = null;
@@ -252,7 +252,7 @@ export class Timeline {
     }
   }
 
-  // Live text that no whole message followed.
+  // Ends live text that no complete message followed.
   #settle() {
     this.live?.prose?.parentElement.classList.remove("live");
     this.live = null;
@@ -287,14 +287,14 @@ export class Timeline {
     const body = element("div", "body", element("b", "", said), ...details.map((each) => element("span", "", each)), below ? element("code", "", below) : null);
     const node = element("article", `mark ${kind}`, this.#when(ts), body);
     this.#append(node);
-    // What it goes on from is right above it; the prompts for it follow.
+    // It goes right below the run that it continues, and above the prompts for it.
     if (kind === "resumed") while (node.previousElementSibling?.classList.contains("prompt")) putBefore(node, node.previousElementSibling);
   }
 
   #when(ts) {
     const node = element("time", "when");
     if (ts > 0 && ts < 8.64e15) {
-      // Entries come in order, from several clocks: what is shown never goes back. Its own time is in the title.
+      // Entries come in order, but from several clocks. The shown time never goes back; the title has the real one.
       this.latest = Math.max(this.latest, ts);
       node.append(this.began !== null && this.latest >= this.began ? `+${duration(this.latest - this.began).replace(" ", "\u202f")}` : "");
       node.dateTime = new Date(ts).toISOString();
@@ -312,7 +312,7 @@ export class Timeline {
   }
 }
 
-// Above another node, with that one's time: times go down the page.
+// Puts a node above another and gives it that one's time, so that times ascend down the page.
 function putBefore(node, other) {
   other.before(node);
   node.querySelector(".when").textContent = other.querySelector(".when").textContent;

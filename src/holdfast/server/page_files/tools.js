@@ -147,7 +147,7 @@ export class ToolNode {
     if (result) {
       const output = element("pre", "output", terminal(result.slice(0, SHOWN_TEXT)));
       parts.push(output);
-      if (truncated || result.length > SHOWN_TEXT) parts.push(element("p", "small", "the output was longer; the thread has all of it"));
+      if (truncated || result.length > SHOWN_TEXT) parts.push(element("p", "small", "output shortened; the thread has all of it"));
     } else if (result === "") {
       parts.push(element("p", "small", "no output"));
     }
