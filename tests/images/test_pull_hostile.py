@@ -120,7 +120,7 @@ async def test_a_configuration_that_lies_about_layers_is_refused(
     document["config"] = {"mediaType": CONFIG, "digest": sha256(data), "size": len(data)}
     registry.manifest = json.dumps(document).encode()
     registry.blobs[sha256(data)] = data
-    await refused(puller, images, registry, HostileArchive, "and the image says")
+    await refused(puller, images, registry, HostileArchive, "but the image declares")
 
 
 def endless(request: BaseHTTPRequestHandler) -> None:

@@ -59,7 +59,7 @@ def test_a_recipe_may_reach_the_default_list_unless_it_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "begins with"),
+        ("", "starts from"),
         ("base = ", "not TOML"),
         ('base = "UPPER"', "cannot name an image"),
         ("base = 1", "cannot name an image"),
@@ -78,10 +78,10 @@ def test_a_recipe_may_reach_the_default_list_unless_it_says_otherwise() -> None:
         ('base = "a"\nworkdir = "/opt/../etc"', "is no path in the image"),
         ('base = "a"\nfiles = []', "files is a table"),
         ('base = "a"\n[files]\n"opt" = "x"', "is no path in the image"),
-        ('base = "a"\n[files]\n"/opt" = "/etc/passwd"', "from the recipe's folder"),
-        ('base = "a"\n[files]\n"/opt" = "../x"', "from the recipe's folder"),
-        ('base = "a"\n[files]\n"/opt" = "~/x"', "from the recipe's folder"),
-        ('base = "a"\n[files]\n"/opt" = 1', "from the recipe's folder"),
+        ('base = "a"\n[files]\n"/opt" = "/etc/passwd"', "must be in the recipe's folder"),
+        ('base = "a"\n[files]\n"/opt" = "../x"', "must be in the recipe's folder"),
+        ('base = "a"\n[files]\n"/opt" = "~/x"', "must be in the recipe's folder"),
+        ('base = "a"\n[files]\n"/opt" = 1', "must be in the recipe's folder"),
         ('base = "a"\n[env]\n"A B" = "x"', "the variable 'A B' makes no sense"),
         ('base = "a"\n[env]\nA = 1', "the variable 'A' makes no sense"),
         ('base = "a"\nnetwork = "everything"', "is no network"),

@@ -429,7 +429,7 @@ async def test_depth_breadth_and_iterations_are_bounded_and_said_in_plain_words(
     deep = Bridge(delegate=child, depth=2)
     with pytest.raises(CallRefused, match="level 2 of 2 may have no children: do the task here"):
         await deep.handle(call("sub_rlm", "x"))
-    with pytest.raises(ValueError, match="2 queries and 1 contexts"):
+    with pytest.raises(ValueError, match="2 queries need as many contexts, not 1"):
         await bridge.handle(call("sub_rlm_batched", ["x", "y"], [1], execution="x-3"))
 
 
