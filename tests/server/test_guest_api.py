@@ -302,7 +302,7 @@ async def test_the_model_of_a_run_that_is_over_is_not_asked(world: World) -> Non
     async with world.client(token) as client:
         answer = await client.post("/model/v1/responses", json={})
     assert (answer.status_code, answer.json()["error"]["message"]) == (
-        403, "run r-1 is over: its model is not asked any more",
+        403, "run r-1 has ended, so it can no longer use its model",
     )  # fmt: skip
 
 
