@@ -115,7 +115,7 @@ async def test_what_leads_elsewhere_or_is_no_file_is_refused_by_name(
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("s/k")
         await refused("neither a file nor a folder", sockets)
-    await refused("there is no", tmp_path / "nowhere")
+    await refused("does not exist on this machine", tmp_path / "nowhere")
     await refused("no name", "/")
     await refused("no name", _made(tmp_path / "line\nbreak"))
     await refused("no name", _made(tmp_path / os.fsdecode(b"\xff")))

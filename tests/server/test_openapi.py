@@ -60,7 +60,7 @@ def test_every_operation_keeps_its_word(case: schemathesis.Case[Any], server: Se
     if any(isinstance(value, list) for value in query.values()):
         # Meant as a wrong type, but all of a query is text: a list of one true is the word "true".
         excluded.append(negative_data_rejection)
-    case.call_and_validate(base_url=server.url, excluded_checks=excluded)
+    case.call_and_validate(base_url=server.url, excluded_checks=excluded, timeout=60)
 
 
 def test_every_route_is_documented_with_its_errors(server: ServerProcess) -> None:
