@@ -116,9 +116,9 @@ async def test_what_leads_elsewhere_or_is_no_file_is_refused_by_name(
         listening.bind("s/k")
         await refused("neither a file nor a folder", sockets)
     await refused("does not exist on this machine", tmp_path / "nowhere")
-    await refused("no name", "/")
-    await refused("no name", _made(tmp_path / "line\nbreak"))
-    await refused("no name", _made(tmp_path / os.fsdecode(b"\xff")))
+    await refused("no valid name", "/")
+    await refused("no valid name", _made(tmp_path / "line\nbreak"))
+    await refused("no valid name", _made(tmp_path / os.fsdecode(b"\xff")))
     other = tmp_path / "folder0" / "kept.txt"
     other.write_text("another")
     await refused("two context paths are called kept.txt", kept, other)
