@@ -41,6 +41,8 @@ class Settings:
     """Hosts and networks at private addresses that boxes may reach, where their policy allows it."""
     egress_proxy: str | None = None
     """The proxy of this network, for what leaves boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
+    daytona: bool = False
+    """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries that are asked before Docker Hub for the images there."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict)

@@ -72,6 +72,9 @@ def up(
             help="A registry to ask before Docker Hub, for image pull; may be given several times.",
         ),
     ] = None,
+    daytona: Annotated[
+        bool, Option("--daytona", help="Serve the Daytona API over the boxes of this server, at /compat/daytona.")
+    ] = False,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     log_level: Annotated[LogLevel, Option(help="What the log on standard error has.")] = LogLevel.INFO,
     first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
@@ -96,6 +99,7 @@ def up(
         egress_proxy=egress_proxy,
         registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
         pool=pool,
+        daytona=daytona,
         provider_settings=provider_settings,
         first_key=first_key,
     )
@@ -105,6 +109,8 @@ def up(
             write_json(_document(running, first_key, folder))
         else:
             _introduce(running, first_key, folder)
+            if daytona:
+                write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
         for warning in warnings(provider_settings):
             note("careful", warning)
 

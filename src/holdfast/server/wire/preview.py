@@ -35,8 +35,9 @@ class Previews:
     """Whether anybody is asked for a credential at all."""
     clock: Callable[[], int] = now_ms
 
-    def issue(self, carrier: Carrier, box: str, port: int) -> str:
-        expires = self.clock() // 1000 + _SECONDS[carrier]
+    def issue(self, carrier: Carrier, box: str, port: int, *, seconds: int | None = None) -> str:
+        """`seconds` is how long the credential lives, if not as long as others of its carrier."""
+        expires = self.clock() // 1000 + (seconds or _SECONDS[carrier])
         return f"{expires:x}.{self._sign(carrier, box, port, expires)}"
 
     def holds(self, credential: str, carrier: Carrier, box: str, port: int) -> bool:
@@ -49,6 +50,10 @@ class Previews:
         return hmac.compare_digest(signature.encode("utf-8", "replace"), expected.encode()) and (
             self.clock() // 1000 < expires
         )
+
+    def preview_token(self, box: str, port: int, seconds: int) -> str:
+        """A token for URLs and headers that lives as long as the caller wants."""
+        return self.issue(Carrier.URL, box, port, seconds=seconds)
 
     def url(self, scheme: str, host: str, box: str, port: int) -> str:
         """Where a browser that reaches us as `host` finds a port: names below localhost are for this machine alone."""
