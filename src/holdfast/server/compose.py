@@ -277,7 +277,15 @@ async def _serve(
                     from holdfast.server.daytona import open_daytona
 
                     opening = open_daytona(
-                        storage, access, boxes, egress, puller, previews, shutdown, derive(secret, "daytona file urls")
+                        storage,
+                        access,
+                        boxes,
+                        egress,
+                        puller,
+                        previews,
+                        origins,
+                        shutdown,
+                        derive(secret, "daytona file urls"),
                     )
                     mounts[PREFIX] = await parts.enter_async_context(opening)
                 yield await load_in_thread(make_app)

@@ -15,6 +15,7 @@ from holdfast.images.registry.pull import Puller
 from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.storage import Storage
 from holdfast.threads.access.credentials import Access
@@ -28,6 +29,7 @@ async def open_daytona(
     egress: Lazy[ServerEgress],
     puller: Lazy[Puller],
     previews: Previews,
+    origins: OriginPolicy,
     shutdown: Shutdown,
     secret: bytes,
 ) -> AsyncIterator[ASGIApp]:
@@ -40,7 +42,7 @@ async def open_daytona(
         await (await egress.get()).ready()
 
     needs = Dependencies(
-        access, boxes.get, records, puller.get, network_ready, previews, secret, shutdown.until_stopping
+        access, boxes.get, records, puller.get, network_ready, previews, secret, origins.check, shutdown.until_stopping
     )
     async with opened_daytona(needs) as daytona:
         yield create_app(daytona)

@@ -7,19 +7,24 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import Mount, WebSocketRoute
 
 from holdfast.api.errors import HoldfastError
-from holdfast.compat.daytona import control_plane
+from holdfast.compat.daytona import control_plane, events
 from holdfast.compat.daytona.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
-from holdfast.compat.daytona.toolbox import files, processes
+from holdfast.compat.daytona.toolbox import files, interpreters, processes, sessions, terminals
 
 
 def create_app(daytona: Daytona) -> Starlette:
-    toolbox = [*processes.routes(), *files.routes()]
+    parts = (processes, files, sessions, terminals, interpreters)
+    toolbox = [route for part in parts for route in part.routes()]
     app = Starlette(
-        routes=[Mount("/toolbox/{sandbox}", routes=toolbox), *control_plane.routes()],
+        routes=[
+            WebSocketRoute("/socket.io/", events.serve_events),
+            Mount("/toolbox/{sandbox}", routes=toolbox),
+            *control_plane.routes(),
+        ],
         exception_handlers={
             ApiError: _refuse,
             HoldfastError: _refuse,
@@ -29,6 +34,9 @@ def create_app(daytona: Daytona) -> Starlette:
         },
     )
     app.state.daytona = daytona
+    app.state.session_indexes = sessions.Indexes(500)
+    app.state.terminal_sizes = terminals.Sizes(10_000)
+    app.state.context_offsets = interpreters.Offsets(10_000)
     return app
 
 

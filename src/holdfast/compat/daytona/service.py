@@ -46,6 +46,8 @@ class Dependencies:
     previews: PreviewTokens
     secret: bytes
     """Signs file URLs."""
+    check_origin: Callable[[dict[bytes, bytes]], None]
+    """Raises for requests of web pages that may not ask this server."""
     until_stopping: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
     """Ends a stream when the server stops."""
 
