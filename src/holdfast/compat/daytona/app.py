@@ -13,11 +13,11 @@ from holdfast.api.errors import HoldfastError
 from holdfast.compat.daytona import control_plane, events
 from holdfast.compat.daytona.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
-from holdfast.compat.daytona.toolbox import files, interpreters, processes, sessions, terminals
+from holdfast.compat.daytona.toolbox import files, git, interpreters, processes, sessions, terminals, unsupported
 
 
 def create_app(daytona: Daytona) -> Starlette:
-    parts = (processes, files, sessions, terminals, interpreters)
+    parts = (processes, files, git, sessions, terminals, interpreters, unsupported)
     toolbox = [route for part in parts for route in part.routes()]
     app = Starlette(
         routes=[
