@@ -394,7 +394,7 @@ async def get_config(request: Request) -> Response:
     return answer(
         {
             "version": "holdfast",
-            "oidc": {"issuer": url, "clientId": "none", "audience": "none"},
+            "oidc": {"issuer": url, "clientId": "none", "audience": "none", "provider": "none"},
             "linkedAccountsEnabled": False,
             "announcements": {},
             "proxyTemplateUrl": f"{request.url.scheme}://{{{{PORT}}}}-{{{{sandboxId}}}}.{host}",

@@ -34,7 +34,13 @@ async def _serve(socket: WebSocket) -> None:
         raise ApiError(400, "events come over a WebSocket only")
     await socket.accept()
     ping = int(_PING_SECONDS * 1000)
-    opening = {"sid": secrets.token_hex(10), "upgrades": [], "pingInterval": ping, "pingTimeout": ping, "maxPayload": 1}
+    opening = {
+        "sid": secrets.token_hex(10),
+        "upgrades": [],
+        "pingInterval": ping,
+        "pingTimeout": ping,
+        "maxPayload": 65_536,
+    }
     await socket.send_text("0" + json.dumps(opening))
     try:
         async with time_limit(_CONNECT_SECONDS):

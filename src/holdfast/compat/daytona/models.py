@@ -13,8 +13,8 @@ Labels = Annotated[dict[Annotated[str, Field(min_length=1, max_length=128)], Lab
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=512)]
 Variables = Annotated[dict[Variable, Annotated[str, Field(max_length=131_000)]], Field(max_length=1024)]
 Minutes = Annotated[int, Field(ge=0, le=10_000_000)]
-Cores = Annotated[float, Field(gt=0, le=1024)]
-Gigabytes = Annotated[float, Field(gt=0, le=1 << 20)]
+Cores = Annotated[int, Field(gt=0, le=1024)]
+Gigabytes = Annotated[int, Field(gt=0, le=1 << 20)]
 Dockerfile = Annotated[str, Field(min_length=1, max_length=262_144)]
 
 

@@ -49,9 +49,9 @@ class SandboxDetails:
     public: bool = False
     target: str
     snapshot: str | None = None
-    cpu: float = 1
-    memory: float = 1
-    disk: float = 3
+    cpu: int = 1
+    memory: int = 1
+    disk: int = 3
     auto_stop: int = 15
     auto_pause: int = 0
     auto_archive: int = 7 * 24 * 60

@@ -128,7 +128,7 @@ class Sandboxes:
         provider = self.provider_of(new.target)
         snapshot = None
         limited = {name: getattr(new, name) for name in _LIMITS if getattr(new, name) is not None}
-        resources: dict[str, float] = {"cpu": 1, "memory": 1, "disk": 3}
+        resources: dict[str, int] = {"cpu": 1, "memory": 1, "disk": 3}
         if new.build_info is not None:
             origin = await self._images.built(new.build_info.dockerfile_content, provider)
         else:
@@ -194,13 +194,13 @@ class Sandboxes:
             raise
         return self._tell(Sandbox(record, row))
 
-    def _limits(self, provider: str, wanted: dict[str, float]) -> dict[str, Any]:
+    def _limits(self, provider: str, wanted: dict[str, int]) -> dict[str, Any]:
         """Limits that the provider can keep. Daytona's are sizes of a machine, so others are left out, not refused."""
         able = self.boxes.provider(provider).capabilities
         limits: dict[str, Any] = {}
         for name, value in wanted.items():
             if _LIMITS[name] in able:
-                limits[name] = float(value) if name == "cpu" else int(value * _GIGABYTE)
+                limits[name] = float(value) if name == "cpu" else value * _GIGABYTE
         return limits
 
     # --- changing ---
@@ -290,7 +290,7 @@ class Sandboxes:
         details, row = sandbox.details, sandbox.row
         started = row.state is BoxState.RUNNING
         if "disk" in given and given["disk"] < details.disk:
-            raise bad_request(f"Disk size cannot be decreased from {details.disk:g} to {given['disk']:g}")
+            raise bad_request(f"Disk size cannot be decreased from {details.disk} to {given['disk']}")
         if "disk" in given and given["disk"] != details.disk and started:
             raise bad_request("Disk can be resized only while the sandbox is stopped")
         limits = self._limits(row.provider, given)

@@ -44,7 +44,7 @@ Text = Annotated[str, Field(max_length=65_536, pattern=r"^[^\x00]*$")]
 Word = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")]
 Reference = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x20-][^\x00-\x20]*$")]
 """A branch, commit or remote. It does not begin with a dash, so git takes none for an option."""
-Secret = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00\n\r]*$", repr=False)]
+Secret = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00\n\r]*$")]
 Files = Annotated[list[Path], Field(max_length=10_000)]
 
 

@@ -138,10 +138,10 @@ async def metrics(request: Request) -> Response:
         found, details = await at.box.metrics(), at.sandbox.details
         now = at.parts.boxes.clock()
     gigabyte = 1 << 30
-    disk, memory = int(details.disk * gigabyte), int(details.memory * gigabyte)
+    disk, memory = details.disk * gigabyte, details.memory * gigabyte
     return answer(
         {
-            "cpuCount": int(details.cpu) or 1,
+            "cpuCount": details.cpu,
             "cpuUsedPct": 0.0,
             "diskTotal": disk,
             "diskUsed": found.disk or 0,
