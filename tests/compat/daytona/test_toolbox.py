@@ -300,6 +300,12 @@ def test_a_port_is_reached_by_its_preview(shared: Sandbox) -> None:
         assert anybody.get(f"{link.url}/page.txt", headers=headers).text == "a page"
         assert anybody.get(f"{link.url}/page.txt").status_code == 401
         assert anybody.get(signed.url).status_code == 200
+        shared.expire_signed_preview_url(8765, signed.token)
+        assert anybody.get(signed.url).status_code == 401
+        shared.set_public(True)
+        assert anybody.get(f"{link.url}/page.txt").text == "a page"
+        shared.set_public(False)
+        assert anybody.get(f"{link.url}/page.txt").status_code == 401
     shared.process.delete_session(name)
 
 

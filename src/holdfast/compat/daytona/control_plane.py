@@ -41,6 +41,7 @@ from holdfast.compat.daytona.volumes import volume_json
 PREVIEW_SECONDS: Final = 7 * 24 * 3600
 _SIGNED_SECONDS: Final = 60
 _MOST_MINUTES: Final = 10_000_000
+_MOST_EXPIRED: Final = 1000
 
 
 def _shown(connection: HTTPConnection, parts: Parts, sandbox: Sandbox, state: str | None = None) -> Response:
@@ -165,7 +166,7 @@ async def replace_labels(request: Request) -> Response:
 async def set_public(request: Request) -> Response:
     parts, sandbox = await daytona_of(request).sandbox(request)
     public = flag_in(request.path_params["value"], "isPublic")
-    return _shown(request, parts, await parts.sandboxes.change(sandbox, public=public))
+    return _shown(request, parts, await parts.sandboxes.set_public(sandbox, public))
 
 
 async def set_interval(request: Request) -> Response:
@@ -244,9 +245,16 @@ async def get_signed_preview(request: Request) -> Response:
 
 
 async def expire_signed_preview(request: Request) -> Response:
-    await daytona_of(request).sandbox(request)
+    daytona = daytona_of(request)
+    parts, sandbox = await daytona.sandbox(request)
     port_of(request)
-    raise not_supported("signed preview URLs of this server end by themselves only: ask for a short expires_in_seconds")
+    token = request.path_params["token"]
+    if len(token) > 200:
+        raise bad_request("this is not the token of a preview")
+    known = [*sandbox.details.expired_previews, token][-_MOST_EXPIRED:]
+    await parts.sandboxes.change(sandbox, expired_previews=known)
+    daytona.needs.previews.expire(token)
+    return nothing()
 
 
 # --- what boxes do not have ---

@@ -57,6 +57,7 @@ class Sandboxes:
         snapshots: Snapshots,
         volumes: Volumes,
         network_ready: Callable[[], Awaitable[None]],
+        set_public: Callable[[str, bool], None],
     ) -> None:
         self.boxes = boxes
         self._records = records
@@ -64,6 +65,7 @@ class Sandboxes:
         self._snapshots = snapshots
         self._volumes = volumes
         self._network_ready = network_ready
+        self._set_public = set_public
         self._used: Counter[str] = Counter()
         self._watch: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[Sandbox, str], None]] = set()
@@ -192,7 +194,9 @@ class Sandboxes:
         except BaseException:
             await asyncio.shield(self.boxes.delete(row.id))
             raise
-        return self._tell(Sandbox(record, row))
+        sandbox = Sandbox(record, row)
+        self._set_public(row.id, sandbox.details.public)
+        return self._tell(sandbox)
 
     def _limits(self, provider: str, wanted: dict[str, int]) -> dict[str, Any]:
         """Limits that the provider can keep. Daytona's are sizes of a machine, so others are left out, not refused."""
@@ -215,6 +219,12 @@ class Sandboxes:
         if record is None:
             raise not_found(f"Sandbox with ID or name {sandbox.id} not found")
         return Sandbox(record, row or sandbox.row)
+
+    async def set_public(self, sandbox: Sandbox, public: bool) -> Sandbox:
+        """Let anybody visit the ports of a sandbox, or not."""
+        changed = await self._change(sandbox, public=public)
+        self._set_public(sandbox.row.id, public)
+        return changed
 
     async def set_network(self, sandbox: Sandbox, new: NewNetwork) -> Sandbox:
         details = sandbox.details
@@ -262,6 +272,7 @@ class Sandboxes:
 
     async def delete(self, sandbox: Sandbox) -> Sandbox:
         await self.boxes.delete(sandbox.row.id)
+        self._set_public(sandbox.row.id, False)
         await self._records.remove(self.tenant, KIND, sandbox.id)
         return self._tell(sandbox, "destroyed")
 
@@ -305,7 +316,9 @@ class Sandboxes:
         if not started:
             moved = await self.boxes.stop(moved.id)
         sandbox = await self._change(sandbox, moved, box=moved.id, **given)
+        self._set_public(moved.id, details.public)
         await self.boxes.delete(row.id)
+        self._set_public(row.id, False)
         return self._tell(sandbox)
 
     # --- use ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,13 +26,21 @@ from holdfast.compat.daytona.volumes import Volumes
 from holdfast.images.registry.pull import Puller
 from holdfast.threads.access.credentials import Access, Grant
 
+log = logging.getLogger(__name__)
+
 PREFIX: Final = "/compat/daytona"
 
 
-class PreviewTokens(Protocol):
-    """Issues tokens for one port of one box."""
+class Previews(Protocol):
+    """Who may visit the ports of boxes. The server checks it."""
 
-    def preview_token(self, box: str, port: int, seconds: int) -> str: ...
+    def preview_token(self, box: str, port: int, seconds: int) -> str:
+        """Returns a token for one port of one box."""
+
+    def set_public(self, box: str, public: bool) -> None: ...
+
+    def expire(self, token: str) -> None:
+        """End a token before its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Dependencies:
     records: Callable[[], Awaitable[RecordStore]]
     puller: Callable[[], Awaitable[Puller]]
     network_ready: Callable[[], Awaitable[None]]
-    previews: PreviewTokens
+    previews: Previews
     secret: bytes
     """Signs file URLs."""
     check_origin: Callable[[dict[bytes, bytes]], None]
@@ -59,6 +68,11 @@ class Daytona:
         self.needs = needs
         self._opening: asyncio.Task[Parts] | None = None
 
+    def begin(self) -> None:
+        """Open it in the background: ports of public sandboxes may be visited before the first request comes."""
+        self._opening = asyncio.create_task(self._open(), name="opening the Daytona API")
+        self._opening.add_done_callback(_log_failure)
+
     async def parts(self) -> Parts:
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = asyncio.create_task(self._open(), name="opening the Daytona API")
@@ -68,7 +82,13 @@ class Daytona:
         boxes, records = await self.needs.boxes(), await self.needs.records()
         images = Images(boxes, records, self.needs.puller, self.needs.network_ready)
         snapshots, volumes = Snapshots(boxes, records, images), Volumes(boxes, records)
-        sandboxes = Sandboxes(boxes, records, images, snapshots, volumes, self.needs.network_ready)
+        sandboxes = Sandboxes(
+            boxes, records, images, snapshots, volumes, self.needs.network_ready, self.needs.previews.set_public
+        )
+        for sandbox in await sandboxes.all():
+            self.needs.previews.set_public(sandbox.row.id, sandbox.details.public)
+            for token in sandbox.details.expired_previews:
+                self.needs.previews.expire(token)
         await snapshots.open()
         sandboxes.open()
         return Parts(boxes, sandboxes, snapshots, volumes)
@@ -149,9 +169,15 @@ def toolbox_url(connection: HTTPConnection) -> str:
     return f"{base_url(connection)}/toolbox"
 
 
+def _log_failure(task: asyncio.Task[Parts]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the Daytona API failed to open", exc_info=error)
+
+
 @asynccontextmanager
 async def opened_daytona(needs: Dependencies) -> AsyncIterator[Daytona]:
     daytona = Daytona(needs)
+    daytona.begin()
     try:
         yield daytona
     finally:

@@ -133,8 +133,9 @@ class Snapshots:
         task = asyncio.create_task(self._make(record, provider, build_log), name=f"snapshot {record.id}")
         self._tasks[record.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(record.id, None))
-        # Images that are here already are ready at once.
-        await asyncio.wait([task], timeout=0.2)
+        if dockerfile is None:
+            # Images that are here already are ready at once. A build goes on, so that its log can be followed.
+            await asyncio.wait([task], timeout=0.2)
         return await self.find(record.id)
 
     async def of_sandbox(self, sandbox: str, box: str, name: str, like: dict[str, Any]) -> Record:

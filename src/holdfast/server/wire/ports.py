@@ -133,6 +133,8 @@ class Ports:
             if origin is not None and not is_same_site(origin, host):
                 raise Forbidden("only pages of this very port may use its cookie")
             return not ours
+        if target.box in self.previews.public:
+            return not ours
         if problem is not None:
             raise problem
         raise Unauthorized(
