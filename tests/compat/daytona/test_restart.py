@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaNotFoundError, SessionExecuteRequest
 from tests.compat.daytona.conftest import config_of
@@ -43,3 +44,15 @@ def test_a_sandbox_whose_time_is_over_is_deleted(tmp_path: Path) -> None:
             time.sleep(1)
         with pytest.raises(DaytonaNotFoundError):
             daytona.get(made.id)
+
+
+def test_an_open_server_asks_for_no_key(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home", daytona=True, auth=False) as server:
+        made = Daytona(config_of(server)).create()
+        assert made.process.exec("echo open").result == "open\n"
+        made.process.create_session("s")
+        made.delete()
+        answer = httpx.get(
+            f"{server.url}/compat/daytona/sandbox", headers={"Origin": "https://evil.example"}, trust_env=False
+        )
+        assert answer.status_code == 403, "a page from elsewhere may not ask"

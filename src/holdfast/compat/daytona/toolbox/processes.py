@@ -23,9 +23,7 @@ MAX_OUTPUT: Final = 32 * 1024 * 1024
 _DEFAULT_SECONDS: Final = 360
 _MOST_SECONDS: Final = 7 * 24 * 3600
 _MAX_ARGUMENT: Final = 100_000
-_MERGED: Final = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
-"""Runs a command with its two streams in one, in the order in which they were written."""
-SHELL: Final = 'if command -v bash >/dev/null 2>&1; then exec bash "$@"; fi; exec sh "$@"'
+_SHELL: Final = 'if command -v bash >/dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"'
 
 Path = Annotated[str, Field(min_length=1, max_length=4095, pattern=r"^[^\x00]+$")]
 Text = Annotated[str, Field(max_length=8 * 1024 * 1024)]
@@ -56,18 +54,19 @@ async def execute(request: Request) -> Response:
     """Run a shell command. Its two streams come as one."""
     async with opened(request) as at:
         asked = await body_of(request, Execute)
-        argv = ["/bin/sh", "-c", SHELL, "sh", "-c", asked.command]
-        running = _run(at.box, argv, at.environment(asked.envs), asked.cwd or None, asked.timeout)
+        running = _run(at.box, _SHELL, [asked.command], at.environment(asked.envs), asked.cwd or None, asked.timeout)
         code, output = await while_connected(request, running)
     return answer({"exitCode": code, "result": output})
 
 
 async def _run(
-    box: Box, argv: list[str], env: Mapping[str, str], cwd: str | None, timeout: int | None
+    box: Box, script: str, words: list[str], env: Mapping[str, str], cwd: str | None, timeout: int | None
 ) -> tuple[int, str]:
+    """Run a script with words. Its two streams come in one, in the order in which they were written."""
     seconds = timeout or _DEFAULT_SECONDS
+    argv = ["/bin/sh", "-c", f"exec 2>&1; {script}", "sh", *words]
     try:
-        done = await box.exec([*_MERGED, *argv], env=env, cwd=cwd, timeout=seconds, max_output=MAX_OUTPUT)
+        done = await box.exec(argv, env=env, cwd=cwd, timeout=seconds, max_output=MAX_OUTPUT)
     except ExecTimeout:
         raise ApiError(
             408, f"command execution timed out after {seconds} seconds", "PROCESS_EXECUTION_TIMEOUT"
@@ -82,8 +81,10 @@ _PROGRAMS: Final = {
     "python": 'exec python3 -u "$@"',
     "javascript": 'exec node "$@"',
     "typescript": (
-        'for each in tsx ts-node; do if command -v $each >/dev/null 2>&1; then exec $each "$@"; fi; done; '
-        'exec node --experimental-strip-types --no-warnings "$@"'
+        'for each in tsx ts-node; do if command -v $each >/dev/null; then exec $each "$@"; fi; done; '
+        "if node --experimental-strip-types -e 0 2>/dev/null; "
+        'then exec node --experimental-strip-types --no-warnings "$@"; fi; '
+        "echo 'this sandbox runs no TypeScript: it needs tsx, ts-node or node 22.6'; exit 127"
     ),
 }
 
@@ -99,10 +100,9 @@ async def run_code(request: Request) -> Response:
         file = f"{folder}/main.{_SUFFIXES[asked.language]}"
         try:
             await at.box.files.write(file, asked.code.encode("utf-8", "replace"))
-            argv = ["/bin/sh", "-c", _PROGRAMS[asked.language], "sh", file, *(asked.argv or [])]
-            code, output = await while_connected(
-                request, _run(at.box, argv, at.environment(asked.envs), None, asked.timeout)
-            )
+            script, words = _PROGRAMS[asked.language], [file, *(asked.argv or [])]
+            running = _run(at.box, script, words, at.environment(asked.envs), None, asked.timeout)
+            code, output = await while_connected(request, running)
         finally:
             await at.box.files.delete(folder, recursive=True)
     return answer({"exitCode": code, "result": output, "artifacts": {"charts": []}})
