@@ -100,7 +100,7 @@ async def test_lifecycle(async_daytona: AsyncDaytona, async_sandbox: AsyncSandbo
 
 
 async def test_what_is_not_there_is_refused(async_daytona: AsyncDaytona, async_sandbox: AsyncSandbox) -> None:
-    server = async_sandbox.create_lsp_server("python", "/tmp")
+    server = async_sandbox.create_lsp_server("typescript", "/tmp")
     for call in (
         async_sandbox.create_ssh_access(),
         async_sandbox.revoke_ssh_access("x"),

@@ -25,9 +25,11 @@ from daytona.common.errors import (
     DaytonaConflictError,
     DaytonaFileAccessDeniedError,
     DaytonaFileNotFoundError,
+    DaytonaLspServerNotInitializedError,
     DaytonaProcessExecutionTimeoutError,
     DaytonaSessionEndedError,
 )
+from daytona.common.lsp_server import LspCompletionPosition
 from daytona.common.process import CodeRunParams
 from daytona.common.pty import PtySize
 
@@ -312,9 +314,64 @@ def test_a_port_is_reached_by_its_preview(shared: Sandbox) -> None:
 # --- what is not there ---
 
 
-def test_desktops_and_language_servers_are_refused_by_name(shared: Sandbox) -> None:
-    server = shared.create_lsp_server("python", "/home/daytona")
-    for call in (server.start, lambda: server.did_open("x.py"), shared.computer_use.start):
+def test_desktops_and_missing_language_servers_are_refused_by_name(shared: Sandbox) -> None:
+    server = shared.create_lsp_server("typescript", "/home/daytona")
+    for call in (server.start, shared.computer_use.start):
         with pytest.raises(DaytonaError) as caught:
             call()
         assert caught.value.status_code == 501
+
+
+SYMBOLS_OF_PYTHON = """#!/usr/bin/python3
+import json, sys
+
+def symbol(name, line):
+    place = {"line": line, "character": 0}
+    return {"name": name, "kind": 12, "range": {"start": place, "end": place}, "children": []}
+
+text = ""
+while True:
+    size = 0
+    while (line := sys.stdin.buffer.readline().strip()):
+        size = int(line.split(b":")[1])
+    if not size:
+        break
+    message = json.loads(sys.stdin.buffer.read(size))
+    method, result = message["method"], None
+    if method == "textDocument/didOpen":
+        text = message["params"]["textDocument"]["text"]
+    elif method == "initialize":
+        result = {"capabilities": {}}
+    elif method == "textDocument/documentSymbol":
+        lines = enumerate(text.splitlines())
+        result = [symbol(line[4:].split("(")[0], n) for n, line in lines if line.startswith("def ")]
+    elif method == "workspace/symbol":
+        result = []
+    elif method == "textDocument/completion":
+        result = [{"label": "print"}]
+    if "id" in message:
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        sys.stdout.buffer.write(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
+        sys.stdout.buffer.flush()
+"""
+
+
+def test_a_language_server_of_the_sandbox_is_asked(sandbox: Sandbox) -> None:
+    """A small server under the name of the usual one: it knows functions."""
+    sandbox.fs.upload_file(SYMBOLS_OF_PYTHON.encode(), "/home/daytona/.local/bin/pylsp")
+    sandbox.fs.set_file_permissions("/home/daytona/.local/bin/pylsp", mode="755")
+    sandbox.fs.upload_file(b"def one():\n    pass\ndef two():\n    pass\n", "project/code.py")
+    server = sandbox.create_lsp_server("python", "project")
+    with pytest.raises(DaytonaLspServerNotInitializedError):
+        server.document_symbols("project/code.py")
+    server.start()
+    server.start()
+    server.did_open("project/code.py")
+    found = server.document_symbols("project/code.py")
+    assert [(each.name, each.location.range.start.line) for each in found] == [("one", 0), ("two", 2)]
+    assert server.sandbox_symbols("x") == []
+    assert server.completions("project/code.py", LspCompletionPosition(0, 0)).items[0].label == "print"
+    server.did_close("project/code.py")
+    server.stop()
+    with pytest.raises(DaytonaLspServerNotInitializedError):
+        server.did_open("project/code.py")

@@ -13,11 +13,20 @@ from holdfast.api.errors import HoldfastError
 from holdfast.compat.daytona import control_plane, events
 from holdfast.compat.daytona.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
-from holdfast.compat.daytona.toolbox import files, git, interpreters, processes, sessions, terminals, unsupported
+from holdfast.compat.daytona.toolbox import (
+    files,
+    git,
+    interpreters,
+    languages,
+    processes,
+    sessions,
+    terminals,
+    unsupported,
+)
 
 
 def create_app(daytona: Daytona) -> Starlette:
-    parts = (processes, files, git, sessions, terminals, interpreters, unsupported)
+    parts = (processes, files, git, sessions, terminals, interpreters, languages, unsupported)
     toolbox = [route for part in parts for route in part.routes()]
     app = Starlette(
         routes=[
@@ -36,6 +45,8 @@ def create_app(daytona: Daytona) -> Starlette:
     app.state.daytona = daytona
     app.state.session_indexes = sessions.Indexes(500)
     app.state.terminal_sizes = terminals.Sizes(10_000)
+    app.state.language_servers = languages.LanguageServers()
+    daytona.closers.append(app.state.language_servers.close)
     app.state.context_offsets = interpreters.Offsets(10_000)
     return app
 

@@ -67,6 +67,8 @@ class Daytona:
     def __init__(self, needs: Dependencies) -> None:
         self.needs = needs
         self._opening: asyncio.Task[Parts] | None = None
+        self.closers: list[Callable[[], Awaitable[None]]] = []
+        """Called when it closes."""
 
     def begin(self) -> None:
         """Open it in the background: ports of public sandboxes may be visited before the first request comes."""
@@ -94,6 +96,8 @@ class Daytona:
         return Parts(boxes, sandboxes, snapshots, volumes)
 
     async def close(self) -> None:
+        for close in self.closers:
+            await close()
         if self._opening is None:
             return
         self._opening.cancel()

@@ -15,14 +15,6 @@ async def computer_use(request: Request) -> Response:
     raise not_supported("sandboxes of this server have no desktop, so computer use is not supported")
 
 
-async def language_server(request: Request) -> Response:
-    await daytona_of(request).sandbox(request)
-    raise not_supported("this server runs no language servers: start one in the sandbox with a session")
-
-
 def routes() -> list[Route]:
     methods = ["GET", "POST", "DELETE"]
-    return [
-        Route("/computeruse/{rest:path}", computer_use, methods=methods),
-        Route("/lsp/{rest:path}", language_server, methods=methods),
-    ]
+    return [Route("/computeruse/{rest:path}", computer_use, methods=methods)]
