@@ -26,6 +26,7 @@ async def test_records_are_kept(tmp_path: Path) -> None:
         assert await records.find("a", "sandbox", "b-1") == await records.find("a", "sandbox", "name-1") == first
         assert await records.find("c", "sandbox", "b-1") is None
         assert await records.list("a", "sandbox") == [second, first]
+        assert await records.count("a", "sandbox") == 2
         changed = await records.change("a", "sandbox", "b-1", lambda document: {**document, "more": True}, 9)
         assert changed == Record("sandbox", "b-1", "name-1", {"n": 1, "more": True}, 1, 9)
         assert await records.find("b", "sandbox", "b-1") == first, "the other tenant's is as it was"

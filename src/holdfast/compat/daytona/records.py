@@ -32,6 +32,8 @@ class RecordStore(Protocol):
     async def find(self, tenant: str, kind: str, id_or_name: str) -> Record | None:
         """Returns the record with this id, or else the one with this name."""
 
+    async def count(self, tenant: str, kind: str) -> int: ...
+
     async def list(self, tenant: str, kind: str) -> list[Record]:
         """Returns all records of a kind, newest first."""
 

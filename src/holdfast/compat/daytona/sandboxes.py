@@ -124,7 +124,7 @@ class Sandboxes:
 
     async def create(self, new: NewSandbox) -> Sandbox:
         _refuse_unsupported(new)
-        if len(await self._records.list(self.tenant, KIND)) >= _MOST:
+        if await self._records.count(self.tenant, KIND) >= _MOST:
             raise ApiError(403, f"this server keeps at most {_MOST} sandboxes")
         policy = policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)
         provider = self.provider_of(new.target)

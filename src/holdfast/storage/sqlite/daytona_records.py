@@ -35,6 +35,11 @@ class SqliteDaytonaRecords:
         found = await self._database.read(lambda connection: connection.execute(query, values).fetchone())
         return None if found is None else _record(found)
 
+    async def count(self, tenant: str, kind: str) -> int:
+        query = "SELECT count(*) FROM daytona_records WHERE tenant = ? AND kind = ?"
+        found = await self._database.read(lambda connection: connection.execute(query, (tenant, kind)).fetchone())
+        return int(found[0])
+
     async def change(
         self, tenant: str, kind: str, id: str, change: Callable[[Document], Document], now: int
     ) -> Record | None:

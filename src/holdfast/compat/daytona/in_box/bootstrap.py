@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import resources
 from typing import Final
 
@@ -18,6 +19,7 @@ def argv(python: tuple[str, ...], program: str, *words: str) -> list[str]:
     return [*python, "-u", "-c", _BOOT, f"daytona-{program}", *words]
 
 
+@functools.cache
 def stdin(program: str) -> bytes:
     """What the command reads first: the length of the code in eight digits, and the code."""
     code = resources.files(__package__).joinpath(f"{program}.py").read_bytes()
