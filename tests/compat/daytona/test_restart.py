@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaNotFoundError, SessionExecuteRequest
-from tests.compat.daytona.conftest import config_of
+from daytona import CreateSandboxFromSnapshotParams, DaytonaNotFoundError, SessionExecuteRequest
+from tests.compat.daytona.conftest import client_of
 
 from holdfast.testing.server import ServerProcess
 
@@ -17,26 +17,26 @@ pytestmark = pytest.mark.box  # their servers make the boxes
 
 def test_a_server_that_starts_anew_finds_everything_again(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home", daytona=True) as server:
-        made = Daytona(config_of(server)).create(CreateSandboxFromSnapshotParams(name="kept", labels={"a": "b"}))
-        made.process.create_session("s")
-        made.process.execute_session_command("s", SessionExecuteRequest(command="x=5"))
-        made.code_interpreter.run_code("y = 6")
+        with client_of(server) as daytona:
+            made = daytona.create(CreateSandboxFromSnapshotParams(name="kept", labels={"a": "b"}))
+            made.process.create_session("s")
+            made.process.execute_session_command("s", SessionExecuteRequest(command="x=5"))
+            made.code_interpreter.run_code("y = 6")
         server.kill()
         server.start()
-        daytona = Daytona(config_of(server))
-        found = daytona.get("kept")
-        assert (found.id, found.labels["a"]) == (made.id, "b")
-        done = found.process.execute_session_command("s", SessionExecuteRequest(command="echo $x"))
-        assert done.stdout == "5\n"
-        assert len(found.process.get_session("s").commands) == 2
-        assert found.code_interpreter.run_code("print(y)").stdout == "6\n"
-        found.delete()
+        with client_of(server) as daytona:
+            found = daytona.get("kept")
+            assert (found.id, found.labels["a"]) == (made.id, "b")
+            done = found.process.execute_session_command("s", SessionExecuteRequest(command="echo $x"))
+            assert done.stdout == "5\n"
+            assert len(found.process.get_session("s").commands) == 2
+            assert found.code_interpreter.run_code("print(y)").stdout == "6\n"
+            found.delete()
 
 
 @pytest.mark.slow
 def test_a_sandbox_whose_time_is_over_is_deleted(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home", daytona=True) as server:
-        daytona = Daytona(config_of(server))
+    with ServerProcess(tmp_path / "home", daytona=True) as server, client_of(server) as daytona:
         made = daytona.create(CreateSandboxFromSnapshotParams(ttl_minutes=1))
         deadline = time.monotonic() + 150
         while made.id in [each.id for each in daytona.list()]:
@@ -47,8 +47,8 @@ def test_a_sandbox_whose_time_is_over_is_deleted(tmp_path: Path) -> None:
 
 
 def test_an_open_server_asks_for_no_key(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home", daytona=True, auth=False) as server:
-        made = Daytona(config_of(server)).create()
+    with ServerProcess(tmp_path / "home", daytona=True, auth=False) as server, client_of(server) as daytona:
+        made = daytona.create()
         assert made.process.exec("echo open").result == "open\n"
         made.process.create_session("s")
         made.delete()
