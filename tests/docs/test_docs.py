@@ -31,7 +31,7 @@ class Tour:
         self.home = folder / "home"
         self.environment = {**os.environ, "HOLDFAST_HOME": str(self.home), "HOME": str(folder), "NO_COLOR": "1"}
         self.up = subprocess.Popen(
-            ["bin/holdfast", "up", "--port", "0"],
+            ["bin/holdfast", "up", "--daytona", "--port", "0"],
             cwd=CHECKOUT,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -22,6 +22,7 @@ import pytest
 
 FIXTURES: Final[Mapping[str, tuple[str, ...]]] = {
     "box_server": ("box",),
+    "daytona_server": ("box",),
     "local_server": ("box",),
     "outside": ("box",),
     "scene": ("box",),

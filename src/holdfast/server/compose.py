@@ -57,6 +57,7 @@ from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionServi
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
@@ -259,11 +260,31 @@ async def _serve(
                 interpreters,
                 puller,
             )
-            return create_app(services)
+            return create_app(services, mounts)
+
+        mounts: dict[str, ASGIApp] = {}
 
         @contextlib.asynccontextmanager
         async def open_app() -> AsyncIterator[FastAPI]:
-            yield await load_in_thread(make_app)
+            async with contextlib.AsyncExitStack() as parts:
+                if settings.daytona:
+                    await load_in_thread(lambda: importlib.import_module("holdfast.server.daytona"))
+                    from holdfast.compat.daytona.service import PREFIX
+                    from holdfast.server.daytona import open_daytona
+
+                    opening = open_daytona(
+                        storage,
+                        access,
+                        boxes,
+                        egress,
+                        puller,
+                        previews,
+                        origins,
+                        shutdown,
+                        derive(secret, "daytona file urls"),
+                    )
+                    mounts[PREFIX] = await parts.enter_async_context(opening)
+                yield await load_in_thread(make_app)
 
         def make_relay() -> PortRelay:
             from holdfast.server.wire.port_relay import PortRelay

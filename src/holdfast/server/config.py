@@ -41,6 +41,8 @@ class Settings:
     """Private hosts and networks that boxes may reach, if their policy allows it."""
     egress_proxy: str | None = None
     """The proxy of this network for the traffic of boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
+    daytona: bool = False
+    """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict)

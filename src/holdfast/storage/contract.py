@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
+    from holdfast.compat.daytona.records import RecordStore
     from holdfast.egress.environment_policies import PolicyStore
     from holdfast.egress.models.model import ModelStore
     from holdfast.egress.records import DecisionStore
@@ -61,6 +62,9 @@ class Storage(Protocol):
 
     @property
     def models(self) -> ModelStore: ...
+
+    @property
+    def daytona_records(self) -> RecordStore: ...
 
     def statistics(self) -> dict[str, int]:
         """Returns counters since the start: commits, and the operations in them."""

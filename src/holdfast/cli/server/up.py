@@ -75,6 +75,9 @@ def up(
             help="Registry to try before Docker Hub, for image pull. Can be given several times.",
         ),
     ] = None,
+    daytona: Annotated[
+        bool, Option("--daytona", help="Serve the Daytona API over the boxes of this server, at /compat/daytona.")
+    ] = False,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     log_level: Annotated[LogLevel, Option(help="Level of the log on standard error.")] = LogLevel.INFO,
     first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
@@ -99,6 +102,7 @@ def up(
         egress_proxy=egress_proxy,
         registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
         pool=pool,
+        daytona=daytona,
         provider_settings=provider_settings,
         first_key=first_key,
     )
@@ -108,6 +112,8 @@ def up(
             write_json(_document(running, first_key, folder))
         else:
             _print_server(running, first_key, folder)
+            if daytona:
+                write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
         for warning in warnings(provider_settings):
             note("careful", warning)
 

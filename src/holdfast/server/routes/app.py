@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 import holdfast
 from holdfast.api.errors import HoldfastError, InvalidRequest
@@ -51,7 +53,8 @@ _ROUTERS = (
 )
 
 
-def create_app(services: Services) -> FastAPI:
+def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) -> FastAPI:
+    """`mounts` are other apps, by the path below which they answer."""
     app = FastAPI(
         title="Holdfast",
         version=holdfast.__version__,
@@ -80,6 +83,8 @@ def create_app(services: Services) -> FastAPI:
         exposition, content_type = services.metrics.render(Counter(row.state.value for row in rows), usages, pool)
         return Response(exposition, media_type=content_type)
 
+    for path, mounted in (mounts or {}).items():
+        app.mount(path, mounted)
     app.add_exception_handler(HoldfastError, _refuse)
     app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)

@@ -26,7 +26,7 @@ from holdfast.threads.subscriptions import is_control
 _PREFIX: Final = PREFIX.encode()
 _BOXES: Final = b"/v1/boxes/"
 _COMPLETIONS: Final = b"/v1/completions"
-_SOCKETS: Final = (_BOXES, b"%b/socket" % _COMPLETIONS)
+_SOCKETS: Final = (_BOXES, b"%b/socket" % _COMPLETIONS, b"/compat/daytona/")
 """Prefixes of paths that can be WebSockets."""
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _MAX_URL_BYTES: Final = 16 * 1024

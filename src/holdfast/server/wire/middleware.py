@@ -58,6 +58,7 @@ def failure(error: Exception) -> Response:
 _STREAMED: Final = re.compile(
     r"PUT /v1/boxes/[^/]+/(files|tree)|POST /v1/boxes/[^/]+/processes/[^/]+/stdin|POST /v1/(snapshots|images)/import"
     r"|POST /v1/workspaces|PUT /v1/interpreters/[^/]+/state"
+    r"|POST /compat/daytona/toolbox/[^/]+/files/(bulk-upload|upload|upload-v2)"
 )
 
 

@@ -24,7 +24,7 @@ _HOP_BY_HOP: Final = frozenset(
         b"trailer", b"transfer-encoding", b"upgrade",
     }
 )  # fmt: skip
-_NOT_TO_THE_BOX: Final = frozenset({b"expect", b"content-length", b"host", b"forwarded"})
+_NOT_TO_THE_BOX: Final = frozenset({b"expect", b"content-length", b"host", b"forwarded", b"x-daytona-preview-token"})
 _NOT_TO_THE_CLIENT: Final = frozenset(
     {b"content-length", b"alt-svc", b"strict-transport-security", b"public-key-pins", b"service-worker-allowed"}
 )
@@ -38,6 +38,8 @@ _SANDBOX: Final = (
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _TOKEN_PART: Final = TOKEN.encode() + b"="
+_TOKEN_HEADER: Final = b"x-daytona-preview-token"
+"""Programs written for Daytona send the token of a preview in this header."""
 
 
 class BadAnswer(Refused):
@@ -91,7 +93,8 @@ class Ports:
             self.origins.check_port(host, origin)
         tokens, query = _take_token(query)
         location = target.prefix + (target.path or b"/") + (b"?" + query if query else b"")
-        passing_authorization = await self._authenticate(target, headers, tokens, host, origin)
+        shown = [*tokens, *(value.decode("latin-1") for name, value in headers if name == _TOKEN_HEADER)][:8]
+        passing_authorization = await self._authenticate(target, headers, shown, host, origin)
         if tokens and method == "GET" and _is_navigation(headers):
             return Exchange(_without_authority(location), self._cookie(target))
         if not target.path:
@@ -129,6 +132,8 @@ class Ports:
             # Browsers send cookies on their own, so only the port's own pages may use ours.
             if origin is not None and not is_same_site(origin, host):
                 raise Forbidden("only pages of this port may use its cookie")
+            return not ours
+        if target.box in self.previews.public:
             return not ours
         if problem is not None:
             raise problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -34,12 +34,19 @@ class Previews:
     required: bool
     """Whether a credential is required."""
     clock: Callable[[], int] = now_ms
+    public: set[str] = field(default_factory=set)
+    """Boxes whose ports anybody may visit, by explicit choice of their owner."""
+    expired: set[str] = field(default_factory=set)
+    """Tokens that were ended before their time."""
 
-    def issue(self, carrier: Carrier, box: str, port: int) -> str:
-        expires = self.clock() // 1000 + _SECONDS[carrier]
+    def issue(self, carrier: Carrier, box: str, port: int, *, seconds: int | None = None) -> str:
+        """`seconds` is how long the credential lives, if not as long as others of its carrier."""
+        expires = self.clock() // 1000 + (seconds or _SECONDS[carrier])
         return f"{expires:x}.{self._sign(carrier, box, port, expires)}"
 
     def holds(self, credential: str, carrier: Carrier, box: str, port: int) -> bool:
+        if credential in self.expired:
+            return False
         stamp, _, signature = credential.partition(".")
         try:
             expires = int(stamp, 16)
@@ -49,6 +56,16 @@ class Previews:
         return hmac.compare_digest(signature.encode("utf-8", "replace"), expected.encode()) and (
             self.clock() // 1000 < expires
         )
+
+    def preview_token(self, box: str, port: int, seconds: int) -> str:
+        """A token for URLs and headers that lives as long as the caller wants."""
+        return self.issue(Carrier.URL, box, port, seconds=seconds)
+
+    def set_public(self, box: str, public: bool) -> None:
+        (self.public.add if public else self.public.discard)(box)
+
+    def expire(self, token: str) -> None:
+        self.expired.add(token)
 
     def url(self, scheme: str, host: str, box: str, port: int) -> str:
         """The URL of a port, for a browser that calls us `host`. Names below localhost are for this machine only."""

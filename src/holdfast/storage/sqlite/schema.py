@@ -208,6 +208,18 @@ CREATE TABLE IF NOT EXISTS models (
     changed_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS daytona_records (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    kind TEXT NOT NULL,
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    document TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, id),
+    UNIQUE (tenant, kind, name)
+) WITHOUT ROWID;
 """
 
 

@@ -21,6 +21,7 @@ from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 
 if TYPE_CHECKING:
     from holdfast.storage.sqlite.boxes import SqliteBoxes
+    from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.models import SqliteModels
@@ -86,6 +87,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.models import SqliteModels
 
         return SqliteModels(self._database)
+
+    @cached_property
+    def daytona_records(self) -> SqliteDaytonaRecords:
+        from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
+
+        return SqliteDaytonaRecords(self._database)
 
     def statistics(self) -> dict[str, int]:
         return self.streams.statistics()

@@ -1,0 +1,1 @@
+"""The APIs of other projects, served over Holdfast's own boxes."""

@@ -1,0 +1,70 @@
+"""The Daytona API as an ASGI app. The server mounts it, and puts its own middleware around it."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, WebSocketRoute
+
+from holdfast.api.errors import HoldfastError
+from holdfast.compat.daytona import control_plane, events
+from holdfast.compat.daytona.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
+from holdfast.compat.daytona.service import PREFIX, Daytona
+from holdfast.compat.daytona.toolbox import (
+    files,
+    git,
+    interpreters,
+    languages,
+    processes,
+    sessions,
+    terminals,
+    unsupported,
+)
+
+
+def create_app(daytona: Daytona) -> Starlette:
+    parts = (processes, files, git, sessions, terminals, interpreters, languages, unsupported)
+    toolbox = [route for part in parts for route in part.routes()]
+    app = Starlette(
+        routes=[
+            WebSocketRoute("/socket.io/", events.serve_events),
+            Mount("/toolbox/{sandbox}", routes=toolbox),
+            *control_plane.routes(),
+        ],
+        exception_handlers={
+            ApiError: _refuse,
+            HoldfastError: _refuse,
+            ValidationError: _refuse,
+            HTTPException: _refuse_http,
+            Exception: _refuse,
+        },
+    )
+    app.state.daytona = daytona
+    app.state.session_indexes = sessions.Indexes(500)
+    app.state.terminal_sizes = terminals.Sizes(10_000)
+    app.state.language_servers = languages.LanguageServers()
+    daytona.closers.append(app.state.language_servers.close)
+    app.state.context_offsets = interpreters.Offsets(10_000)
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    return response(api_error(error), _source(request), request.url.path, request.method)
+
+
+async def _refuse_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    messages = {
+        404: f"Cannot {request.method} {request.url.path}",
+        405: f"Cannot {request.method} {request.url.path}",
+    }
+    message = messages.get(error.status_code, str(error.detail))
+    refused = ApiError(404 if error.status_code == 405 else error.status_code, message)
+    return response(refused, _source(request), request.url.path, request.method)
+
+
+def _source(request: Request) -> str:
+    return TOOLBOX if request.url.path.startswith(f"{PREFIX}/toolbox/") else CONTROL_PLANE

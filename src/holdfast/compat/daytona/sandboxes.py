@@ -1,0 +1,388 @@
+"""Sandboxes over boxes: creating, finding, listing and their lifecycle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.records import BoxState
+from holdfast.api.box.spec import BoxSpec
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxNotFound
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_found, not_supported
+from holdfast.compat.daytona.images import Images, Origin
+from holdfast.compat.daytona.intervals import Due, due
+from holdfast.compat.daytona.models import NewNetwork, NewSandbox, Resources
+from holdfast.compat.daytona.network import policy_of
+from holdfast.compat.daytona.records import Record, RecordStore
+from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
+from holdfast.compat.daytona.snapshots import DEFAULT, Snapshots
+from holdfast.compat.daytona.volumes import Volumes
+
+HOME: Final = "/home/daytona"
+"""Daytona's own. Programs name it, so it is the home and the working folder of sandboxes without an image."""
+_ENVIRONMENT: Final = {
+    "HOME": HOME,
+    "PATH": f"{HOME}/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+}
+_GIGABYTE: Final = 1 << 30
+_MOST: Final = 10_000
+_SWEEP_SECONDS: Final = 10.0
+_LIMITS: Final = {
+    "cpu": Capability.CPU_LIMIT,
+    "memory": Capability.MEMORY_LIMIT,
+    "disk": Capability.DISK_LIMIT,
+}
+log = logging.getLogger(__name__)
+
+
+class Sandboxes:
+    """The sandboxes of one tenant. Owns the task that watches their intervals, from `open` to `close`."""
+
+    def __init__(
+        self,
+        boxes: Boxes,
+        records: RecordStore,
+        images: Images,
+        snapshots: Snapshots,
+        volumes: Volumes,
+        network_ready: Callable[[], Awaitable[None]],
+        set_public: Callable[[str, bool], None],
+    ) -> None:
+        self.boxes = boxes
+        self._records = records
+        self._images = images
+        self._snapshots = snapshots
+        self._volumes = volumes
+        self._network_ready = network_ready
+        self._set_public = set_public
+        self._used: Counter[str] = Counter()
+        self._watch: asyncio.Task[None] | None = None
+        self._listeners: set[Callable[[Sandbox, str], None]] = set()
+
+    @property
+    def tenant(self) -> str:
+        return self.boxes.tenant
+
+    def open(self) -> None:
+        self._watch = asyncio.create_task(self._keep_watch(), name="intervals of Daytona sandboxes")
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+    # --- events ---
+
+    @contextlib.contextmanager
+    def listening(self, listener: Callable[[Sandbox, str], None]) -> Iterator[None]:
+        """Call `listener` with each sandbox whose state changed, and its new state."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+
+    def _tell(self, sandbox: Sandbox, state: str | None = None) -> Sandbox:
+        for listener in list(self._listeners):
+            listener(sandbox, state or sandbox.state)
+        return sandbox
+
+    # --- finding ---
+
+    async def find(self, id_or_name: str) -> Sandbox:
+        record = await self._records.find(self.tenant, KIND, id_or_name) if len(id_or_name) <= 255 else None
+        if record is not None:
+            with contextlib.suppress(BoxNotFound):
+                row = await self.boxes.get(record.document["box"])
+                if not row.tombstone:
+                    return Sandbox(record, row)
+            await self._records.remove(self.tenant, KIND, record.id)  # its box was deleted outside of this API
+        raise not_found(f"Sandbox with ID or name {id_or_name[:200]} not found")
+
+    async def all(self) -> list[Sandbox]:
+        """All sandboxes, newest first."""
+        rows = {row.id: row for row in await self.boxes.rows.live(self.tenant, self.boxes.node)}
+        found = [(record, rows.get(record.document["box"])) for record in await self._records.list(self.tenant, KIND)]
+        return [Sandbox(record, row) for record, row in found if row is not None]
+
+    # --- creating ---
+
+    def provider_of(self, target: str | None) -> str:
+        """A target that is the name of a provider selects it. Any other is the default one."""
+        return target if target is not None and target in self.boxes.providers else BoxSpec().provider
+
+    async def create(self, new: NewSandbox) -> Sandbox:
+        _refuse_unsupported(new)
+        if await self._records.count(self.tenant, KIND) >= _MOST:
+            raise ApiError(403, f"this server keeps at most {_MOST} sandboxes")
+        policy = policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)
+        provider = self.provider_of(new.target)
+        snapshot = None
+        limited = {name: getattr(new, name) for name in _LIMITS if getattr(new, name) is not None}
+        resources: dict[str, int] = {"cpu": 1, "memory": 1, "disk": 3}
+        if new.build_info is not None:
+            origin = await self._images.built(new.build_info.dockerfile_content, provider)
+        else:
+            snapshot = await self._snapshots.find(new.snapshot or DEFAULT)
+            if limited:
+                raise bad_request("Cannot specify Sandbox resources when using a snapshot")
+            resources = {name: snapshot.document[name] for name in _LIMITS}
+            limited = {name: snapshot.document[name] for name in snapshot.document["limited"]}
+            origin = await self._snapshots.origin(snapshot)
+        mounts = await self._volumes.mounts(new.volumes or [])
+        spec = BoxSpec(
+            provider=provider,
+            image=origin.image,
+            env={**({} if origin.image else _ENVIRONMENT), **origin.env},
+            workdir=origin.workdir or HOME,
+            volumes=mounts,
+            network=policy,
+            **self._limits(provider, limited),
+        )
+        details = partial(
+            SandboxDetails,
+            labels=new.labels or {},
+            env=new.env or {},
+            user=new.user or "daytona",
+            public=bool(new.public),
+            target=new.target or provider,
+            snapshot=None if snapshot is None else snapshot.name,
+            **{**resources, **limited},
+            auto_stop=_or(new.auto_stop_interval, 15),
+            auto_pause=_or(new.auto_pause_interval, 0),
+            auto_archive=_or(new.auto_archive_interval, 7 * 24 * 60),
+            auto_delete=_or(new.auto_delete_interval, -1),
+            ttl_minutes=_or(new.ttl_minutes, 0),
+            block_all=bool(new.network_block_all),
+            allow_list=new.network_allow_list,
+            domains=new.domain_allow_list,
+            volumes=[each.model_dump(by_alias=True, exclude_none=True) for each in new.volumes or []],
+            dockerfile=None if new.build_info is None else new.build_info.dockerfile_content,
+        )
+        return await self._made(new.name, lambda box: details(box=box), lambda: self._box(spec, origin))
+
+    async def _box(self, spec: BoxSpec, origin: Origin) -> BoxRow:
+        if spec.network != NetworkPolicy():
+            await self._network_ready()
+        if origin.snapshot is not None:
+            return await self.boxes.restore(origin.snapshot, spec)
+        return await self.boxes.create(spec)
+
+    async def _made(
+        self, name: str | None, details: Callable[[str], SandboxDetails], make: Callable[[], Awaitable[BoxRow]]
+    ) -> Sandbox:
+        """Make the box, then write the record. A failure leaves neither. A new sandbox has the id of its box."""
+        if name is not None and await self._records.find(self.tenant, KIND, name) is not None:
+            raise conflict(f"Sandbox with name {name} already exists")
+        row = await make()
+        now = self.boxes.clock()
+        record = Record(KIND, row.id, name or row.id, details(row.id).to_document(), now, now)
+        try:
+            if not await self._records.insert(self.tenant, record):
+                raise conflict(f"Sandbox with name {name} already exists")
+        except BaseException:
+            await asyncio.shield(self.boxes.delete(row.id))
+            raise
+        sandbox = Sandbox(record, row)
+        self._set_public(row.id, sandbox.details.public)
+        return self._tell(sandbox)
+
+    def _limits(self, provider: str, wanted: dict[str, int]) -> dict[str, Any]:
+        """Limits that the provider can keep. Daytona's are sizes of a machine, so others are left out, not refused."""
+        able = self.boxes.provider(provider).capabilities
+        limits: dict[str, Any] = {}
+        for name, value in wanted.items():
+            if _LIMITS[name] in able:
+                limits[name] = float(value) if name == "cpu" else value * _GIGABYTE
+        return limits
+
+    # --- changing ---
+
+    async def change(self, sandbox: Sandbox, **changes: Any) -> Sandbox:
+        return await self._change(sandbox, **changes)
+
+    async def _change(self, sandbox: Sandbox, row: BoxRow | None = None, **changes: Any) -> Sandbox:
+        record = await self._records.change(
+            self.tenant, KIND, sandbox.id, lambda document: {**document, **changes}, self.boxes.clock()
+        )
+        if record is None:
+            raise not_found(f"Sandbox with ID or name {sandbox.id} not found")
+        return Sandbox(record, row or sandbox.row)
+
+    async def set_public(self, sandbox: Sandbox, public: bool) -> Sandbox:
+        """Let anybody visit the ports of a sandbox, or not."""
+        changed = await self._change(sandbox, public=public)
+        self._set_public(sandbox.row.id, public)
+        return changed
+
+    async def set_network(self, sandbox: Sandbox, new: NewNetwork) -> Sandbox:
+        details = sandbox.details
+        block_all = details.block_all if new.network_block_all is None else new.network_block_all
+        allow_list = details.allow_list if new.network_allow_list is None else new.network_allow_list or None
+        domains = details.domains if new.domain_allow_list is None else new.domain_allow_list or None
+        if new.network_block_all:  # lists from before do not count
+            allow_list, domains = new.network_allow_list or None, new.domain_allow_list or None
+        elif allow_list or domains:
+            block_all = bool(new.network_block_all)
+        policy = policy_of(block_all, allow_list, domains)
+        if policy != NetworkPolicy():
+            await self._network_ready()
+        row = await self.boxes.set_network(sandbox.row.id, policy)
+        return await self._change(sandbox, row, block_all=block_all, allow_list=allow_list, domains=domains)
+
+    # --- lifecycle ---
+
+    async def start(self, sandbox: Sandbox) -> Sandbox:
+        if sandbox.row.state is BoxState.RUNNING:
+            return sandbox
+        row = await self.boxes.start_box(sandbox.row.id)
+        if sandbox.details.archived:
+            sandbox = await self._change(sandbox, archived=False)
+        return self._tell(replace(sandbox, row=row))
+
+    async def stop(self, sandbox: Sandbox) -> Sandbox:
+        if sandbox.state in ("stopped", "archived"):
+            raise bad_request("Sandbox is not started")
+        stopped = self._tell(replace(sandbox, row=await self.boxes.stop(sandbox.row.id)))
+        if stopped.details.auto_delete == 0:
+            await self.delete(stopped)
+        return stopped
+
+    async def pause(self, sandbox: Sandbox) -> Sandbox:
+        if sandbox.row.state is not BoxState.RUNNING:
+            raise bad_request("Sandbox is not started")
+        return self._tell(replace(sandbox, row=await self.boxes.pause(sandbox.row.id)))
+
+    async def archive(self, sandbox: Sandbox) -> Sandbox:
+        """Mark a stopped sandbox as archived. Its files are on this machine anyway, so nothing is moved."""
+        if sandbox.state != "stopped":
+            raise bad_request("Sandbox is not stopped")
+        return self._tell(await self._change(sandbox, archived=True))
+
+    async def delete(self, sandbox: Sandbox) -> Sandbox:
+        await self.boxes.delete(sandbox.row.id)
+        self._set_public(sandbox.row.id, False)
+        await self._records.remove(self.tenant, KIND, sandbox.id)
+        return self._tell(sandbox, "destroyed")
+
+    async def fork(self, sandbox: Sandbox, name: str | None) -> Sandbox:
+        details = partial(replace, sandbox.details, parent=sandbox.id, archived=False, expired_previews=[])
+        return await self._made(name, lambda box: details(box=box), lambda: self.boxes.fork(sandbox.row.id))
+
+    async def snapshot(self, sandbox: Sandbox, name: str) -> Record:
+        details, spec = sandbox.details, sandbox.row.spec
+        like = {
+            "image": spec.image,
+            "env": {name: value for name, value in spec.env.items() if name not in _ENVIRONMENT},
+            "workdir": spec.workdir,
+            "cpu": details.cpu,
+            "memory": details.memory,
+            "disk": details.disk,
+            "limited": [name for name in _LIMITS if getattr(spec, name) is not None],
+        }
+        return await self._snapshots.of_sandbox(sandbox.id, sandbox.row.id, name, like)
+
+    async def resize(self, sandbox: Sandbox, wanted: Resources) -> Sandbox:
+        """Give a sandbox other limits. Boxes keep theirs, so its files move to a new box. Its processes end."""
+        given = {name: getattr(wanted, name) for name in _LIMITS if getattr(wanted, name) is not None}
+        if not given:
+            raise bad_request("at least one of cpu, memory and disk is needed")
+        details, row = sandbox.details, sandbox.row
+        started = row.state is BoxState.RUNNING
+        if "disk" in given and given["disk"] < details.disk:
+            raise bad_request(f"Disk size cannot be decreased from {details.disk} to {given['disk']}")
+        if "disk" in given and given["disk"] != details.disk and started:
+            raise bad_request("Disk can be resized only while the sandbox is stopped")
+        limits = self._limits(row.provider, given)
+        if not any(getattr(row.spec, name) != value for name, value in limits.items()):
+            return await self._change(sandbox, **given)
+        taken = await self.boxes.snapshot(row.id)
+        try:
+            moved = await self.boxes.restore(taken.id, replace(row.spec, **limits))
+        finally:
+            with contextlib.suppress(BoxError):  # the new box may still need its files: then it stays
+                await self.boxes.delete_snapshot(taken.id)
+        if not started:
+            moved = await self.boxes.stop(moved.id)
+        sandbox = await self._change(sandbox, moved, box=moved.id, **given)
+        self._set_public(moved.id, details.public)
+        await self.boxes.delete(row.id)
+        self._set_public(row.id, False)
+        return self._tell(sandbox)
+
+    # --- use ---
+
+    @contextlib.contextmanager
+    def _using(self, id: str) -> Iterator[None]:
+        self._used[id] += 1
+        try:
+            yield
+        finally:
+            self._used[id] -= 1
+            if not self._used[id]:
+                del self._used[id]
+
+    @contextlib.asynccontextmanager
+    async def opened(self, sandbox: Sandbox) -> AsyncIterator[Box]:
+        """A handle on the box of a started sandbox, which is in use meanwhile."""
+        if sandbox.row.state in (BoxState.STOPPED, BoxState.STOPPING):
+            raise bad_request(f"Sandbox {sandbox.id} is {sandbox.state}: is it started?")
+        with self._using(sandbox.id), self.boxes.working(sandbox.row.id):
+            async with await self.boxes.open(sandbox.row.id) as box:
+                yield box
+
+    # --- intervals ---
+
+    async def _keep_watch(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("the intervals of Daytona sandboxes could not be checked")
+
+    async def sweep(self) -> None:
+        """Do what the intervals of sandboxes ask for now."""
+        actions = {Due.STOP: self.stop, Due.PAUSE: self.pause, Due.ARCHIVE: self.archive, Due.DELETE: self.delete}
+        for sandbox in await self.all():
+            what = due(sandbox, self.boxes.clock(), in_use=sandbox.id in self._used)
+            if what is None:
+                continue
+            try:
+                await actions[what](sandbox)
+                log.info("Daytona sandbox %s: %s, as its intervals ask for", sandbox.id, what.value)
+            except (BoxConflict, ApiError):
+                continue  # somebody uses or changes it just now
+            except BoxError as error:
+                log.warning("Daytona sandbox %s: cannot %s: %s", sandbox.id, what.value, error)
+
+
+def _refuse_unsupported(new: NewSandbox) -> None:
+    """Raises for what would silently be something else."""
+    if new.gpu:
+        raise not_supported("this server has no GPUs")
+    if new.secrets:
+        raise not_supported("this server has no Daytona secrets: pass values as env_vars")
+    if new.outbound_proxy_url:
+        raise not_supported("this server cannot give one sandbox a proxy: start it with --egress-proxy")
+    if new.linked_sandbox:
+        raise not_supported("this server cannot link sandboxes")
+    if new.build_info is not None and new.snapshot is not None:
+        raise bad_request("either snapshot or buildInfo, not both")
+    if new.build_info is not None and new.build_info.context_hashes:
+        raise not_supported("this server takes no build context: upload the files into a sandbox and take a snapshot")
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

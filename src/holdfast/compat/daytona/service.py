@@ -1,0 +1,188 @@
+"""The Daytona API of one server: its parts, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from starlette.requests import HTTPConnection
+
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.compat.daytona.errors import ApiError
+from holdfast.compat.daytona.images import Images
+from holdfast.compat.daytona.records import RecordStore
+from holdfast.compat.daytona.sandbox_record import Sandbox
+from holdfast.compat.daytona.sandboxes import Sandboxes
+from holdfast.compat.daytona.snapshots import Snapshots
+from holdfast.compat.daytona.volumes import Volumes
+from holdfast.images.registry.pull import Puller
+from holdfast.threads.access.credentials import Access, Grant
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "/compat/daytona"
+
+
+class Previews(Protocol):
+    """Who may visit the ports of boxes. The server checks it."""
+
+    def preview_token(self, box: str, port: int, seconds: int) -> str:
+        """Returns a token for one port of one box."""
+
+    def set_public(self, box: str, public: bool) -> None: ...
+
+    def expire(self, token: str) -> None:
+        """End a token before its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What the Daytona API needs of a server."""
+
+    access: Access
+    boxes: Callable[[], Awaitable[Boxes]]
+    records: Callable[[], Awaitable[RecordStore]]
+    puller: Callable[[], Awaitable[Puller]]
+    network_ready: Callable[[], Awaitable[None]]
+    previews: Previews
+    secret: bytes
+    """Signs file URLs."""
+    check_origin: Callable[[dict[bytes, bytes]], None]
+    """Raises for requests of web pages that may not ask this server."""
+    until_stopping: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
+    """Ends a stream when the server stops."""
+
+
+class Daytona:
+    """Opened with its first request, and closed with the server."""
+
+    def __init__(self, needs: Dependencies) -> None:
+        self.needs = needs
+        self._opening: asyncio.Task[Parts] | None = None
+        self.closers: list[Callable[[], Awaitable[None]]] = []
+        """Called when it closes."""
+
+    def begin(self) -> None:
+        """Open it in the background: ports of public sandboxes may be visited before the first request comes."""
+        self._opening = asyncio.create_task(self._open(), name="opening the Daytona API")
+        self._opening.add_done_callback(_log_failure)
+
+    async def parts(self) -> Parts:
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.create_task(self._open(), name="opening the Daytona API")
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Parts:
+        boxes, records = await self.needs.boxes(), await self.needs.records()
+        images = Images(boxes, records, self.needs.puller, self.needs.network_ready)
+        snapshots, volumes = Snapshots(boxes, records, images), Volumes(boxes, records)
+        sandboxes = Sandboxes(
+            boxes, records, images, snapshots, volumes, self.needs.network_ready, self.needs.previews.set_public
+        )
+        for sandbox in await sandboxes.all():
+            self.needs.previews.set_public(sandbox.row.id, sandbox.details.public)
+            for token in sandbox.details.expired_previews:
+                self.needs.previews.expire(token)
+        await snapshots.open()
+        sandboxes.open()
+        return Parts(boxes, sandboxes, snapshots, volumes)
+
+    async def close(self) -> None:
+        for close in self.closers:
+            await close()
+        if self._opening is None:
+            return
+        self._opening.cancel()
+        (opened,) = await asyncio.gather(self._opening, return_exceptions=True)
+        if isinstance(opened, Parts):
+            await opened.sandboxes.close()
+            await opened.snapshots.close()
+
+    # --- who is calling ---
+
+    async def admit(self, connection: HTTPConnection) -> Parts:
+        """Returns the parts for a caller with an API key. Raises for any other."""
+        await self.grant(connection)
+        return await self.parts()
+
+    async def grant(self, connection: HTTPConnection) -> Grant:
+        scheme, _, credential = connection.headers.get("authorization", "").partition(" ")
+        grant = await self.needs.access.grant(credential.strip() or None if scheme.lower() == "bearer" else None)
+        grant.check_administer()
+        return grant
+
+    async def sandbox(self, connection: HTTPConnection) -> tuple[Parts, Sandbox]:
+        """Returns the sandbox that a path names, for a caller with an API key."""
+        parts = await self.admit(connection)
+        return parts, await parts.sandboxes.find(connection.path_params["sandbox"])
+
+    # --- signed URLs of files ---
+
+    def signing_key(self, sandbox: Sandbox) -> str:
+        text = f"daytona files {sandbox.id} {sandbox.record.created_at} {sandbox.details.key_version}"
+        return hmac.new(self.needs.secret, text.encode(), hashlib.sha256).hexdigest()
+
+    def check_signature(self, sandbox: Sandbox, method: str, connection: HTTPConnection) -> None:
+        """Check the signature that the SDK puts into URLs of files. Raises if it does not hold."""
+        query = connection.query_params
+        path, expires, signature = query.get("path", ""), query.get("expires", ""), query.get("signature", "")
+        if not expires.isascii() or not expires.isdigit() or len(expires) > 12:
+            raise ApiError(401, "the signature of this URL does not hold")
+        canonical = f"v1:files:{method}:{path}:{int(expires)}".encode()
+        digest = hmac.new(self.signing_key(sandbox).encode(), canonical, hashlib.sha256).digest()
+        expected = "v1_" + urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if not hmac.compare_digest(signature.encode("utf-8", "replace"), expected.encode()):
+            raise ApiError(401, "the signature of this URL does not hold")
+        if int(expires) and time.time() > int(expires):
+            raise ApiError(401, "this URL has expired")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    boxes: Boxes
+    sandboxes: Sandboxes
+    snapshots: Snapshots
+    volumes: Volumes
+
+    @property
+    def organization(self) -> str:
+        return self.boxes.tenant
+
+
+def daytona_of(connection: HTTPConnection) -> Daytona:
+    daytona: Daytona = connection.app.state.daytona
+    return daytona
+
+
+def base_url(connection: HTTPConnection) -> str:
+    """The URL of the API as the caller reaches it."""
+    scheme = {"ws": "http", "wss": "https"}.get(connection.url.scheme, connection.url.scheme)
+    host = connection.headers.get("host") or "localhost"
+    return f"{scheme}://{host}{PREFIX}"
+
+
+def toolbox_url(connection: HTTPConnection) -> str:
+    return f"{base_url(connection)}/toolbox"
+
+
+def _log_failure(task: asyncio.Task[Parts]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the Daytona API failed to open", exc_info=error)
+
+
+@asynccontextmanager
+async def opened_daytona(needs: Dependencies) -> AsyncIterator[Daytona]:
+    daytona = Daytona(needs)
+    daytona.begin()
+    try:
+        yield daytona
+    finally:
+        await daytona.close()

@@ -1,0 +1,1 @@
+"""The toolbox: what the Daytona API does inside one sandbox."""

@@ -1,0 +1,208 @@
+"""Routes of the toolbox that run commands and code to their end, and tell about the sandbox itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.api.box.box import Box
+from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, ExecTimeout
+from holdfast.compat.daytona.errors import ApiError, bad_request
+from holdfast.compat.daytona.models import Body, Variable, Variables
+from holdfast.compat.daytona.requests import answer, body_of, port_of, while_connected
+from holdfast.compat.daytona.sandbox_record import timestamp
+from holdfast.compat.daytona.service import daytona_of
+from holdfast.compat.daytona.toolbox.access import opened
+
+MAX_OUTPUT: Final = 32 * 1024 * 1024
+_DEFAULT_SECONDS: Final = 360
+_MOST_SECONDS: Final = 7 * 24 * 3600
+_MAX_ARGUMENT: Final = 100_000
+_SHELL: Final = 'if command -v bash >/dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"'
+
+Path = Annotated[str, Field(min_length=1, max_length=4095, pattern=r"^[^\x00]+$")]
+Text = Annotated[str, Field(max_length=8 * 1024 * 1024)]
+Seconds = Annotated[int, Field(ge=0, le=_MOST_SECONDS)]
+
+
+class Execute(Body):
+    command: Annotated[str, Field(min_length=1, max_length=_MAX_ARGUMENT, pattern=r"^[^\x00]+$")]
+    cwd: Path | None = None
+    envs: Variables | None = None
+    timeout: Seconds | None = None
+
+
+class CodeRun(Body):
+    code: Text
+    language: Annotated[str, Field(max_length=50)] = "python"
+    argv: Annotated[list[Annotated[str, Field(max_length=_MAX_ARGUMENT)]], Field(max_length=1000)] | None = None
+    envs: Variables | None = None
+    timeout: Seconds | None = None
+
+
+class NewEnvironment(Body):
+    set: Variables | None = None
+    unset: Annotated[list[Variable], Field(max_length=1024)] | None = None
+
+
+async def execute(request: Request) -> Response:
+    """Run a shell command. Its two streams come as one."""
+    async with opened(request) as at:
+        asked = await body_of(request, Execute)
+        running = _run(at.box, _SHELL, [asked.command], at.environment(asked.envs), asked.cwd or None, asked.timeout)
+        code, output = await while_connected(request, running)
+    return answer({"exitCode": code, "result": output})
+
+
+async def _run(
+    box: Box, script: str, words: list[str], env: Mapping[str, str], cwd: str | None, timeout: int | None
+) -> tuple[int, str]:
+    """Run a script with words. Its two streams come in one, in the order in which they were written."""
+    seconds = timeout or _DEFAULT_SECONDS
+    argv = ["/bin/sh", "-c", f"exec 2>&1; {script}", "sh", *words]
+    try:
+        done = await box.exec(argv, env=env, cwd=cwd, timeout=seconds, max_output=MAX_OUTPUT)
+    except ExecTimeout:
+        raise ApiError(
+            408, f"command execution timed out after {seconds} seconds", "PROCESS_EXECUTION_TIMEOUT"
+        ) from None
+    except CannotExecute as error:
+        raise bad_request(error.message) from None
+    return done.exit_code, done.stdout.decode("utf-8", "replace")
+
+
+_SUFFIXES: Final = {"python": "py", "javascript": "js", "typescript": "ts"}
+_PROGRAMS: Final = {
+    "python": 'exec python3 -u "$@"',
+    "javascript": 'exec node "$@"',
+    "typescript": (
+        'for each in tsx ts-node; do if command -v $each >/dev/null; then exec $each "$@"; fi; done; '
+        "if node --experimental-strip-types -e 0 2>/dev/null; "
+        'then exec node --experimental-strip-types --no-warnings "$@"; fi; '
+        "echo 'this sandbox runs no TypeScript: it needs tsx, ts-node or node 22.6'; exit 127"
+    ),
+}
+
+
+async def run_code(request: Request) -> Response:
+    """Run a program of one file to its end."""
+    async with opened(request) as at:
+        asked = await body_of(request, CodeRun)
+        if asked.language not in _PROGRAMS:
+            raise bad_request(f"language {asked.language!r}: one of {', '.join(_PROGRAMS)} is expected")
+        done = await at.box.exec(["mktemp", "-d", "/tmp/daytona-code-XXXXXXXX"], timeout=30)
+        folder = done.text.strip()
+        file = f"{folder}/main.{_SUFFIXES[asked.language]}"
+        try:
+            await at.box.files.write(file, asked.code.encode("utf-8", "replace"))
+            script, words = _PROGRAMS[asked.language], [file, *(asked.argv or [])]
+            running = _run(at.box, script, words, at.environment(asked.envs), None, asked.timeout)
+            code, output = await while_connected(request, running)
+        finally:
+            await at.box.files.delete(folder, recursive=True)
+    return answer({"exitCode": code, "result": output, "artifacts": {"charts": []}})
+
+
+async def work_dir(request: Request) -> Response:
+    async with opened(request) as at:
+        done = await at.box.exec(["pwd"], timeout=30)
+        return answer({"dir": done.text.strip()})
+
+
+async def home_dir(request: Request) -> Response:
+    async with opened(request) as at:
+        done = await at.box.exec(["/bin/sh", "-c", 'printf %s "$HOME"'], env=at.environment(), timeout=30)
+        return answer({"dir": done.text.strip() or "/"})
+
+
+async def update_environment(request: Request) -> Response:
+    """Change the variables of processes that are started from now on."""
+    async with opened(request) as at:
+        new = await body_of(request, NewEnvironment)
+        env = {**at.sandbox.details.env, **(new.set or {})}
+        for name in new.unset or []:
+            env.pop(name, None)
+        if len(env) > 1024:
+            raise bad_request("a sandbox has at most 1024 variables")
+        await at.parts.sandboxes.change(at.sandbox, env=env)
+    return answer({})
+
+
+async def metrics(request: Request) -> Response:
+    async with opened(request) as at:
+        found, details = await at.box.metrics(), at.sandbox.details
+        now = at.parts.boxes.clock()
+    gigabyte = 1 << 30
+    disk, memory = details.disk * gigabyte, details.memory * gigabyte
+    return answer(
+        {
+            "cpuCount": details.cpu,
+            "cpuUsedPct": 0.0,
+            "diskTotal": disk,
+            "diskUsed": found.disk or 0,
+            "diskFree": max(0, disk - (found.disk or 0)),
+            "memTotal": memory,
+            "memUsed": found.memory or 0,
+            "memCache": 0,
+            "timestamp": timestamp(now),
+            "timestampUnix": now // 1000,
+        }
+    )
+
+
+async def version(request: Request) -> Response:
+    await daytona_of(request).sandbox(request)
+    return answer({"version": "holdfast"})
+
+
+# --- ports ---
+
+_LISTENING: Final = """
+import json
+ports = set()
+for name in ("tcp", "tcp6"):
+    try:
+        with open("/proc/net/" + name) as table:
+            rows = [line.split() for line in table.readlines()[1:]]
+    except OSError:
+        continue
+    ports.update(int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A")
+print(json.dumps(sorted(ports)))
+"""
+
+
+async def list_ports(request: Request) -> Response:
+    async with opened(request) as at:
+        done = await at.box.exec([*await at.box.python(), "-c", _LISTENING], timeout=30)
+    return Response(b'{"ports": %s}' % done.stdout.strip(), media_type="application/json")
+
+
+async def port_in_use(request: Request) -> Response:
+    async with opened(request) as at:
+        port = port_of(request)
+        try:
+            async with await at.box.connect(port):
+                in_use = True
+        except (ConnectRefused, BoxError):
+            in_use = False
+    return answer({"isInUse": in_use})
+
+
+def routes() -> list[Route]:
+    table: list[tuple[str, str, Any]] = [
+        ("POST", "/process/execute", execute),
+        ("POST", "/process/code-run", run_code),
+        ("GET", "/work-dir", work_dir),
+        ("GET", "/user-home-dir", home_dir),
+        ("POST", "/env", update_environment),
+        ("GET", "/system/metrics", metrics),
+        ("GET", "/version", version),
+        ("GET", "/port", list_ports),
+        ("GET", "/port/{port}/in-use", port_in_use),
+    ]
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]

@@ -1,0 +1,48 @@
+"""Serves the Daytona API (`holdfast.compat.daytona`) as a part of this server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import ASGIApp
+
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.compat.daytona.app import create_app
+from holdfast.compat.daytona.records import RecordStore
+from holdfast.compat.daytona.service import Dependencies, opened_daytona
+from holdfast.images.registry.pull import Puller
+from holdfast.server.egress import ServerEgress
+from holdfast.server.lazy import Lazy, load_in_thread
+from holdfast.server.shutdown import Shutdown
+from holdfast.server.wire.origins import OriginPolicy
+from holdfast.server.wire.preview import Previews
+from holdfast.storage import Storage
+from holdfast.threads.access.credentials import Access
+
+
+@asynccontextmanager
+async def open_daytona(
+    storage: Storage,
+    access: Access,
+    boxes: Lazy[Boxes],
+    egress: Lazy[ServerEgress],
+    puller: Lazy[Puller],
+    previews: Previews,
+    origins: OriginPolicy,
+    shutdown: Shutdown,
+    secret: bytes,
+) -> AsyncIterator[ASGIApp]:
+    """`secret` signs URLs of files."""
+
+    async def records() -> RecordStore:
+        return await load_in_thread(lambda: storage.daytona_records)
+
+    async def network_ready() -> None:
+        await (await egress.get()).ready()
+
+    needs = Dependencies(
+        access, boxes.get, records, puller.get, network_ready, previews, secret, origins.check, shutdown.until_stopping
+    )
+    async with opened_daytona(needs) as daytona:
+        yield create_app(daytona)

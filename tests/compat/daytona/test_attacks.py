@@ -1,0 +1,200 @@
+"""What no SDK would send, and what callers may not do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+from daytona import Daytona, Sandbox
+
+from holdfast.testing.server import ServerProcess
+
+
+def _error(response: httpx.Response) -> dict[str, object]:
+    """The error of an answer, which has to be in Daytona's shape."""
+    told: dict[str, object] = response.json()
+    assert told["statusCode"] == response.status_code
+    assert {"message", "code", "source", "path", "method", "timestamp"} <= set(told)
+    return told
+
+
+def test_nobody_comes_in_without_a_key(daytona_server: ServerProcess, shared: Sandbox) -> None:
+    places = [
+        ("GET", "/sandbox"),
+        ("POST", "/sandbox"),
+        ("GET", f"/sandbox/{shared.id}"),
+        ("DELETE", f"/sandbox/{shared.id}"),
+        ("GET", f"/sandbox/{shared.id}/signing-key"),
+        ("POST", f"/toolbox/{shared.id}/process/execute"),
+        ("GET", f"/toolbox/{shared.id}/files/download?path=/etc/passwd"),
+        ("GET", f"/toolbox/{shared.id}/files/download?path=/etc/passwd&expires=0&signature=v1_x"),
+        ("GET", f"/toolbox/{shared.id}/computeruse/status"),
+        ("GET", "/snapshots"),
+        ("GET", "/volumes"),
+        ("GET", "/secret"),
+        ("GET", "/users/me"),
+    ]
+    base = f"{daytona_server.url}/compat/daytona"
+    for authorization in ({}, {"Authorization": "Bearer hf_wrong"}, {"Authorization": "Basic abc"}):
+        with httpx.Client(headers=authorization, trust_env=False) as anybody:
+            for method, path in places:
+                answer = anybody.request(method, base + path)
+                assert answer.status_code == 401, (method, path)
+                assert _error(answer)["code"] == "UNAUTHORIZED"
+
+
+def test_a_thread_token_is_not_enough(daytona_server: ServerProcess, api: httpx.Client) -> None:
+    thread = api.post(f"{daytona_server.url}/v1/threads", json={"title": "x"}).json()["id"]
+    token = api.post(f"{daytona_server.url}/v1/threads/{thread}/tokens", json={"scope": "write"}).json()["token"]
+    answer = api.get("/sandbox", headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 403
+    _error(answer)
+
+
+def test_boxes_that_were_not_made_here_are_not_shown(daytona_server: ServerProcess, api: httpx.Client) -> None:
+    box = api.post(f"{daytona_server.url}/v1/boxes", json={}).json()["box"]["id"]
+    assert api.get(f"/sandbox/{box}").status_code == 404
+    assert api.delete(f"/sandbox/{box}").status_code == 404
+    assert api.post(f"/toolbox/{box}/process/execute", json={"command": "true"}).status_code == 404
+    assert box not in [each["id"] for each in api.get("/sandbox").json()["items"]]
+    assert api.delete(f"{daytona_server.url}/v1/boxes/{box}").status_code == 200
+
+
+def test_the_sandbox_of_another_tenant_is_not_found(daytona_server: ServerProcess, daytona: Daytona) -> None:
+    made = daytona.create()
+    name = f"theirs-{uuid.uuid4()}"
+    with sqlite3.connect(daytona_server.home / _database(daytona_server.home), timeout=20) as store:
+        store.execute("UPDATE daytona_records SET tenant = 'other', name = ? WHERE id = ?", (name, made.id))
+    headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
+    base = f"{daytona_server.url}/compat/daytona"
+    with httpx.Client(base_url=base, headers=headers, trust_env=False) as api:
+        for each in (made.id, name):
+            assert api.get(f"/sandbox/{each}").status_code == 404
+            assert api.delete(f"/sandbox/{each}").status_code == 404
+            assert api.post(f"/sandbox/{each}/stop").status_code == 404
+            assert api.get(f"/toolbox/{each}/files?path=/").status_code == 404
+        assert made.id not in [item["id"] for item in api.get("/sandbox").json()["items"]]
+    with sqlite3.connect(daytona_server.home / _database(daytona_server.home), timeout=20) as store:
+        store.execute("UPDATE daytona_records SET tenant = 'default' WHERE id = ?", (made.id,))
+    made.delete()
+
+
+def _database(home: Path) -> str:
+    (found,) = [path.name for path in home.glob("*.db")]
+    return found
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "{",
+        "[]",
+        '"x"',
+        "null",
+        '{"a": 1}',
+        '{"a": {"b": "c"}}',
+        "[" * 5_000,
+        json.dumps({str(n): "x" for n in range(100)}),
+        '{"a": "' + "x" * 20_000 + '"}',
+    ],
+)
+def test_a_hostile_label_filter_is_refused(api: httpx.Client, labels: str) -> None:
+    answer = api.get("/sandbox", params={"labels": labels})
+    assert answer.status_code in (400, 414) if len(labels) > 10_000 else answer.status_code == 400
+    if answer.status_code == 400 and len(labels) < 10_000:
+        _error(answer)
+
+
+def test_labels_are_values_and_not_patterns(api: httpx.Client) -> None:
+    for labels in ({"a": "%"}, {"a' OR '1'='1": "x"}, {"a": "' OR 1=1 --"}):
+        assert api.get("/sandbox", params={"labels": json.dumps(labels)}).json()["items"] == []
+
+
+@pytest.mark.parametrize("cursor", ["x", "LTE6eA==", "OTk5OTk5OTk5OTk5OTk5Ong=", "é", "=" * 100])
+def test_a_cursor_of_somebody_else_is_refused(api: httpx.Client, cursor: str) -> None:
+    answer = api.get("/sandbox", params={"cursor": cursor})
+    assert answer.status_code == 400
+    _error(answer)
+
+
+def test_bodies_have_a_limit(api: httpx.Client, shared: Sandbox) -> None:
+    huge = b'{"command": "' + b"x" * (17 * 1024 * 1024) + b'"}'
+    for path in ("/sandbox", f"/toolbox/{shared.id}/process/execute", f"/toolbox/{shared.id}/git/commit"):
+        answer = api.post(path, content=huge)
+        assert answer.status_code == 413, path
+        _error(answer)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"null", b"{", b'{"name": ""}', b'{"labels": {"a": 1}}', b'{"env": {"a=b": "c"}}', b'{"cpu": -1}',
+     b'{"autoStopInterval": -5}', b'{"volumes": [{"volumeId": "x", "mountPath": "relative"}]}',
+     b'{"domainAllowList": "http://x y"}', b'{"networkAllowList": "everything"}', b'{"snapshot": "no-such"}'],
+)  # fmt: skip
+def test_a_sandbox_that_makes_no_sense_is_refused(api: httpx.Client, body: bytes) -> None:
+    if not body:
+        return  # an empty body asks for a sandbox like any other
+    answer = api.post("/sandbox", content=body)
+    assert answer.status_code in (400, 404)
+    _error(answer)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "../../../../../../etc/shadow", "/proc/1/environ"])
+def test_paths_stay_in_the_box(api: httpx.Client, shared: Sandbox, path: str) -> None:
+    answer = api.get(f"/toolbox/{shared.id}/files/download", params={"path": path})
+    assert answer.status_code in (400, 403, 404, 409)
+    _error(answer)
+    written = api.post(f"/toolbox/{shared.id}/files/upload-v2", params={"path": path}, content=b"x")
+    assert written.status_code in (400, 403, 404, 409)
+
+
+def test_uploads_that_are_cut_or_malformed_write_nothing(api: httpx.Client, shared: Sandbox) -> None:
+    url = f"/toolbox/{shared.id}/files/bulk-upload"
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    head = b'--b\r\nContent-Disposition: form-data; name="files[0].path"\r\n\r\n/tmp/cut.txt\r\n'
+    head += b'--b\r\nContent-Disposition: form-data; name="files[0].file"; filename="x"\r\n\r\n'
+    for body in (b"", b"--b", head + b"half of", b"--b\r\n" + b"x" * 100_000):
+        answer = api.post(url, content=body, headers=kind)
+        assert answer.status_code == 400, body[:40]
+        _error(answer)
+    assert api.post(url, content=b"x", headers={"content-type": "text/plain"}).status_code == 400
+    assert api.get(f"/toolbox/{shared.id}/files/info", params={"path": "/tmp/cut.txt"}).status_code == 404
+    assert api.post(url, content=head + b"all of it\r\n--b--\r\n", headers=kind).status_code == 200
+    found = api.get(f"/toolbox/{shared.id}/files/download", params={"path": "/tmp/cut.txt"})
+    assert found.content == b"all of it"
+
+
+def test_numbers_out_of_range_are_refused(api: httpx.Client, shared: Sandbox) -> None:
+    for method, path in (
+        ("GET", "/sandbox?limit=0"),
+        ("GET", "/sandbox?limit=1000000"),
+        ("GET", "/sandbox?states=nonsense"),
+        ("GET", "/sandbox?createdAtAfter=yesterday"),
+        ("GET", "/snapshots?page=0"),
+        ("POST", f"/sandbox/{shared.id}/autostop/-1"),
+        ("POST", f"/sandbox/{shared.id}/autostop/99999999999999999999"),
+        ("POST", f"/sandbox/{shared.id}/public/maybe"),
+        ("GET", f"/sandbox/{shared.id}/ports/0/preview-url"),
+        ("GET", f"/sandbox/{shared.id}/ports/65536/preview-url"),
+        ("GET", f"/toolbox/{shared.id}/port/x/in-use"),
+        ("GET", f"/toolbox/{shared.id}/files?path=/&depth=0"),
+    ):
+        answer = api.request(method, path)
+        assert answer.status_code == 400, (method, path, answer.text)
+        _error(answer)
+
+
+def test_what_is_not_there_is_told_in_daytonas_shape(api: httpx.Client, shared: Sandbox) -> None:
+    assert _error(api.get("/no/such/thing"))["source"] == "DAYTONA_API"
+    assert _error(api.get(f"/toolbox/{shared.id}/no/such"))["source"] == "DAYTONA_DAEMON"
+    assert _error(api.patch(f"/sandbox/{shared.id}"))["statusCode"] == 404
+
+
+def test_without_the_option_there_is_no_such_api(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home") as server:
+        answer = httpx.get(f"{server.url}/compat/daytona/config", trust_env=False, timeout=60)
+        assert answer.status_code == 404

@@ -1,0 +1,232 @@
+"""Sandboxes by the SDK: creating, finding, listing, and their lifecycle."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from daytona import (
+    CreateSandboxFromImageParams,
+    CreateSandboxFromSnapshotParams,
+    Daytona,
+    DaytonaBadRequestError,
+    DaytonaConflictError,
+    DaytonaError,
+    DaytonaNotFoundError,
+    ListSandboxesQuery,
+    Resources,
+    Sandbox,
+    SandboxState,
+)
+
+from holdfast.testing.server import ServerProcess
+
+
+def test_a_new_sandbox_is_started_and_runs_commands(sandbox: Sandbox) -> None:
+    assert sandbox.state == SandboxState.STARTED
+    assert sandbox.process.exec("echo here").result == "here\n"
+    assert sandbox.toolbox_proxy_url.endswith("/compat/daytona/toolbox")
+    assert (sandbox.cpu, sandbox.memory, sandbox.disk, sandbox.gpu) == (1, 1, 3, 0)
+    assert (sandbox.auto_stop_interval, sandbox.auto_delete_interval) == (15, -1)
+
+
+def test_a_sandbox_is_what_was_asked_for(daytona: Daytona) -> None:
+    name = f"name-{uuid.uuid4()}"
+    made = daytona.create(
+        CreateSandboxFromSnapshotParams(
+            name=name,
+            snapshot="daytona-small",
+            env_vars={"COLOR": "blue"},
+            labels={"team": "a"},
+            public=True,
+            auto_stop_interval=0,
+            auto_archive_interval=60,
+            auto_delete_interval=120,
+            network_block_all=True,
+            language="typescript",
+        )
+    )
+    found = daytona.get(name)
+    assert found.id == made.id
+    assert found.env == {"COLOR": "blue"}
+    assert found.labels["team"] == "a"
+    assert found.public
+    assert (found.auto_stop_interval, found.auto_archive_interval, found.auto_delete_interval) == (0, 60, 120)
+    assert found.network_block_all
+    assert found.snapshot == "daytona-small"
+    assert found.process.exec("echo $COLOR").result == "blue\n"
+    daytona.delete(found, wait=True)
+    with pytest.raises(DaytonaNotFoundError):
+        daytona.get(name)
+
+
+def test_a_name_is_taken_once(daytona: Daytona) -> None:
+    name = f"twice-{uuid.uuid4()}"
+    made = daytona.create(CreateSandboxFromSnapshotParams(name=name))
+    with pytest.raises(DaytonaConflictError, match="already exists"):
+        daytona.create(CreateSandboxFromSnapshotParams(name=name))
+    made.delete()
+
+
+def test_a_sandbox_that_is_not_there_is_not_found(daytona: Daytona) -> None:
+    with pytest.raises(DaytonaNotFoundError) as caught:
+        daytona.get("no-such-sandbox")
+    assert caught.value.status_code == 404
+    assert caught.value.source == "DAYTONA_API"
+
+
+def test_stop_ends_processes_and_keeps_files(daytona: Daytona, sandbox: Sandbox) -> None:
+    sandbox.fs.upload_file(b"kept", "kept.txt")
+    daytona.stop(sandbox)
+    assert sandbox.state == SandboxState.STOPPED
+    with pytest.raises(DaytonaBadRequestError):
+        sandbox.process.exec("true")
+    daytona.start(sandbox)
+    sandbox.wait_for_sandbox_start()
+    assert sandbox.fs.download_file("kept.txt") == b"kept"
+    sandbox.stop(force=True)
+    sandbox.wait_for_sandbox_stop()
+    sandbox.archive()
+    assert daytona.get(sandbox.id).state == SandboxState.ARCHIVED
+    sandbox.start()
+    sandbox.refresh_data()
+    assert daytona.get(sandbox.id).state == SandboxState.STARTED
+
+
+def test_a_running_sandbox_cannot_be_archived_or_recovered(sandbox: Sandbox) -> None:
+    with pytest.raises(DaytonaBadRequestError):
+        sandbox.archive()
+    with pytest.raises(DaytonaBadRequestError):
+        sandbox.recover()
+
+
+def test_a_paused_sandbox_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    sandbox.fs.upload_file(b"kept", "kept.txt")
+    sandbox.pause()
+    assert sandbox.state == SandboxState.PAUSED
+    sandbox.start()
+    assert sandbox.fs.download_file("kept.txt") == b"kept"
+
+
+def test_an_ephemeral_sandbox_is_deleted_when_it_stops(daytona: Daytona) -> None:
+    made = daytona.create(CreateSandboxFromSnapshotParams(ephemeral=True))
+    made.stop()
+    with pytest.raises(DaytonaNotFoundError):
+        daytona.get(made.id)
+
+
+def test_labels_select_sandboxes(daytona: Daytona) -> None:
+    batch = str(uuid.uuid4())
+    made = [daytona.create(CreateSandboxFromSnapshotParams(labels={"batch": batch, "n": str(n)})) for n in range(3)]
+    assert made[0].set_labels({"batch": batch, "n": "changed"}) == {"batch": batch, "n": "changed"}
+    made[1].stop()
+
+    def ids(**query: Any) -> set[str]:
+        return {each.id for each in daytona.list(ListSandboxesQuery(**query))}
+
+    everything = {each.id for each in made}
+    assert ids(labels={"batch": batch}) == everything
+    assert ids(labels={"batch": batch}, limit=1) == everything, "pages follow each other"
+    assert ids(labels={"batch": batch, "n": "changed"}) == {made[0].id}
+    assert ids(labels={"batch": batch}, states=[SandboxState.STOPPED]) == {made[1].id}
+    assert ids(labels={"batch": batch}, id=made[2].id) == {made[2].id}
+    assert ids(labels={"batch": batch}, min_cpu=2) == set()
+    assert ids(labels={"batch": batch}, created_at_after=datetime.now(UTC) + timedelta(hours=1)) == set()
+    assert ids(labels={"batch": "another"}) == set()
+    for each in made:
+        each.delete()
+
+
+def test_settings_of_a_sandbox_change(sandbox: Sandbox) -> None:
+    sandbox.set_autostop_interval(7)
+    sandbox.set_auto_pause_interval(3)
+    sandbox.set_auto_archive_interval(8)
+    sandbox.set_auto_delete_interval(-1)
+    sandbox.set_ttl(600)
+    sandbox.set_public(True)
+    sandbox.refresh_activity()
+    sandbox.refresh_data()
+    assert (sandbox.auto_stop_interval, sandbox.auto_pause_interval, sandbox.auto_archive_interval) == (7, 3, 8)
+    assert sandbox.auto_delete_interval == -1
+    assert sandbox.auto_destroy_at is not None
+    assert sandbox.public
+
+
+def test_network_settings_become_our_policy(daytona_server: ServerProcess, sandbox: Sandbox, api: httpx.Client) -> None:
+    def policy() -> dict[str, object]:
+        found = api.get(f"{daytona_server.url}/v1/boxes/{sandbox.id}").json()["spec"]["network"]
+        return {name: found[name] for name in ("mode", "allow")}
+
+    assert policy() == {"mode": "open", "allow": []}
+    sandbox.update_network_settings(domain_allow_list="example.com,*.example.org")
+    assert policy() == {"mode": "allow", "allow": ["example.com", "*.example.org"]}
+    sandbox.update_network_settings(network_block_all=True)
+    assert policy()["mode"] == "none"
+    assert sandbox.domain_allow_list is None
+    with pytest.raises(DaytonaBadRequestError, match="256 addresses"):
+        sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.0/24")
+    sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.7/32")
+    assert policy()["mode"] == "allow"
+
+
+def test_a_fork_has_the_files_of_its_parent(sandbox: Sandbox) -> None:
+    sandbox.fs.upload_file(b"shared", "file.txt")
+    forked = sandbox.fork(name=f"fork-{uuid.uuid4()}")
+    forked.fs.upload_file(b"changed", "file.txt")
+    assert sandbox.fs.download_file("file.txt") == b"shared"
+    assert forked.fs.download_file("file.txt") == b"changed"
+    forked.delete()
+
+
+def test_a_resized_sandbox_keeps_its_id_and_files(daytona: Daytona, sandbox: Sandbox) -> None:
+    sandbox.fs.upload_file(b"kept", "kept.txt")
+    sandbox.resize(Resources(cpu=2, memory=2))
+    sandbox.wait_for_resize_complete()
+    found = daytona.get(sandbox.id)
+    assert (found.cpu, found.memory) == (2, 2)
+    assert found.fs.download_file("kept.txt") == b"kept"
+    with pytest.raises(DaytonaBadRequestError, match="stopped"):
+        sandbox.resize(Resources(disk=10))
+
+
+def test_what_a_sandbox_uses_is_told(sandbox: Sandbox) -> None:
+    latest = sandbox.get_metrics_latest()
+    assert latest.cpu_count == 1
+    assert sandbox.get_metrics() == []
+
+
+def test_variables_change_for_later_processes(sandbox: Sandbox) -> None:
+    sandbox.update_env({"ONE": "1", "TWO": "2"})
+    assert sandbox.process.exec("echo $ONE$TWO").result == "12\n"
+    sandbox.update_env({}, unset=["TWO"])
+    assert sandbox.process.exec("echo $ONE$TWO").result == "1\n"
+
+
+def test_a_sandbox_knows_its_folders(shared: Sandbox) -> None:
+    assert shared.get_work_dir() == "/home/daytona"
+    assert shared.get_user_home_dir() == "/home/daytona"
+    with pytest.warns(DeprecationWarning, match="get_user_home_dir"):
+        assert shared.get_user_root_dir() == "/home/daytona"
+
+
+def test_what_boxes_cannot_do_is_refused_by_name(daytona: Daytona, shared: Sandbox) -> None:
+    refused = (
+        lambda: shared.create_ssh_access(10),
+        lambda: shared.revoke_ssh_access("token"),
+        lambda: shared.validate_ssh_access("token"),
+        lambda: shared.update_secrets({"A": "b"}),
+        lambda: daytona.create(CreateSandboxFromSnapshotParams(secrets={"A": "b"})),
+        lambda: daytona.create(CreateSandboxFromImageParams(image="debian:12", resources=Resources(gpu=1))),
+    )
+    for call in refused:
+        with pytest.raises(DaytonaError) as caught:
+            call()
+        assert caught.value.status_code == 501, caught.value
+
+
+def test_an_image_that_nobody_has_is_refused(daytona: Daytona) -> None:
+    with pytest.raises(DaytonaBadRequestError, match="could not be pulled"):
+        daytona.create(CreateSandboxFromImageParams(image="registry.invalid/no/such:1"))
