@@ -74,6 +74,12 @@ class Faults:
         with self._lock:
             self._cuts.append(after)
 
+    @property
+    def pending(self) -> int:
+        """How many faults have not happened yet, or not as often as they were asked for."""
+        with self._lock:
+            return len(self._refusals) + len(self._delays) + len(self._cuts)
+
     def clear(self) -> None:
         with self._lock:
             self._refusals.clear()
