@@ -158,6 +158,24 @@ async def test_a_sprite_that_slept_comes_back_with_its_guest_and_files(
     assert await eventually(lambda: _read(box), "the sprite did not wake") == b"kept"
 
 
+_HIDES = """
+import os, time
+os.fork() and os._exit(0)
+os.setsid()
+open("pid", "w").write(str(os.getpid()))
+time.sleep(1000)
+"""
+
+
+async def test_a_stop_also_ends_what_hides(box: Box) -> None:
+    await box.exec(["sh", "-c", 'env -i python3 -c "$1" > /dev/null 2>&1', "sh", _HIDES], timeout=20)
+    await box.exec(["sh", "-c", "until [ -s pid ]; do sleep 0.02; done"], timeout=20)
+    assert (await box.exec(["sh", "-c", "test -d /proc/$(cat pid)"])).ok
+    await box.stop()
+    await box.start()
+    assert not (await box.exec(["sh", "-c", "test -d /proc/$(cat pid)"])).ok
+
+
 async def _read(box: Box) -> bytes | None:
     try:
         return await box.files.read("file")

@@ -53,6 +53,11 @@ class Found:
     status: str
     labels: tuple[str, ...]
 
+    @property
+    def asleep(self) -> bool:
+        """The next request that needs it wakes it."""
+        return self.status in ("cold", "warm")
+
 
 @dataclass(frozen=True, slots=True)
 class Done:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.box import BoxInfo, Power, Wake
 from holdfast.providers.guest_box import ResourceUsage
+from holdfast.providers.sprites.guest_setup import MARK
 from holdfast.providers.stream import StreamBox
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class SpriteBox(StreamBox):
     ) -> None:
         """`environment` is that of commands in the sprite."""
         self._provider = provider
-        self._of_sprite = {"LANG": "C.UTF-8", "TERM": "dumb", **environment, "HOLDFAST_BOX": info.id}
+        self._of_sprite = {"LANG": "C.UTF-8", "TERM": "dumb", **environment, "HOLDFAST_BOX": info.id, MARK: info.id}
         whole = {**self._of_sprite, **provider.egress_environment(info.spec.network)}
         super().__init__(info, provider, provider.guest(info.id), wake, environment=whole)
 

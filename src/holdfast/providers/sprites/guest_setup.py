@@ -18,7 +18,7 @@ from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.stream import bridge_command, guest_command, guest_files
 
 SERVICE: Final = "holdfast"
-_MARK: Final = "HOLDFAST_SPRITE"
+MARK: Final = "HOLDFAST_SPRITE"
 """In the environment of the guest and of every process that it starts: how a stop finds them all."""
 _SETUP_SECONDS: Final = 180.0
 _KILL_SECONDS: Final = 30.0
@@ -45,17 +45,29 @@ print(json.dumps({"version": list(sys.version_info[:2]), "python": os.path.realp
 """
 _KILL: Final = """
 import os, signal, sys, time
-mark = os.fsencode(sys.argv[1])
+mark, box, spare = os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2]), sys.argv[3:] == ["descendants"]
+
+def read(pid, name):
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
 for _ in range(500):
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open("/proc/%s/environ" % name, "rb") as file:
-                    if mark in file.read().split(b"\\0"):
-                        found.append(int(name))
-            except OSError:
-                pass
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    marked = {pid for pid in pids if mark in read(pid, "environ").split(b"\\0")}
+    parents = {pid: int((read(pid, "stat").rpartition(b")")[2].split() or [0, 0])[1]) for pid in pids}
+    # The guest lets nobody read its environment.
+    guests = {pid for pid in pids if b"start" in (words := read(pid, "cmdline").split(b"\\0")) and box in words}
+    found = marked | guests
+    while True:
+        more = {pid for pid in pids if parents[pid] in found} - found
+        if not more:
+            break
+        found |= more
+    states = {pid: (read(pid, "stat").rpartition(b")")[2].split() or [b"X"])[0] for pid in found}
+    found = {pid for pid in found - (guests if spare else set()) if states[pid] not in (b"Z", b"X")}
     if not found:
         break
     for pid in found:
@@ -65,8 +77,10 @@ for _ in range(500):
             pass
     time.sleep(0.01)
 else:
-    sys.exit("processes do not end: %r" % found)
+    sys.exit("processes do not end: %r" % sorted(found))
 """
+"""Kills every process with a mark in its environment, and their descendants. With `descendants`, not the guest itself,
+which adopts those that lost their parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +132,19 @@ def _read_place(done: Done) -> GuestPlace:
 
 async def start_guest(api: SpritesApi, sprite: str, record: BoxRecord) -> None:
     command = guest_command([record.python], record.guest, box=record.id, run=_run(record), options=["unconfined"])
-    await api.put_service(sprite, SERVICE, ["env", f"{_MARK}={record.id}", *command])
+    await api.put_service(sprite, SERVICE, ["env", f"{MARK}={record.id}", *command])
 
 
 async def end_guest(api: SpritesApi, sprite: str, record: BoxRecord) -> None:
     """End the guest and every process that it started. Raises `SpriteError` if one of them does not end."""
+    # Before the guest ends: a process that changed its environment is known by the guest, its ancestor.
+    await _kill(api, sprite, record, "descendants")
     await api.stop_service(sprite, SERVICE)
-    argv = [record.python, "-I", "-S", "-c", _KILL, f"{_MARK}={record.id}"]
+    await _kill(api, sprite, record)
+
+
+async def _kill(api: SpritesApi, sprite: str, record: BoxRecord, *which: str) -> None:
+    argv = [record.python, "-I", "-S", "-c", _KILL, f"{MARK}={record.id}", f"box={record.id}", *which]
     done = await api.run_short(sprite, argv, seconds=_KILL_SECONDS)
     if done.exit_code != 0:
         raise SpriteError(done.stderr.strip() or "its processes do not end")

@@ -127,18 +127,19 @@ class SpritesProvider(Provider):
             self._resuming = asyncio.create_task(self._resume())
 
     async def _resume(self) -> None:
-        """Serve the egress of boxes that ran on while there was no server."""
+        """Serve the egress of boxes that ran on while there was no server. Wakes no sprite."""
         try:
-            infos = [info for info in await self.find() if info.power is Power.RUNNING]
+            records = await self._records(awake=True)
         except BoxError as error:
             log.warning("cannot restore the egress of sprites: %s", error)
             return
-        for info in infos:
-            if self._egress is not None and self._egress.wanted(info.spec.network):
+        for record in records:
+            whole = record.ready and not record.stopped and not record.deleted
+            if whole and self._egress is not None and self._egress.wanted(record.spec.network):
                 try:
-                    await self.attach(info.id)
+                    await self.attach(record.id)
                 except BoxError as error:
-                    log.warning("cannot restore the egress of box %s: %s", info.id, error)
+                    log.warning("cannot restore the egress of box %s: %s", record.id, error)
 
     async def close(self) -> None:
         if self._resuming is not None:
@@ -274,7 +275,10 @@ class SpritesProvider(Provider):
             try:
                 record = await self._furnish(record, files)
             except BaseException:
-                await to_the_end(self._discard(id))
+                try:
+                    await to_the_end(self._discard(id))
+                except BoxError as error:
+                    log.warning("a sprite is left of box %s, the next sweep will retry: %s", id, error)
                 raise
         finally:
             self._creating.discard(id)
@@ -364,11 +368,13 @@ class SpritesProvider(Provider):
         infos = [self._describe(each) for each in records if matches(each.labels, labels or {})]
         return sorted(infos, key=lambda info: (info.created_at, info.id))
 
-    async def _records(self) -> list[BoxRecord]:
-        """Returns the records of all sprites of ours, whole or not."""
+    async def _records(self, *, awake: bool = False) -> list[BoxRecord]:
+        """Returns the records of all sprites of ours, whole or not. With `awake`, only of those that run now."""
         with translated("boxes cannot be listed"):
             found = []
             for each in await self._api.list_sprites(self._prefix):
+                if awake and each.asleep:
+                    continue
                 with contextlib.suppress(ApiProblem):  # deleted since it was listed
                     record = await self._record_of(each)
                     if record is not None:
@@ -459,11 +465,12 @@ class SpritesProvider(Provider):
         return await self._destroy(record)
 
     async def _destroy(self, record: BoxRecord) -> int:
-        """Delete a sprite. Returns about how many bytes its files had."""
-        freed = 0
+        """Delete a sprite. Returns about how many bytes its files had, or 0 if it sleeps."""
+        freed, name = 0, self.sprite_name(record.id)
         if record.home:
             with contextlib.suppress(ApiProblem, SpriteError, TimeoutError, OSError):
-                freed = await guest_setup.measure(self._api, self.sprite_name(record.id), record)
+                if not (await self._api.get(name)).asleep:
+                    freed = await guest_setup.measure(self._api, name, record)
         await self._discard(record.id)
         return freed
 
