@@ -23,6 +23,7 @@ from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.retries import may_repeat, pause_before, read_retry_after
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite.base import all_of, eventually, prints
+from holdfast.testing.provider_suite.networks import ask
 from holdfast.testing.sprites import SpritesCounterpart
 
 pytestmark = pytest.mark.anyio
@@ -156,6 +157,36 @@ async def test_a_sprite_that_slept_comes_back_with_its_guest_and_files(
     await asyncio.to_thread(counterpart.sleep, provider.sprite_name(box.id))
     assert await provider.probe(box.id) is Liveness.LIVE
     assert await eventually(lambda: _read(box), "the sprite did not wake") == b"kept"
+
+
+async def test_a_stream_on_which_nothing_happens_is_closed_and_comes_back_with_the_next_call(
+    counterpart: SpritesCounterpart, tmp_path: Path
+) -> None:
+    counterpart.faults.clear()
+    async with (
+        open_records(tmp_path / "data.db") as records,
+        EgressProxy(Nowhere(), Nowhere(), records) as egress,
+        SpritesProvider(
+            Account(counterpart.token, counterpart.url), namespace=NAMESPACE, egress=egress, idle_seconds=0.4
+        ) as provider,
+    ):
+        policy = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
+        box = await provider.create(BoxSpec(provider="sprites", network=policy), id="b-quiet")
+        process = await box.spawn(["sleep", "1000"])
+        await asyncio.sleep(1.5)
+        assert provider.guest(box.id).alive, "something runs"
+        await process.kill()
+        await eventually(lambda: _closed(provider, box), "the stream stays open")
+        seen = await box.activity()
+        assert (seen.processes, seen.idle_seconds >= 0.4) == (0, True)
+        assert (await provider.attach(box.id)).spec.network == policy
+        assert await _closed(provider, box), "looking at a box does not wake it"
+        assert b"403" in await ask(box)
+        await provider.remove(box.id)
+
+
+async def _closed(provider: SpritesProvider, box: Box) -> bool:
+    return not provider.guest(box.id).alive
 
 
 _HIDES = """

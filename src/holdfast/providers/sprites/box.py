@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.api.network import NetworkPolicy
 from holdfast.boxes.box import BoxInfo, Power, Wake
@@ -31,6 +31,10 @@ class SpriteBox(StreamBox):
     async def set_network(self, policy: NetworkPolicy) -> None:
         await super().set_network(policy)
         self.environment = {**self._of_sprite, **self._provider.egress_environment(policy)}
+
+    async def _ask_activity(self) -> Mapping[str, Any]:
+        quiet = self._provider.quiet(self.id)
+        return await super()._ask_activity() if quiet is None else quiet.activity_now()
 
     async def usage(self) -> ResourceUsage:
         sent, received = self._provider.traffic(self.id)

@@ -46,6 +46,10 @@ class SpriteEgress:
             self.close(record.id)
             raise
 
+    async def serve_again(self, guest: StreamGuestClient) -> None:
+        """Serve an admitted box whose client has stopped serving."""
+        await serve_egress(guest, self._egress)
+
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         return self._egress.environment(policy) if self.wanted(policy) else {}
 

@@ -48,6 +48,7 @@ from holdfast.providers.sprites.box import SpriteBox
 from holdfast.providers.sprites.egress import SpriteEgress
 from holdfast.providers.sprites.errors import ApiProblem, translated
 from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
+from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
 from holdfast.providers.sprites.namespace import NAMESPACE
 from holdfast.providers.sprites.records import FILE, BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
@@ -94,6 +95,11 @@ class _Held:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     session: str | None = None
     """The latest command that joined our stream to the guest."""
+    quiet: Quiet | None = None
+    """Set while the stream is closed because nothing happens in the box."""
+    reopens: bool = False
+    """The next stream serves the egress again."""
+    reopening: asyncio.Task[None] | None = None
 
 
 class SpritesProvider(Provider):
@@ -107,7 +113,16 @@ class SpritesProvider(Provider):
     isolation = "virtual machine"
     capabilities: frozenset[Capability] = CAPABILITIES
 
-    def __init__(self, account: Account, *, namespace: str, egress: Egress | None = None, direct: bool = False) -> None:
+    def __init__(
+        self,
+        account: Account,
+        *,
+        namespace: str,
+        egress: Egress | None = None,
+        direct: bool = False,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """`idle_seconds` is how long nothing may happen in a box before its stream is closed."""
         if not NAMESPACE.fullmatch(namespace):
             raise InvalidSpec(f"{namespace!r} cannot name a namespace: 4 to 16 lower case letters and digits")
         self._api = SpritesApi(account)
@@ -118,11 +133,15 @@ class SpritesProvider(Provider):
         self._creating: set[str] = set()
         self._starts = asyncio.Semaphore(_AT_ONCE)
         self._resuming: asyncio.Task[None] | None = None
+        self._idle = IdleStreams(
+            lambda: {id: held.guest for id, held in self._held.items()}, self._hang_up, idle_seconds
+        )
         self._labels_refused = False
         """The API takes no labels of ours: records are in files."""
 
     async def open(self) -> None:
         self._api.open()
+        self._idle.start()
         if self._egress is not None:
             self._resuming = asyncio.create_task(self._resume())
 
@@ -146,11 +165,15 @@ class SpritesProvider(Provider):
             self._resuming.cancel()
             await asyncio.gather(self._resuming, return_exceptions=True)
             self._resuming = None
+        await self._idle.close()
         if self._egress is not None:
             self._egress.close_all()
         held, self._held = self._held, {}
         try:
-            await asyncio.gather(*(each.guest.close() for each in held.values()), return_exceptions=True)
+            reopening = [each.reopening for each in held.values() if each.reopening is not None]
+            for task in reopening:
+                task.cancel()
+            await asyncio.gather(*reopening, *(each.guest.close() for each in held.values()), return_exceptions=True)
         finally:
             await self._api.close()
 
@@ -175,7 +198,43 @@ class SpritesProvider(Provider):
                 # Its bridge may not know yet that we are gone, and would take connections for the egress.
                 session, held.session = held.session, None
                 await self._api.kill(name, session)
-            return _RememberingTransport(await self._api.connect(name, guest_setup.join_command(record)), held)
+            transport = _RememberingTransport(await self._api.connect(name, guest_setup.join_command(record)), held)
+        held.quiet = None
+        if held.reopens:
+            held.reopens = False
+            held.reopening = asyncio.create_task(self._reopen_egress(held, record))
+        return transport
+
+    async def _reopen_egress(self, held: _Held, record: BoxRecord) -> None:
+        """Serve the egress over a new stream. What a command connects to meanwhile waits in the box."""
+        try:
+            if self._egress is not None:
+                await self._egress.open_guest_api(held.guest, record)
+        except BoxError as error:
+            log.warning("cannot restore the egress of box %s: %s", record.id, error)
+
+    async def _hang_up(self, id: str, quiet: Quiet) -> None:
+        """Close the stream of a box in which nothing happens, unless a call has begun meanwhile."""
+        held = self._held.get(id)
+        if held is None or held.lock.locked():
+            return
+        async with held.lock:
+            egress = self._egress if self._egress is not None and self._egress.serves(id) else None
+            await held.guest.stop_serving()
+            if held.guest.busy:
+                if egress is not None:
+                    await egress.serve_again(held.guest)
+                return
+            # Without a pause from here on: a call that begins while the stream is being closed finds all of this.
+            held.quiet, held.reopens = quiet, egress is not None
+            if egress is not None:
+                egress.close(id)
+            await held.guest.hang_up()
+
+    def quiet(self, id: str) -> Quiet | None:
+        """Returns what is known of a box whose stream is closed because nothing happens in it."""
+        held = self._held.get(id)
+        return None if held is None or held.guest.alive else held.quiet
 
     async def _running_record(self, id: str) -> BoxRecord:
         """Raises `BoxGone` or `BoxStopped`."""
@@ -345,7 +404,7 @@ class SpritesProvider(Provider):
         held = self._hold(record.id)
         await held.guest.close()
         held.guest.set_paused(False)
-        held.session = None
+        held.session, held.quiet, held.reopens = None, None, False
         await guest_setup.start_guest(self._api, self.sprite_name(record.id), record)
         await self._write(record)
         try:
@@ -385,7 +444,12 @@ class SpritesProvider(Provider):
         record = await self._look(id)
         if record is None:
             raise BoxNotFound(f"there is no sprite for box {id}")
-        if self._egress is not None and not record.stopped and not self._egress.serves(id):
+        if (
+            self._egress is not None
+            and not record.stopped
+            and not self._egress.serves(id)
+            and self.quiet(id) is None  # it is served again with the first call
+        ):
             await self._egress.open(self.guest(id), record)
         return SpriteBox(self, self._describe(record), record.environment, wake)
 
