@@ -15,11 +15,12 @@ from holdfast.providers.descriptor import ProviderDescriptor
 from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.local.descriptor import LOCAL
 from holdfast.providers.process.descriptor import PROCESS
+from holdfast.providers.sprites.descriptor import SPRITES
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "holdfast.providers"
-_OURS: Final = (LOCAL, DOCKER, PROCESS)
+_OURS: Final = (LOCAL, DOCKER, SPRITES, PROCESS)
 
 
 @functools.cache

@@ -285,6 +285,10 @@ class _Wire:
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: asyncio.Task[None] | None = None
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls or self._serving)
+
     async def open(self) -> None:
         """Wait for the greeting, then serve."""
         async with time_limit(_GREET_SECONDS):
@@ -550,6 +554,16 @@ class StreamGuestClient(GuestRequests):
             await asyncio.gather(self._attempt, return_exceptions=True)
             self._attempt = None
         await self._drop("the client was closed")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is open now, on either side."""
+        return self._wire is not None and self._wire.busy
+
+    async def hang_up(self) -> None:
+        """Close the stream, unless it is busy. Whoever calls from now on dials again."""
+        if self._wire is not None and not self._wire.busy:
+            await self._drop("nothing happened on it")
 
     async def _drop(self, why: str) -> None:
         if self._wire is not None:

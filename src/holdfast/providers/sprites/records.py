@@ -1,0 +1,109 @@
+"""What a box is, kept with its sprite: in labels where the API takes them, and else in a file of the sprite."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from holdfast.api.box.spec import BoxSpec
+from holdfast.api.errors.boxes import InvalidSpec
+
+MARK: Final = "holdfast"
+"""A label of every sprite of ours, for people."""
+FILE: Final = "/var/tmp/holdfast-record.json"
+_PREFIX: Final = "hf1."
+_PIECE: Final = 200
+_MAX_RECORD: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRecord:
+    id: str
+    spec: BoxSpec
+    labels: Mapping[str, str]
+    created_at: int
+    snapshot: str | None = None
+    maker: str = ""
+    """Random: tells the sprite that we asked for from one that another process made under the same name."""
+    ready: bool = False
+    stopped: bool = False
+    deleted: bool = False
+    """The box is gone. The sprite is kept for the checkpoints of its snapshots."""
+    home: str = ""
+    guest: str = ""
+    """The folder of the guest's files."""
+    python: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    checkpointed: bool = False
+    """Snapshots were taken of it."""
+    forgotten: tuple[str, ...] = ()
+    """Snapshots that were deleted, and whose checkpoints could not be."""
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {
+                "id": self.id,
+                "spec": self.spec.to_json(),
+                "labels": dict(self.labels),
+                "createdAt": self.created_at,
+                "snapshot": self.snapshot,
+                "maker": self.maker,
+                "ready": self.ready,
+                "stopped": self.stopped,
+                "deleted": self.deleted,
+                "home": self.home,
+                "guest": self.guest,
+                "python": self.python,
+                "environment": dict(self.environment),
+                "checkpointed": self.checkpointed,
+                "forgotten": list(self.forgotten),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        try:
+            told = json.loads(text)
+            return cls(
+                str(told["id"]),
+                BoxSpec.from_json(told["spec"]),
+                {str(name): str(value) for name, value in told["labels"].items()},
+                int(told["createdAt"]),
+                None if told["snapshot"] is None else str(told["snapshot"]),
+                str(told["maker"]),
+                bool(told["ready"]),
+                bool(told["stopped"]),
+                bool(told["deleted"]),
+                str(told["home"]),
+                str(told["guest"]),
+                str(told["python"]),
+                {str(name): str(value) for name, value in told["environment"].items()},
+                bool(told["checkpointed"]),
+                tuple(str(each) for each in told["forgotten"]),
+            )
+        except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
+            return None
+
+    def to_labels(self) -> list[str]:
+        packed = base64.urlsafe_b64encode(zlib.compress(self.to_text().encode(), 9)).decode()
+        pieces = [packed[start : start + _PIECE] for start in range(0, len(packed), _PIECE)]
+        return [MARK, *(f"{_PREFIX}{number:03d}.{piece}" for number, piece in enumerate(pieces))]
+
+    @classmethod
+    def from_labels(cls, labels: Iterable[str]) -> Self | None:
+        """Returns the record in the labels of a sprite, or None if they hold none."""
+        pieces = sorted(each.removeprefix(_PREFIX) for each in labels if each.startswith(_PREFIX))
+        if not pieces:
+            return None
+        try:
+            packed = base64.urlsafe_b64decode("".join(each.partition(".")[2] for each in pieces))
+            text = zlib.decompressobj().decompress(packed, _MAX_RECORD)
+            return cls.from_text(text.decode())
+        except (binascii.Error, UnicodeDecodeError, ValueError, zlib.error):
+            return None
