@@ -30,7 +30,7 @@ FIXTURES: Final[Mapping[str, tuple[str, ...]]] = {
     "browser": ("browser",),
 }
 """Fixtures, and the marks of the tests that use them, directly or by way of other fixtures."""
-NAMES: Final = {"LocalProvider": "box", "InstalledAgents": "agent"}
+NAMES: Final = {"LocalProvider": "box", "ModalCloud": "box", "ModalCloudThread": "box", "InstalledAgents": "agent"}
 """Names of a module, and the mark of all of its tests."""
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     # Their servers make the boxes.

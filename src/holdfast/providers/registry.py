@@ -14,12 +14,13 @@ from typing import Final
 from holdfast.providers.descriptor import ProviderDescriptor
 from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.local.descriptor import LOCAL
+from holdfast.providers.modal.descriptor import MODAL
 from holdfast.providers.process.descriptor import PROCESS
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "holdfast.providers"
-_OURS: Final = (LOCAL, DOCKER, PROCESS)
+_OURS: Final = (LOCAL, DOCKER, MODAL, PROCESS)
 
 
 @functools.cache

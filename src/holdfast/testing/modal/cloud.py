@@ -59,9 +59,7 @@ class ModalCloud:
         await self._local.open()
         try:
             plane = Service(ModalClientBase, ControlPlane(self.state).handlers(), self.faults, self._check_account)
-            router = Service(
-                TaskCommandRouterBase, CommandRouter(self.state).handlers(), self.faults, self._check_task
-            )
+            router = Service(TaskCommandRouterBase, CommandRouter(self.state).handlers(), self.faults, self._check_task)
             self.calls = {"control plane": plane.calls, "router": router.calls}
             self.url = await self._serve(plane)
             self.state.router_url = await self._serve(router)
@@ -79,7 +77,7 @@ class ModalCloud:
         server = Server([service], status_details_codec=custom_detail_codec)
         await server.start(_HOST, 0, family=socket.AF_INET)
         self._servers.append(server)
-        assert server._server is not None
+        assert isinstance(server._server, asyncio.Server)
         return f"http://{_HOST}:{server._server.sockets[0].getsockname()[1]}"
 
     async def _close(self) -> None:

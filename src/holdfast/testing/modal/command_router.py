@@ -55,7 +55,7 @@ class CommandRouter:
         sandbox = self._sandbox(request.task_id)
         env = dict(request.env)
         for source in request.secret_sources:
-            env.update(source.env.values)
+            env.update(source.env.contents)
             env.update(self._state.secrets.get(source.secret_id, {}))
         terminal = None
         if request.HasField("pty_info") and request.pty_info.enabled:

@@ -7,13 +7,14 @@ second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import jwt
-from google.protobuf import empty_pb2
+from google.protobuf import empty_pb2  # type: ignore[import-untyped]
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
@@ -56,6 +57,7 @@ class ControlPlane:
             "VolumeGetById": self.volume_by_id,
             "VolumeList": self.list_volumes,
             "VolumeDelete": self.delete_volume,
+            "VolumeListFiles": self.list_files,
         }
         both = {
             "SandboxGetFromName": self.from_name,
@@ -149,7 +151,7 @@ class ControlPlane:
         for id in definition.secret_ids:
             env.update(self._state.secrets.get(id, {}))
         for source in () if v1 else request.secret_sources:
-            env.update(source.env.values)
+            env.update(source.env.contents)
         tags = {tag.tag_name: tag.tag_value for tag in request.tags}
         sandbox = Sandbox(definition, request.app_id, tags, v1=v1)
         self._state.sandboxes[sandbox.id] = sandbox
@@ -188,7 +190,8 @@ class ControlPlane:
         app = self._state.apps.get(request.app_name, "")
         found = self._state.running(app, request.sandbox_name)
         if found is None and request.include_terminated:
-            ended = [each for each in self._state.sandboxes.values() if (each.app_id, each.name) == (app, request.sandbox_name)]
+            wanted = app, request.sandbox_name
+            ended = [each for each in self._state.sandboxes.values() if (each.app_id, each.name) == wanted]
             found = max(ended, key=lambda each: each.created_at, default=None)
         if found is None:
             raise GRPCError(Status.NOT_FOUND, f"Sandbox '{request.sandbox_name}' not found")
@@ -196,9 +199,10 @@ class ControlPlane:
 
     async def wait(self, request: api_pb2.SandboxWaitRequest) -> api_pb2.SandboxWaitResponse:
         sandbox = self._state.sandbox(request.sandbox_id)
-        try:
-            await asyncio.wait_for(sandbox.finished.wait(), max(0.0, request.timeout))
-        except TimeoutError:
+        if request.timeout > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(sandbox.finished.wait(), request.timeout)
+        if sandbox.result is None:
             return api_pb2.SandboxWaitResponse(metadata=sandbox.metadata)
         return api_pb2.SandboxWaitResponse(result=sandbox.result, metadata=sandbox.metadata)
 
@@ -284,6 +288,17 @@ class ControlPlane:
                     label=each.name, volume_id=each.id, created_at=each.created_at, metadata=each.metadata
                 )
                 for each in [each for each in found if each.created_at < before][:most]
+            ]
+        )
+
+    async def list_files(
+        self, request: api_pb2.VolumeListFilesRequest
+    ) -> AsyncIterator[api_pb2.VolumeListFilesResponse]:
+        """Of a volume as a whole."""
+        found = await asyncio.to_thread(self._state.files_of, self._volume(request.volume_id))
+        yield api_pb2.VolumeListFilesResponse(
+            entries=[
+                api_pb2.FileEntry(path=path, type=api_pb2.FileEntry.FILE, size=size) for path, size in found.items()
             ]
         )
 

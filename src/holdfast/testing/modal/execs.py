@@ -14,7 +14,7 @@ from holdfast.boxes.box import Box
 from holdfast.boxes.process import Process
 from holdfast.testing.modal.output import Output
 
-_STDIN_AHEAD: Final = 4 << 20
+_STDIN_AHEAD: Final = 1 << 20
 _KILLED: Final = 137
 _NOT_STARTED: Final = 127
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-_AHEAD: Final = 4 << 20
+_AHEAD: Final = 1 << 20
 """Bytes that nobody has read yet, from which on the process waits."""
-_KEPT: Final = 8 << 20
+_KEPT: Final = 2 << 20
 """Bytes that were read, and are kept for a reader whose connection was cut."""
 _PIECE: Final = 1 << 18
 

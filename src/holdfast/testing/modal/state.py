@@ -70,6 +70,17 @@ class CloudState:
         self.images[image.id] = image
         return image
 
+    # --- volumes ---
+
+    def files_of(self, volume: Volume) -> dict[str, int]:
+        """Returns the files of a volume, with their sizes. Blocks."""
+        root = self.local.data_dir.volumes / volume.id
+        return {
+            str(path.relative_to(root)): path.lstat().st_size
+            for path in root.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        }
+
     # --- sandboxes ---
 
     async def start(self, sandbox: Sandbox, image: Image, env: Mapping[str, str]) -> None:

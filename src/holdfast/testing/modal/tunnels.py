@@ -67,7 +67,7 @@ class Tunnel:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, context: ssl.SSLContext) -> None:
-        self._server = await asyncio.start_server(self._serve, HOST, 0, ssl=context if self.encrypted else None)
+        self._server = await asyncio.start_server(self._accept, HOST, 0, ssl=context if self.encrypted else None)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -77,10 +77,12 @@ class Tunnel:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with await self._box.connect(self.container_port) as connection:
                 outward = asyncio.create_task(_outward(connection, writer))
@@ -95,7 +97,6 @@ class Tunnel:
         except (BoxError, OSError):
             pass  # nothing listens there, or the caller left
         finally:
-            self._tasks.discard(task)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
