@@ -97,9 +97,9 @@ class Account:
                 log.warning("the connection to Modal was not closed properly: %s", error)
 
 
-async def limited(work: Awaitable[T], seconds: float = CALL_SECONDS) -> T:
-    """Raises `TimeoutError` if a call takes too long."""
-    async with time_limit(seconds):
+async def limited(work: Awaitable[T], seconds: float | None = None) -> T:
+    """Raises `TimeoutError` if a call takes too long: longer than usual, if nothing else is said."""
+    async with time_limit(CALL_SECONDS if seconds is None else seconds):
         return await work
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-import re
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import modal
-import modal.experimental
 from modal import exception
 
 from holdfast.api.box_spec import BoxSpec, check_labels
@@ -60,6 +57,7 @@ from holdfast.providers.modal.records import (
     check_id,
     is_id,
 )
+from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
 from holdfast.providers.steps import take_step
@@ -68,28 +66,11 @@ from holdfast.providers.stream.stream_egress import StreamEgress
 
 log = logging.getLogger(__name__)
 
-LIFETIME_SECONDS: Final = 24 * 3600
-"""The longest that Modal lets a sandbox live."""
-_CREATE_SECONDS: Final = 300.0
 _START_SECONDS: Final = 60.0
-_SNAPSHOT_SECONDS: Final = 55
-_TERMINATE_SECONDS: Final = 60.0
 _MEASURE_SECONDS: Final = 10.0
 _TOUCH_SECONDS: Final = 10.0
 _GRACE_MS: Final = 1500
-_GUEST_MEMORY_MB: Final = 40
-"""Beside what the spec of a box allows: the guest and its bridge."""
-_LEAST_CPU: Final = 0.125
-_LEAST_MEMORY_MB: Final = 128
-_MEGABYTE: Final = 1 << 20
-_LONGEST_NAME: Final = 64
 _RESERVED: Final = (guest_module.PLACE, "/proc", "/sys", "/dev", "/__modal")
-_TAG: Final = re.compile(r"[a-zA-Z0-9._-]{1,50}")
-NAMESPACE_TAG: Final = "holdfast-home"
-BOX_TAG: Final = "holdfast-box"
-_NETWORKS: Final = (
-    Capability.NETWORK_NONE, Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE,
-)  # fmt: skip
 CAPABILITIES: Final = frozenset(Capability) - {
     Capability.DISK_LIMIT,
     Capability.EXPORT,
@@ -134,7 +115,6 @@ class ModalProvider(Provider):
         """
         self._account = Account(credentials, app, environment)
         self._records = Records(folder)
-        self._namespace = ""
         self._image = image
         self._ports = tuple(ports)
         self._direct = direct or egress is None
@@ -142,13 +122,15 @@ class ModalProvider(Provider):
         self._held: dict[str, _Held] = {}
         self._resuming: asyncio.Task[None] | None = None
         self._volumes: Volumes
+        self._sandboxes: Sandboxes
         if ports:
             self.capabilities = CAPABILITIES | {Capability.PREVIEW}
 
     async def open(self) -> None:
         """Asks Modal for nothing yet: a server starts, and its other boxes work, while Modal is out of reach."""
-        self._namespace = await asyncio.to_thread(self._records.prepare)
-        self._volumes = Volumes(self._account, self._records, self._namespace)
+        namespace = await asyncio.to_thread(self._records.prepare)
+        self._volumes = Volumes(self._account, self._records, namespace)
+        self._sandboxes = Sandboxes(self._account, namespace, self._image, self._ports)
         if self._egress is not None:
             self._resuming = asyncio.create_task(self._resume())
 
@@ -179,8 +161,7 @@ class ModalProvider(Provider):
     async def _detach(self, held: _Held) -> None:
         sandbox, held.sandbox = held.sandbox, None
         if sandbox is not None:
-            with contextlib.suppress(exception.Error, OSError):
-                await limited(as_any(sandbox.detach).aio())
+            await self._sandboxes.detach(sandbox)
 
     # --- the way to a box ---
 
@@ -198,8 +179,7 @@ class ModalProvider(Provider):
         held = self.held(record.id)
         if held.sandbox is None or held.sandbox.object_id != record.sandbox:
             await self._detach(held)
-            client = await self._account.client()
-            held.sandbox = await limited(modal.Sandbox.from_id.aio(record.sandbox, client=client))
+            held.sandbox = await self._sandboxes.get(record.sandbox)
         return held.sandbox
 
     async def _has_ended(self, record: BoxRecord) -> bool:
@@ -291,7 +271,7 @@ class ModalProvider(Provider):
                 with told(f"box {id} cannot be created"):
                     record = await self._bring_up(record)
             except BaseException:
-                await self._forget(record)
+                await self._give_up(record)
                 raise
         return ModalBox(self, self._describe(record, Power.RUNNING), record.environment)
 
@@ -301,7 +281,13 @@ class ModalProvider(Provider):
         await held.guest.close()
         await self._detach(held)
         nonce = secrets.token_hex(8)
-        sandbox = await self._create_sandbox(record, nonce)
+        mounts = await self._volumes.mounts(record.spec)
+        try:
+            sandbox = await self._sandboxes.create(record, nonce, mounts, self._network(record.spec.network))
+        except exception.NotFoundError as error:
+            if record.snapshot is not None and record.state is State.CREATING:
+                raise SnapshotNotFound(f"there is no snapshot {record.snapshot}: Modal says: {error}") from None
+            raise
         try:
             held.sandbox = sandbox
             record = replace(record, sandbox=sandbox.object_id)
@@ -321,7 +307,7 @@ class ModalProvider(Provider):
         except BaseException:
             held.sandbox = None
             await held.guest.close()
-            await self._terminate(sandbox)
+            await self._sandboxes.try_to_end(sandbox)
             raise
         return record
 
@@ -336,63 +322,14 @@ class ModalProvider(Provider):
         if self._egress is not None and not self._direct:
             await self._egress.open(guest, record.spec.network, record.labels)
 
-    async def _create_sandbox(self, record: BoxRecord, nonce: str) -> modal.Sandbox:
-        spec = record.spec
-        client, app = await self._account.client(), await self._account.app()
-        if record.image is not None or record.base is not None:
-            image = modal.Image.from_id(as_any(record.image or record.base), client=client)
-        elif (name := spec.image or self._image) is not None:
-            image = modal.Image.from_registry(name)
-        else:
-            image = modal.Image.debian_slim()
-        limits: dict[str, Any] = {}
-        if spec.cpu is not None:
-            limits["cpu"] = (min(_LEAST_CPU, spec.cpu), spec.cpu)
-        if spec.memory is not None:
-            most = -(-spec.memory // _MEGABYTE) + _GUEST_MEMORY_MB
-            limits["memory"] = (min(_LEAST_MEMORY_MB, most), most)
+    async def _give_up(self, record: BoxRecord) -> None:
+        """Drop a box that was not created. Modal may have made its sandbox all the same, and the answer was lost."""
         try:
-            return await limited(
-                modal.Sandbox.create.aio(
-                    *guest_module.first_command(nonce),
-                    app=app,
-                    client=client,
-                    name=self._name(record.id),
-                    tags=self._tags(record),
-                    image=image,
-                    timeout=LIFETIME_SECONDS,  # and no idle time-out: it would not see what an agent does
-                    volumes=as_any(await self._volumes.mounts(spec)),
-                    encrypted_ports=self._ports,
-                    **limits,
-                    **self._network(spec.network),
-                ),
-                _CREATE_SECONDS,
-            )
-        except exception.NotFoundError as error:
-            if record.snapshot is not None and record.state is State.CREATING:
-                raise SnapshotNotFound(f"there is no snapshot {record.snapshot}: Modal says: {error}") from None
-            raise
-
-    def _name(self, id: str) -> str:
-        name = f"{self._namespace}-{id}"
-        return name if len(name) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()
-
-    def _tags(self, record: BoxRecord) -> dict[str, str]:
-        """Labels, as far as Modal takes them: the record has them all."""
-        fitting = {
-            name: value for name, value in record.labels.items() if _TAG.fullmatch(name) and _TAG.fullmatch(value)
-        }
-        own = {NAMESPACE_TAG: self._namespace}
-        return {**fitting, **own, **({BOX_TAG: record.id} if _TAG.fullmatch(record.id) else {})}
-
-    async def _terminate(self, sandbox: modal.Sandbox) -> None:
-        """End a sandbox. One that has ended is fine. What fails here is left to the next sweep."""
-        try:
-            await limited(sandbox.terminate.aio(wait=True), _TERMINATE_SECONDS)
-            await limited(as_any(sandbox.detach).aio())
-        except (exception.Error, OSError) as error:
-            if not finished(error):
-                log.warning("sandbox %s may still run at Modal: %s", sandbox.object_id, error)
+            await self._end_sandbox(replace(record, sandbox=None))
+        except (exception.Error, OSError, BoxError) as error:
+            log.warning("what was created of box %s is left to the next sweep: %s", record.id, error)
+            return
+        await self._forget(record)
 
     async def _forget(self, record: BoxRecord) -> None:
         """Drop what was created of a box whose sandbox is gone or never was."""
@@ -406,10 +343,7 @@ class ModalProvider(Provider):
         if self._records.is_used(image):
             return
         try:
-            client = await self._account.client()
-            await limited(as_any(modal.experimental).image_delete.aio(image, client=client))
-        except exception.NotFoundError:
-            pass
+            await self._sandboxes.delete_image(image)
         except (exception.Error, OSError, BoxError) as error:
             log.warning("image %s was not deleted at Modal: %s", image, error)
 
@@ -425,29 +359,19 @@ class ModalProvider(Provider):
         await held.guest.close()
         if record.state is not State.STOPPED:
             with told(f"box {record.id} cannot be removed"):
-                await self._end_sandboxes(record)
+                await self._end_sandbox(record)
         await self._forget(record)
         return freed
 
-    async def _end_sandboxes(self, record: BoxRecord) -> None:
-        """End the sandbox of a box, also one that was created and never got into the record."""
-        client = await self._account.client()
+    async def _end_sandbox(self, record: BoxRecord) -> None:
+        """End the sandbox of a box, even one that was created and never got into the record."""
+        held = self.held(record.id)
         try:
-            if record.sandbox is not None:
-                sandbox = await self._sandbox(record)
-            else:
-                sandbox = await limited(
-                    modal.Sandbox.from_name.aio(
-                        self._account.app_name,
-                        self._name(record.id),
-                        environment_name=self._account.environment,
-                        client=client,
-                    )
-                )
-            await limited(sandbox.terminate.aio(wait=True), _TERMINATE_SECONDS)
+            sandbox = await (self._sandboxes.of_box(record.id) if record.sandbox is None else self._sandbox(record))
         except exception.NotFoundError:
-            pass
-        await self._detach(self.held(record.id))
+            return
+        await self._sandboxes.end(sandbox)
+        await self._detach(held)
 
     # --- finding ---
 
@@ -478,18 +402,8 @@ class ModalProvider(Provider):
         return sorted(infos, key=lambda info: (info.created_at, info.id))
 
     async def _listed(self) -> set[str]:
-        """Returns the ids of this home's sandboxes that run, as Modal lists them."""
         with told("boxes cannot be listed"):
-            client, app = await self._account.client(), await self._account.app()
-            found: set[str] = set()
-            sandboxes = modal.Sandbox.list.aio(app_id=app.app_id, tags={NAMESPACE_TAG: self._namespace}, client=client)
-
-            async def collect() -> None:
-                async for each in sandboxes:
-                    found.add(each.object_id)
-
-            await limited(collect())
-            return found
+            return await self._sandboxes.listed()
 
     async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
         record = self._records.box(id)
@@ -552,7 +466,7 @@ class ModalProvider(Provider):
         self._records.write_box(ended)
         held.sandbox = None
         await held.guest.close()
-        await self._terminate(sandbox)
+        await self._sandboxes.try_to_end(sandbox)
         for old in {record.base, record.image} - {None}:
             await self._release(str(old))
 
@@ -566,16 +480,12 @@ class ModalProvider(Provider):
     async def _save(self, record: BoxRecord) -> str:
         """Save the files of a running box as an image. Returns its id. Raises `BoxUnreachable` or `BoxConflict`."""
         try:
-            sandbox = await self._sandbox(record)
-            made = await limited(
-                sandbox.snapshot_filesystem.aio(timeout=_SNAPSHOT_SECONDS, ttl=None), _SNAPSHOT_SECONDS + 10
-            )
+            return await self._sandboxes.save(await self._sandbox(record))
         except (exception.Error, OSError) as error:
             if finished(error):
                 await self._refuse_ended(record)
             problem = translated(error, f"the files of box {record.id} cannot be saved")
             raise BoxUnreachable(problem.message, hint="the box runs on, and nothing is lost: try again") from error
-        return str(made.object_id)
 
     async def start_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
@@ -618,7 +528,7 @@ class ModalProvider(Provider):
             except GuestRefused as refused:
                 raise BoxUnreachable(f"the guest of box {id} cannot be handed over: {refused}") from None
             with told(f"box {id} cannot be handed over"):
-                await limited((await self._sandbox(record)).set_tags.aio(self._tags(record)))
+                await self._sandboxes.retag(await self._sandbox(record), record)
             await self._apply_network(record)
         return ModalBox(self, self._describe(record, Power.RUNNING), record.environment)
 
@@ -813,14 +723,16 @@ class ModalProvider(Provider):
         for id in sorted(listed - known):
             with told(f"sandbox {id} cannot be looked at"):
                 try:
-                    sandbox = await limited(modal.Sandbox.from_id.aio(id, client=await self._account.client()))
+                    sandbox = await self._sandboxes.get(id)
+                    if sandbox.returncode is not None:
+                        continue  # it has ended, and the list is out of date
                     box = (await limited(sandbox.get_tags.aio())).get(BOX_TAG)
                     if box is None or not is_id(box):
                         continue
                     async with self._records.lock(box, _TOUCH_SECONDS):
                         record = self._records.box(box)
                         if record is None or record.sandbox != id:
-                            await limited(sandbox.terminate.aio(), _TERMINATE_SECONDS)
+                            await self._sandboxes.end(sandbox)
                             removed.append(f"sandbox {id}: box {box} does not need it")
                 except (exception.NotFoundError, BoxConflict):
                     continue  # it ended meanwhile, or somebody is at it

@@ -52,6 +52,7 @@ class ModalCloud:
         self._local = LocalProvider(home)
         self.state = CloudState(self._local, registry, server_context(make_certificate()))
         self._servers: list[Server] = []
+        self._services: list[Service] = []
         self.calls: dict[str, list[str]] = {}
         """The methods that were called, of the control plane and of the router."""
 
@@ -60,6 +61,7 @@ class ModalCloud:
         try:
             plane = Service(ModalClientBase, ControlPlane(self.state).handlers(), self.faults, self._check_account)
             router = Service(TaskCommandRouterBase, CommandRouter(self.state).handlers(), self.faults, self._check_task)
+            self._services = [plane, router]
             self.calls = {"control plane": plane.calls, "router": router.calls}
             self.url = await self._serve(plane)
             self.state.router_url = await self._serve(router)
@@ -107,6 +109,11 @@ class ModalCloud:
     @property
     def running(self) -> list[Sandbox]:
         return [each for each in self.state.sandboxes.values() if each.result is None]
+
+    def cut(self) -> None:
+        """Cut all connections in the middle of what they carry."""
+        for service in self._services:
+            service.cut()
 
     def freeze_list(self) -> None:
         """List what runs now from now on, whatever becomes of it."""

@@ -32,6 +32,7 @@ class Service:
         self._check = check
         self.calls: list[str] = []
         """Every call, by its method."""
+        self._open: set[Stream[Any, Any]] = set()
 
     def __mapping__(self) -> dict[str, Handler]:
         async def nothing(self: object, stream: object) -> None:
@@ -42,10 +43,22 @@ class Service:
         found: dict[str, Handler] = generated.__mapping__()
         return {path: self._wrap(path.rpartition("/")[2], handler) for path, handler in found.items()}
 
+    def cut(self) -> None:
+        """Cut the connections of all calls that are being answered."""
+        for stream in list(self._open):
+            cut(stream)
+
     def _wrap(self, name: str, handler: Handler) -> Handler:
         given = self._handlers.get(name)
 
         async def serve(stream: Stream[Any, Any]) -> None:
+            self._open.add(stream)
+            try:
+                await answer(stream)
+            finally:
+                self._open.discard(stream)
+
+        async def answer(stream: Stream[Any, Any]) -> None:
             self.calls.append(name)
             self._check(name, stream.metadata or {})
             if given is None:
@@ -58,9 +71,9 @@ class Service:
             request = await stream.recv_message()
             await begin(fault)
             if handler.cardinality is Cardinality.UNARY_UNARY:
-                answer = await given(request)
+                made = await given(request)
                 refuse(fault)
-                await stream.send_message(answer)
+                await stream.send_message(made)
                 return
             sent = 0
             async for each in given(request):
