@@ -129,9 +129,13 @@ async def test_a_sandbox_ends_with_its_command_and_with_its_time(app: modal.App,
     done = await create(app, client, "sh", "-c", "echo out; exit 3")
     await done.wait.aio()
     assert done.returncode == 3
+    assert await done.stdout.read.aio() == "out\n"
     expired = await create(app, client, timeout=1)
     with pytest.raises(exception.SandboxTimeoutError):
         await expired.wait.aio()
+    idle = await create(app, client, idle_timeout=1)
+    with pytest.raises(exception.SandboxTerminatedError):
+        await idle.wait.aio()
 
 
 async def test_volumes_are_shared_and_limits_and_networks_are_asked_for(

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +88,7 @@ class _Held:
 
     guest: StreamGuestClient
     sandbox: modal.Sandbox | None = None
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ModalProvider(Provider):
@@ -177,10 +178,11 @@ class ModalProvider(Provider):
         """Returns the sandbox of a running box. Raises errors of the SDK."""
         assert record.sandbox is not None
         held = self.held(record.id)
-        if held.sandbox is None or held.sandbox.object_id != record.sandbox:
-            await self._detach(held)
-            held.sandbox = await self._sandboxes.get(record.sandbox)
-        return held.sandbox
+        async with held.opening:
+            if held.sandbox is None or held.sandbox.object_id != record.sandbox:
+                await self._detach(held)
+                held.sandbox = await self._sandboxes.get(record.sandbox)
+            return held.sandbox
 
     async def _has_ended(self, record: BoxRecord) -> bool:
         """Returns whether the sandbox of a running box has ended. Raises `BoxUnreachable` if Modal does not tell."""

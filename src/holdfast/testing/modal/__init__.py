@@ -5,7 +5,8 @@
 
 or, for other programs, by the environment: `MODAL_SERVER_URL`, `MODAL_TOKEN_ID`, `MODAL_TOKEN_SECRET`. Sandboxes are
 real local boxes, so commands, files, snapshots, volumes and tunnels are real. It has what sandboxes need, and no more.
-`cloud.faults` has it misbehave.
+`cloud.faults` has it misbehave. Of
+the first generation of sandboxes (with a GPU or a terminal of their own) it has no logs.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from grpclib import GRPCError, Status
 from modal_proto import task_command_router_pb2 as router_pb2
 
 from holdfast.api.errors.boxes import BoxError
+from holdfast.boxes.process import Stream
 from holdfast.testing.modal.execs import Exec
 from holdfast.testing.modal.sandboxes import Sandbox, random_id
 from holdfast.testing.modal.state import CloudState, Image
@@ -113,14 +114,20 @@ class CommandRouter:
     async def read_entry(
         self, request: router_pb2.SandboxStdioReadV2Request
     ) -> AsyncIterator[router_pb2.SandboxStdioReadV2Response]:
-        entry = self._sandbox(request.task_id).entry
-        assert entry is not None
-        stderr = request.file_descriptor == router_pb2.SANDBOX_STDIO_FILE_DESCRIPTOR_STDERR
-        try:
-            async for chunk in entry.output("stderr" if stderr else "stdout", request.offset):
-                yield router_pb2.SandboxStdioReadV2Response(data=chunk.data, starting_offset=chunk.offset)
-        except BoxError:
-            return  # its box was removed with it
+        sandbox = self._state.by_task(request.task_id)
+        is_stderr = request.file_descriptor == router_pb2.SANDBOX_STDIO_FILE_DESCRIPTOR_STDERR
+        stream: Stream = "stderr" if is_stderr else "stdout"
+        assert sandbox.entry is not None
+        offset = request.offset
+        if sandbox.result is None:
+            try:
+                async for chunk in sandbox.entry.output(stream, offset):
+                    yield router_pb2.SandboxStdioReadV2Response(data=chunk.data, starting_offset=chunk.offset)
+                    offset = chunk.next_offset
+            except BoxError:
+                await sandbox.finished.wait()  # its box was removed with it
+        if rest := sandbox.entry_output.get(stream, b"")[offset:]:
+            yield router_pb2.SandboxStdioReadV2Response(data=rest, starting_offset=offset)
 
     async def write_entry(
         self, request: router_pb2.SandboxStdinWriteV2Request

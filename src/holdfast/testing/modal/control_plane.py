@@ -179,8 +179,6 @@ class ControlPlane:
 
     async def router_access(self, request: Any) -> Any:
         sandbox = self._state.by_task(request.task_id) if request.task_id else self._state.sandbox(request.sandbox_id)
-        if sandbox.result is not None:
-            raise GRPCError(Status.FAILED_PRECONDITION, "Sandbox already finished")
         access = self._access(sandbox)
         if isinstance(request, api_pb2.TaskGetCommandRouterAccessRequest):
             return api_pb2.TaskGetCommandRouterAccessResponse(url=access.url, jwt=access.jwt)

@@ -16,7 +16,7 @@ from modal_proto import api_pb2
 
 from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.box import Box
-from holdfast.boxes.process import Process
+from holdfast.boxes.process import Process, Stream
 from holdfast.testing.modal import fs_tools
 from holdfast.testing.modal.execs import Exec, PipedExec, TerminalExec
 from holdfast.testing.modal.tunnels import HOST, Tunnel
@@ -28,6 +28,9 @@ _V1_LENGTH: Final = 22
 """By the length of its id the SDK knows which methods a sandbox has."""
 _V2_LENGTH: Final = 26
 _FOREVER: Final = ("sleep", "172800")
+_KEPT: Final = 1 << 20
+"""Bytes of each stream of the first command that are readable after its end."""
+_IDLE_POLL: Final = 0.2
 Result = api_pb2.GenericResult
 
 
@@ -51,6 +54,8 @@ class Sandbox:
         self.execs: dict[str, Exec] = {}
         self.entry: Process | None = None
         self.entry_written = 0
+        self.entry_output: dict[Stream, bytes] = {}
+        """What the first command printed, once the sandbox has finished."""
         self.tunnels: list[Tunnel] = []
         self._box: Box | None = None
         self._env: dict[str, str] = {}
@@ -79,7 +84,11 @@ class Sandbox:
             self.tunnels.append(tunnel)
         argv = list(self.definition.entrypoint_args) or list(_FOREVER)
         self.entry = await box.spawn(argv, env=env, cwd=self.definition.workdir or None, stdin=True)
-        self._tasks = [asyncio.create_task(self._watch(self.entry)), asyncio.create_task(self._expire())]
+        self._tasks = [
+            asyncio.create_task(self._watch(self.entry)),
+            asyncio.create_task(self._expire()),
+            asyncio.create_task(self._tire()),
+        ]
 
     async def _watch(self, entry: Process) -> None:
         code = 137
@@ -92,6 +101,18 @@ class Sandbox:
         await asyncio.sleep(self.definition.timeout_secs or 300)
         await self.finish(Result(status=Result.GENERIC_STATUS_TIMEOUT, exitcode=124))
 
+    async def _tire(self) -> None:
+        """End after the idle time-out, if there is one: a time without a command beside the first."""
+        seconds = self.definition.idle_timeout_secs
+        idle_since = time.monotonic()
+        while seconds:
+            await asyncio.sleep(_IDLE_POLL)
+            if any(not each.ended.is_set() for each in self.execs.values()):
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > seconds:
+                await self.finish(Result(status=Result.GENERIC_STATUS_TERMINATED, exitcode=137))
+                return
+
     async def finish(self, result: Result) -> None:
         """End everything in it. Only the first call has an effect."""
         async with self._finishing:
@@ -101,6 +122,10 @@ class Sandbox:
                 await each.kill()
             for tunnel in self.tunnels:
                 await tunnel.close()
+            if self.entry is not None:
+                streams: tuple[Stream, ...] = ("stdout", "stderr")
+                with contextlib.suppress(BoxError):
+                    self.entry_output = {each: await self.entry.read(each, limit=_KEPT) for each in streams}
             if self._box is not None:
                 try:
                     await self._box.delete()
