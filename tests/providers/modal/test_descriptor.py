@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,12 @@ def test_the_doctor_says_what_is_missing(installed: bool, configured: bool, word
     finding = judge_modal(installed, configured)
     assert finding.word is word
     assert word is Word.OK or finding.next_step
+
+
+def test_the_descriptor_is_read_without_the_sdk() -> None:
+    script = (
+        "import sys; sys.modules['modal'] = None; from holdfast.providers.modal.descriptor import MODAL;"
+        "assert 'grpclib' not in sys.modules; print(MODAL.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "modal\n", done.stderr
