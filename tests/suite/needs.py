@@ -31,7 +31,13 @@ FIXTURES: Final[Mapping[str, tuple[str, ...]]] = {
     "browser": ("browser",),
 }
 """Fixtures, and the marks of the tests that use them, directly or by way of other fixtures."""
-NAMES: Final = {"LocalProvider": "box", "InstalledAgents": "agent", "SpritesCounterpart": "box"}
+NAMES: Final = {
+    "LocalProvider": "box",
+    "ModalCloud": "box",
+    "ModalCloudThread": "box",
+    "SpritesCounterpart": "box",
+    "InstalledAgents": "agent",
+}
 """Names of a module, and the mark of all of its tests."""
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     # Their servers make the boxes.
@@ -82,7 +88,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/docs/test_docs.py",
         "tests/docs/test_extending.py",
         "tests/durability/*",
-        "tests/egress/test_registries.py",
+        "tests/egress/test_package_registries.py",
         "tests/guest/test_runner.py",
         "tests/harnesses/test_acp.py",
         "tests/interpreter/test_dspy*.py",

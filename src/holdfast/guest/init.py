@@ -46,6 +46,8 @@ _bridges: "dict[HostConnection, int]" = {}
 """Processes that carry requests to us over a stream, by the connection that each keeps open."""
 _spawned: "dict[str, Spawned]" = {}
 _connections: "set[HostConnection]" = set()
+_neighbours: "set[int]" = set()
+"""Processes that were here before us, in a sandbox whose process 1 is its maker's. They do not belong to the box."""
 _probes: "set[int]" = set()
 """Children that only test whether the box works. They do not count as activity."""
 _idle_since = 0.0
@@ -649,6 +651,7 @@ def list_processes() -> "list[int]":
     """Returns all processes in this box, except this one and its helpers."""
     running = [int(name) for name in posix.listdir("/proc") if name.isdigit()]
     bridges = set(_bridges.values())
+    bridges.update(_neighbours)
     return [pid for pid in running if pid != posix.getpid() and pid not in _helpers and pid not in bridges]
 
 
@@ -731,7 +734,7 @@ def op_listen(connection: HostConnection, request: "Any") -> None:
     if not _egress_listeners:
         import egress_listener  # type: ignore[import-not-found]
 
-        _egress_listeners.append(egress_listener.make_listener(request["port"], _ISOLATED))
+        _egress_listeners.append(egress_listener.make_listener(request["port"], _ISOLATED and not _neighbours))
     connection.answer({}, (_egress_listeners[0].fileno(),))
 
 
@@ -801,7 +804,7 @@ def set_up_process() -> None:
     libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     prctl = _ctypes.dlsym(libc, "prctl")
     _ctypes.call_function(prctl, (4, 0, 0, 0, 0))  # PR_SET_DUMPABLE
-    if not _ISOLATED:
+    if not _ISOLATED or _neighbours:
         _ctypes.call_function(prctl, (36, 1, 0, 0, 0))  # PR_SET_CHILD_SUBREAPER, which process 1 is anyway
 
 
@@ -821,6 +824,8 @@ def main(arguments: "list[str]") -> None:
         name, _, value = each.partition("=")
         if name == "unconfined":
             _ISOLATED = False
+        elif name == "beside":
+            _neighbours.update([int(each) for each in posix.listdir("/proc") if each.isdigit()])
         elif name == "processes":
             limit_processes(int(value))
         elif name == "shared":

@@ -14,13 +14,14 @@ from typing import Final
 from holdfast.providers.descriptor import ProviderDescriptor
 from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.local.descriptor import LOCAL
+from holdfast.providers.modal.descriptor import MODAL
 from holdfast.providers.process.descriptor import PROCESS
 from holdfast.providers.sprites.descriptor import SPRITES
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "holdfast.providers"
-_OURS: Final = (LOCAL, DOCKER, SPRITES, PROCESS)
+_OURS: Final = (LOCAL, DOCKER, SPRITES, MODAL, PROCESS)
 
 
 @functools.cache

@@ -129,7 +129,7 @@ async def start(box: Path, argv: Sequence[str], env: Mapping[str, str], cwd: Pat
             _Watched, *words, env=check_env(env), cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
     except OSError as error:
-        raise _cannot_start(words[0], error.errno, folder_missing=error.filename == str(cwd)) from None
+        raise _cannot_start(words[0], error.errno, folder_missing=not await asyncio.to_thread(cwd.is_dir)) from None
     return Command(transport, protocol, box)
 
 

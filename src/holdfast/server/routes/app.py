@@ -73,7 +73,8 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
         """Whether the server answers."""
         return Health(version=holdfast.__version__, started_at=started_at)
 
-    @app.get("/metrics", tags=["server"], response_class=Response)
+    # A key or none: whether one is needed depends on the address that the server listens on.
+    @app.get("/metrics", tags=["server"], response_class=Response, openapi_extra={"security": [{}]})
     async def metrics(services: UseMetrics) -> Response:
         """Counters and gauges, for Prometheus. Requires a key, unless the server listens on loopback."""
         boxes = services.boxes.opened

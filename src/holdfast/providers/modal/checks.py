@@ -1,0 +1,20 @@
+"""The check of `holdfast doctor` for boxes at Modal. It asks nobody: a server tells whether a token is valid."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.boxes.finding import Finding, Word
+
+_PURPOSE: Final = "boxes of the provider modal"
+
+
+def judge_modal(installed: bool, configured: bool) -> Finding:
+    """`configured` says whether the vendor's configuration file is there."""
+    if not installed:
+        next_step = "only if you want such boxes: pip install 'holdfast[modal]'"
+        return Finding("modal", Word.MISSING, "the package modal is not installed", _PURPOSE, next_step)
+    if not configured:
+        next_step = "modal token new, or holdfast up --modal-token-id ID --modal-token-secret SECRET"
+        return Finding("modal", Word.LIMITED, "installed, but ~/.modal.toml has no token", _PURPOSE, next_step)
+    return Finding("modal", Word.OK, "installed, with a token in ~/.modal.toml", _PURPOSE)

@@ -1,0 +1,766 @@
+"""Boxes that are sandboxes at Modal.
+
+Modal has no stop and start. A box that is stopped is an image, made by `snapshot_filesystem`, and starting it makes a
+new sandbox from that image: which sandbox or image a box is now is in its record (`records`). Sandboxes have names and
+tags, so that they are found again even where a record was lost. The guest is reached over the stream of one command,
+which also carries the egress, so a box reaches a server that has no address of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import modal
+from modal import exception
+
+from holdfast.api.box.box import Box, BoxInfo, Liveness, Power, Wake
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.records import Step
+from holdfast.api.box.snapshots import Snapshot, Volume
+from holdfast.api.box.spec import BoxSpec, check_labels
+from holdfast.api.errors.boxes import (
+    BoxConflict,
+    BoxError,
+    BoxGone,
+    BoxNotFound,
+    BoxStopped,
+    BoxUnreachable,
+    CreateFailed,
+    InvalidSpec,
+    SnapshotNotFound,
+    Unsupported,
+)
+from holdfast.api.ids import new_id, now_ms
+from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.labels import POOL, matches
+from holdfast.boxes.network_policy import Egress
+from holdfast.boxes.provider import Provider, Swept
+from holdfast.boxes.shielded import to_the_end
+from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.modal import guest as guest_module
+from holdfast.providers.modal import network
+from holdfast.providers.modal.account import Account, Credentials, as_any, finished, limited, told, translated
+from holdfast.providers.modal.box import ModalBox
+from holdfast.providers.modal.records import (
+    SNAPSHOT_KIND,
+    BoxRecord,
+    Records,
+    SnapshotRecord,
+    State,
+    check_id,
+    is_id,
+)
+from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
+from holdfast.providers.modal.transport import ModalTransport
+from holdfast.providers.modal.volumes import Volumes
+from holdfast.providers.steps import take_step
+from holdfast.providers.stream import StreamGuestClient, StreamProcesses
+from holdfast.providers.stream.stream_egress import StreamEgress
+
+log = logging.getLogger(__name__)
+
+_START_SECONDS: Final = 60.0
+_MEASURE_SECONDS: Final = 10.0
+_TOUCH_SECONDS: Final = 10.0
+_GRACE_MS: Final = 1500
+_RESERVED: Final = (guest_module.PLACE, "/proc", "/sys", "/dev", "/__modal")
+CAPABILITIES: Final = frozenset(Capability) - {
+    Capability.DISK_LIMIT,
+    Capability.EXPORT,
+    Capability.HOST_MOUNTS,
+    Capability.PAUSE,
+    Capability.PIDS_LIMIT,
+    Capability.PREVIEW,
+}
+"""Previews need ports that are named in advance."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What this process holds for one box."""
+
+    guest: StreamGuestClient
+    sandbox: modal.Sandbox | None = None
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ModalProvider(Provider):
+    """Boxes in one app of one account. `folder` has their records, and tells them from those of other homes."""
+
+    name = "modal"
+    snapshot_kind = SNAPSHOT_KIND
+    isolation = "a sandbox at Modal (gVisor)"
+    capabilities: frozenset[Capability] = CAPABILITIES
+
+    def __init__(
+        self,
+        folder: Path,
+        credentials: Credentials,
+        *,
+        app: str = "holdfast",
+        environment: str | None = None,
+        image: str | None = None,
+        ports: Sequence[int] = (),
+        direct: bool = False,
+        egress: Egress | None = None,
+    ) -> None:
+        """`image` is for boxes that name none; without it, it is Modal's own Debian. `ports` get an encrypted tunnel
+        each, for previews. With `direct`, or without an `egress`, Modal keeps the network policy of boxes.
+        """
+        self._account = Account(credentials, app, environment)
+        self._records = Records(folder)
+        self._image = image
+        self._ports = tuple(ports)
+        self._direct = direct or egress is None
+        self._egress = None if egress is None else StreamEgress(egress)
+        self._held: dict[str, _Held] = {}
+        self._resuming: asyncio.Task[None] | None = None
+        self._volumes: Volumes
+        self._sandboxes: Sandboxes
+        if ports:
+            self.capabilities = CAPABILITIES | {Capability.PREVIEW}
+
+    async def open(self) -> None:
+        """Asks Modal for nothing yet: a server starts, and its other boxes work, while Modal is out of reach."""
+        namespace = await asyncio.to_thread(self._records.prepare)
+        self._volumes = Volumes(self._account, self._records, namespace)
+        self._sandboxes = Sandboxes(self._account, namespace, self._image, self._ports)
+        if self._egress is not None:
+            self._resuming = asyncio.create_task(self._resume())
+
+    async def _resume(self) -> None:
+        """Serve the egress of boxes that kept running while there was no server."""
+        for record in self._records.boxes():
+            if record.state is State.RUNNING and record.spec.network.mode is not Network.NONE:
+                try:
+                    await self.attach(record.id)
+                except BoxError as error:
+                    log.warning("cannot restore the egress of box %s: %s", record.id, error)
+
+    async def close(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
+            await asyncio.gather(self._resuming, return_exceptions=True)
+            self._resuming = None
+        if self._egress is not None:
+            self._egress.close_all()
+        held, self._held = self._held, {}
+        try:
+            await asyncio.gather(*(each.guest.close() for each in held.values()), return_exceptions=True)
+            for each in held.values():
+                await self._detach(each)
+        finally:
+            await self._account.close()
+
+    async def _detach(self, held: _Held) -> None:
+        sandbox, held.sandbox = held.sandbox, None
+        if sandbox is not None:
+            await self._sandboxes.detach(sandbox)
+
+    # --- the way to a box ---
+
+    def held(self, id: str) -> _Held:
+        if id not in self._held:
+            self._held[id] = _Held(StreamGuestClient(id, lambda: self._dial(id), lambda: self._verdict(id)))
+        return self._held[id]
+
+    def guest(self, id: str) -> StreamGuestClient:
+        return self.held(id).guest
+
+    async def _sandbox(self, record: BoxRecord) -> modal.Sandbox:
+        """Returns the sandbox of a running box. Raises errors of the SDK."""
+        assert record.sandbox is not None
+        held = self.held(record.id)
+        async with held.opening:
+            if held.sandbox is None or held.sandbox.object_id != record.sandbox:
+                await self._detach(held)
+                held.sandbox = await self._sandboxes.get(record.sandbox)
+            return held.sandbox
+
+    async def _has_ended(self, record: BoxRecord) -> bool:
+        """Returns whether the sandbox of a running box has ended. Raises `BoxUnreachable` if Modal does not tell."""
+        with told(f"box {record.id} cannot be looked at"):
+            try:
+                return await limited((await self._sandbox(record)).poll.aio()) is not None
+            except exception.NotFoundError:
+                return True
+
+    async def _verdict(self, id: str) -> BoxError | None:
+        """Returns what became of a box whose stream was lost, or None if it runs."""
+        try:
+            return _stopped(id) if await self.power(id) is Power.STOPPED else None
+        except BoxGone as gone:
+            return gone
+
+    async def _dial(self, id: str) -> ModalTransport:
+        record = self._whole(id)
+        if record.state is State.STOPPED:
+            raise _stopped(id)
+        with told(f"box {id} cannot be reached"):
+            try:
+                return await guest_module.dial(await self._sandbox(record), record.python)
+            except (exception.NotFoundError, exception.ConflictError):
+                if await self._has_ended(record):
+                    raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal") from None
+                raise
+
+    # --- creating ---
+
+    def check(self, spec: BoxSpec, id: str, labels: Mapping[str, str]) -> None:
+        """Refuse what cannot be, before anything is created."""
+        require(self.name, self.capabilities, *needed(spec))
+        check_id(id)
+        check_labels(labels)
+        for place in [each.path for each in spec.volumes] + [spec.workdir]:
+            if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in _RESERVED):
+                raise InvalidSpec(f"{place} cannot be used for files of a box at Modal: it is reserved")
+        self._network(spec.network)
+
+    def _network(self, policy: NetworkPolicy) -> dict[str, Any]:
+        return dict(network.direct(policy)) if self._direct else network.closed(self._ports)
+
+    async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        self.check(spec, id, labels or {})
+        return await self._create(BoxRecord(id, spec, {**spec.labels, **(labels or {})}, now_ms(), State.CREATING))
+
+    async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
+        require(self.name, self.capabilities, Capability.SNAPSHOTS)
+        self.check(spec, id, labels or {})
+        found = self._snapshot(snapshot)
+        record = BoxRecord(
+            id,
+            spec,
+            {**spec.labels, **(labels or {})},
+            now_ms(),
+            State.CREATING,
+            found.id,
+            base=found.image,
+            parent=found.id,
+            size=found.total,
+        )
+        return await self._create(record)
+
+    async def _create(self, record: BoxRecord) -> Box:
+        made: list[Box] = []
+
+        async def create() -> None:
+            made.append(await self._create_alone(record))
+
+        try:
+            await to_the_end(create())
+        except asyncio.CancelledError:
+            if made:
+                await to_the_end(self.remove(record.id))
+            raise
+        return made[0]
+
+    async def _create_alone(self, record: BoxRecord) -> Box:
+        id = record.id
+        async with self._records.lock(id):
+            if self._records.box(id) is not None:
+                raise BoxConflict(f"there is a modal box {id} already")
+            self._records.write_box(record)
+            try:
+                if record.snapshot is not None:
+                    self._snapshot(record.snapshot)  # from here on, the record keeps its image
+                with told(f"box {id} cannot be created"):
+                    record = await self._bring_up(record)
+            except BaseException:
+                await self._give_up(record)
+                raise
+        return ModalBox(self, self._describe(record, Power.RUNNING), record.environment)
+
+    async def _bring_up(self, record: BoxRecord) -> BoxRecord:
+        """Make a sandbox for a box, with its guest. Leaves no sandbox behind if that fails."""
+        held = self.held(record.id)
+        await held.guest.close()
+        await self._detach(held)
+        nonce = secrets.token_hex(8)
+        mounts = await self._volumes.mounts(record.spec)
+        try:
+            sandbox = await self._sandboxes.create(record, nonce, mounts, self._network(record.spec.network))
+        except exception.NotFoundError as error:
+            if record.snapshot is not None and record.state is State.CREATING:
+                raise SnapshotNotFound(f"there is no snapshot {record.snapshot}: Modal says: {error}") from None
+            raise
+        try:
+            held.sandbox = sandbox
+            record = replace(record, sandbox=sandbox.object_id)
+            if record.state is State.CREATING:
+                self._records.write_box(record)
+            ready = await guest_module.set_up(sandbox, record.id, nonce)
+            record = replace(record, state=State.RUNNING, python=ready.python, environment=ready.environment)
+            # The stream is opened by what the record says. A box that is being started stays stopped if this fails.
+            before = self._records.box(record.id)
+            self._records.write_box(record)
+            try:
+                await self._greet(record, held)
+            except BaseException:
+                if before is not None:
+                    self._records.write_box(before)
+                raise
+        except BaseException:
+            held.sandbox = None
+            await held.guest.close()
+            await self._sandboxes.try_to_end(sandbox)
+            raise
+        return record
+
+    async def _greet(self, record: BoxRecord, held: _Held) -> None:
+        try:
+            await held.guest.ask({"op": "ping", "workdir": record.spec.workdir}, seconds=_START_SECONDS)
+        except (BoxStopped, BoxGone, BoxUnreachable, GuestRefused) as error:
+            raise CreateFailed(f"box {record.id} did not start: {error}") from None
+        await self._open_egress(held.guest, record)
+
+    async def _open_egress(self, guest: StreamGuestClient, record: BoxRecord) -> None:
+        if self._egress is not None and not self._direct:
+            await self._egress.open(guest, record.spec.network, record.labels)
+
+    async def _give_up(self, record: BoxRecord) -> None:
+        """Drop a box that was not created. Modal may have made its sandbox all the same, and the answer was lost."""
+        try:
+            await self._end_sandbox(replace(record, sandbox=None))
+        except (exception.Error, OSError, BoxError) as error:
+            log.warning("what was created of box %s is left to the next sweep: %s", record.id, error)
+            return
+        await self._forget(record)
+
+    async def _forget(self, record: BoxRecord) -> None:
+        """Drop what was created of a box whose sandbox is gone or never was."""
+        self._records.remove_box(record.id)
+        self._held.pop(record.id, None)
+        for image in {record.image, record.base} - {None}:
+            await self._release(str(image))
+
+    async def _release(self, image: str) -> None:
+        """Delete an image that nothing needs any more."""
+        if self._records.is_used(image):
+            return
+        try:
+            await self._sandboxes.delete_image(image)
+        except (exception.Error, OSError, BoxError) as error:
+            log.warning("image %s was not deleted at Modal: %s", image, error)
+
+    async def _take_down(self, record: BoxRecord) -> int:
+        """Remove a box and all that is its own. Returns the bytes freed."""
+        freed = record.size
+        held = self.held(record.id)
+        if self._egress is not None:
+            self._egress.close(record.id)
+        if record.state is State.RUNNING:
+            with contextlib.suppress(BoxError):
+                freed = await self._measure(record)
+        await held.guest.close()
+        if record.state is not State.STOPPED:
+            with told(f"box {record.id} cannot be removed"):
+                await self._end_sandbox(record)
+        await self._forget(record)
+        return freed
+
+    async def _end_sandbox(self, record: BoxRecord) -> None:
+        """End the sandbox of a box, even one that was created and never got into the record."""
+        held = self.held(record.id)
+        try:
+            sandbox = await (self._sandboxes.of_box(record.id) if record.sandbox is None else self._sandbox(record))
+        except exception.NotFoundError:
+            return
+        await self._sandboxes.end(sandbox)
+        await self._detach(held)
+
+    # --- finding ---
+
+    def _describe(self, record: BoxRecord, power: Power) -> BoxInfo:
+        return BoxInfo(record.id, self.name, record.spec, record.labels, power, record.created_at, record.snapshot)
+
+    def _whole(self, id: str) -> BoxRecord:
+        """Returns the record of a box that was created. Raises `BoxGone`."""
+        record = self._records.box(id)
+        if record is None or record.state is State.CREATING:
+            raise BoxGone(f"box {id} is gone")
+        return record
+
+    async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
+        records = [
+            each
+            for each in await asyncio.to_thread(self._records.boxes)
+            if each.state is not State.CREATING and matches(each.labels, labels or {})
+        ]
+        running = await self._listed() if any(each.state is State.RUNNING for each in records) else set()
+        infos = []
+        for record in records:
+            if record.state is State.STOPPED:
+                infos.append(self._describe(record, Power.STOPPED))
+            # A list may be out of date. What it lacks is looked at before it is taken for gone.
+            elif record.sandbox in running or not await self._has_ended(record):
+                infos.append(self._describe(record, Power.RUNNING))
+        return sorted(infos, key=lambda info: (info.created_at, info.id))
+
+    async def _listed(self) -> set[str]:
+        with told("boxes cannot be listed"):
+            return await self._sandboxes.listed()
+
+    async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
+        record = self._records.box(id)
+        if record is None or record.state is State.CREATING:
+            raise BoxNotFound(f"there is no modal box {id}")
+        power = Power.STOPPED
+        if record.state is State.RUNNING:
+            if await self._has_ended(record):
+                raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
+            power = Power.RUNNING
+            if self._egress is not None and not self._egress.knows(id):
+                await self._open_egress(self.guest(id), record)
+        return ModalBox(self, self._describe(record, power), record.environment, wake)
+
+    async def probe(self, id: str) -> Liveness:
+        try:
+            await self.power(id)
+        except BoxGone:
+            return Liveness.GONE
+        except BoxError:
+            return Liveness.UNKNOWN
+        return Liveness.LIVE
+
+    async def power(self, id: str) -> Power:
+        record = self._whole(id)
+        if record.state is State.STOPPED:
+            return Power.STOPPED
+        if await self._has_ended(record):
+            raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
+        return Power.RUNNING
+
+    # --- life ---
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, id: str) -> AsyncIterator[BoxRecord]:
+        """Keep others away from a box while it is changed."""
+        if not is_id(id):
+            raise BoxGone(f"box {id} is gone")
+        async with self._records.lock(id):
+            yield self._whole(id)
+
+    async def stop_box(self, id: str) -> None:
+        require(self.name, self.capabilities, Capability.STOP)
+        async with self._alone(id) as record:
+            if record.state is State.RUNNING:
+                await to_the_end(self._stop(record))
+
+    async def _stop(self, record: BoxRecord) -> None:
+        await self._refuse_ended(record)
+        held = self.held(record.id)
+        size = await self._measure(record)
+        with contextlib.suppress(BoxError, GuestRefused):
+            request = {"op": "shut_down", "grace": _GRACE_MS}
+            await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
+        image = await self._save(record)  # if this fails, the sandbox runs on and nothing is lost
+        if self._egress is not None:
+            self._egress.close(record.id)
+        ended = replace(record, state=State.STOPPED, image=image, base=None, sandbox=None, size=size)
+        sandbox = await self._sandbox(record)
+        self._records.write_box(ended)
+        held.sandbox = None
+        await held.guest.close()
+        await self._sandboxes.try_to_end(sandbox)
+        for old in {record.base, record.image} - {None}:
+            await self._release(str(old))
+
+    async def _refuse_ended(self, record: BoxRecord) -> None:
+        if await self._has_ended(record):
+            raise BoxConflict(
+                f"the sandbox of box {record.id} has already finished at Modal, and its files with it",
+                hint=f"delete the box, or restore its latest snapshot: holdfast box delete {record.id}",
+            )
+
+    async def _save(self, record: BoxRecord) -> str:
+        """Save the files of a running box as an image. Returns its id. Raises `BoxUnreachable` or `BoxConflict`."""
+        try:
+            return await self._sandboxes.save(await self._sandbox(record))
+        except (exception.Error, OSError) as error:
+            if finished(error):
+                await self._refuse_ended(record)
+            problem = translated(error, f"the files of box {record.id} cannot be saved")
+            raise BoxUnreachable(problem.message, hint="the box runs on, and nothing is lost: try again") from error
+
+    async def start_box(self, id: str) -> None:
+        require(self.name, self.capabilities, Capability.STOP)
+        async with self._alone(id) as record:
+            if record.state is State.STOPPED:
+                with told(f"box {id} cannot be started"):
+                    await to_the_end(self._start(record))
+
+    async def _start(self, record: BoxRecord) -> None:
+        started = await self._bring_up(record)
+        self._records.write_box(replace(started, base=record.image, image=None))
+
+    async def pause_box(self, id: str) -> None:
+        require(self.name, self.capabilities, Capability.PAUSE)
+
+    async def remove(self, id: str) -> int:
+        if not is_id(id):
+            return 0
+        async with self._records.lock(id):
+            record = self._records.box(id)
+            if record is None:
+                self._held.pop(id, None)
+                return 0
+            return await to_the_end(self._take_down(record))
+
+    async def hand_over(self, id: str, spec: BoxSpec, *, labels: Mapping[str, str], created_at: int) -> Box:
+        require(self.name, self.capabilities, Capability.POOL)
+        check_labels(labels)
+        async with self._alone(id) as record:
+            if record.labels.get(POOL) != spec.hash:
+                raise BoxConflict(f"box {id} is no longer in the pool, or was created for another spec")
+            record = replace(record, spec=spec, labels={**spec.labels, **labels}, created_at=created_at)
+            self._records.write_box(record)
+            if record.state is State.STOPPED:
+                raise _stopped(id)
+            guest = self.guest(id)
+            try:
+                # Its idle time begins now, and its folder is as old as the box.
+                await guest.ask({"op": "touch", "paths": [spec.workdir]}, seconds=_TOUCH_SECONDS)
+            except GuestRefused as refused:
+                raise BoxUnreachable(f"the guest of box {id} cannot be handed over: {refused}") from None
+            with told(f"box {id} cannot be handed over"):
+                await self._sandboxes.retag(await self._sandbox(record), record)
+            await self._apply_network(record)
+        return ModalBox(self, self._describe(record, Power.RUNNING), record.environment)
+
+    # --- the network ---
+
+    async def set_network(self, id: str, policy: NetworkPolicy) -> None:
+        require(self.name, self.capabilities, Capability.NETWORK_LIVE)
+        self._network(policy)
+        async with self._alone(id) as record:
+            record = self._records.write_box(replace(record, spec=replace(record.spec, network=policy)))
+            if record.state is State.RUNNING:
+                await self._apply_network(record)
+
+    async def _apply_network(self, record: BoxRecord) -> None:
+        if not self._direct:
+            await self._open_egress(self.guest(record.id), record)
+            return
+        with told(f"the network of box {record.id} cannot be changed"):
+            sandbox = await self._sandbox(record)
+            arguments = network.direct(record.spec.network)
+            await limited(sandbox._experimental_set_outbound_network_policy.aio(**as_any(arguments)))
+
+    async def open_guest_api(self, id: str) -> None:
+        if self._egress is None:
+            raise Unsupported(f"boxes of provider {self.name} cannot reach Holdfast: it was opened without egress")
+        async with self._alone(id) as record:
+            if record.state is not State.RUNNING:
+                raise _stopped(id)
+            await self._egress.open_guest_api(self.guest(id), record.spec.network, record.labels)
+
+    def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
+        return {} if self._egress is None or self._direct else self._egress.environment(policy)
+
+    def traffic(self, id: str) -> tuple[int, int] | tuple[None, None]:
+        if self._egress is None:
+            return None, None
+        traffic = self._egress.traffic(id)
+        return traffic.sent, traffic.received
+
+    async def tunnel_url(self, id: str, port: int) -> str:
+        require(self.name, self.capabilities, Capability.PREVIEW)
+        if port not in self._ports:
+            raise Unsupported(
+                f"port {port} of box {id} has no tunnel at Modal: {', '.join(map(str, self._ports))} have one",
+                hint="name it with holdfast up --modal-ports, or ask the server: holdfast box port",
+            )
+        record = self._whole(id)
+        if record.state is State.STOPPED:
+            raise _stopped(id)
+        with told(f"port {port} of box {id} has no tunnel"):
+            tunnels = await limited((await self._sandbox(record)).tunnels.aio())
+        if port not in tunnels:
+            raise BoxConflict(
+                f"box {id} was created before port {port} got a tunnel",
+                hint=f"stop and start it: holdfast box stop {id}",
+            )
+        return str(tunnels[port].url)
+
+    # --- snapshots ---
+
+    def _snapshot(self, id: str) -> SnapshotRecord:
+        found = self._records.snapshot(id)
+        if found is None:
+            raise SnapshotNotFound(f"there is no snapshot {id}")
+        return found
+
+    async def snapshot_box(self, id: str, labels: Mapping[str, str]) -> Snapshot:
+        require(self.name, self.capabilities, Capability.SNAPSHOTS)
+        async with self._alone(id) as record:
+            return await to_the_end(self._take_snapshot(record, labels))
+
+    async def _take_snapshot(self, record: BoxRecord, labels: Mapping[str, str]) -> Snapshot:
+        size, image = record.size, record.image
+        if record.state is State.RUNNING:
+            await self._refuse_ended(record)
+            size = await self._measure(record)
+            image = await self._save(record)
+        assert image is not None
+        parent = None if record.parent is None else self._records.snapshot(record.parent)
+        made = SnapshotRecord(
+            new_id("s"),
+            image,
+            record.id,
+            record.parent,
+            max(0, size - (0 if parent is None else parent.total)),
+            size,
+            now_ms(),
+            dict(labels),
+        )
+        self._records.write_snapshot(made)
+        self._records.write_box(replace(record, parent=made.id, size=size))
+        return made.describe(self.name)
+
+    async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
+        require(self.name, self.capabilities, Capability.FORK)
+        new = new or new_id("b")
+        async with self._alone(id) as record:
+            self.check(record.spec, new, labels)
+            if record.state is State.RUNNING:
+                await self._refuse_ended(record)
+            image = record.image or await to_the_end(self._save(record))
+            fork = BoxRecord(
+                new,
+                record.spec,
+                {**record.spec.labels, **labels},
+                now_ms(),
+                State.CREATING,
+                base=image,
+                size=record.size,
+            )
+            return await self._create(fork)
+
+    async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
+        found = await asyncio.to_thread(self._records.snapshots)
+        made = [each.describe(self.name) for each in found if matches(each.labels, labels or {})]
+        return sorted(made, key=lambda snapshot: (snapshot.created_at, snapshot.id))
+
+    async def snapshot(self, id: str) -> Snapshot:
+        return self._snapshot(id).describe(self.name)
+
+    async def delete_snapshot(self, id: str) -> int:
+        found = self._snapshot(id)
+        if not self._records.remove_snapshot(id):
+            raise SnapshotNotFound(f"there is no snapshot {id}")
+        await to_the_end(self._release(found.image))
+        return found.size
+
+    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
+        require(self.name, self.capabilities, Capability.EXPORT)
+        yield b""
+
+    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
+        require(self.name, self.capabilities, Capability.EXPORT)
+        raise AssertionError
+
+    # --- volumes ---
+
+    async def create_volume(self, name: str) -> Volume:
+        with told(f"volume {name} cannot be created"):
+            return await self._volumes.create(name)
+
+    async def volumes(self) -> list[Volume]:
+        with told("volumes cannot be listed"):
+            return await self._volumes.list()
+
+    async def delete_volume(self, name: str) -> int:
+        with told(f"volume {name} cannot be deleted"):
+            return await self._volumes.delete(name)
+
+    # --- housekeeping ---
+
+    async def measure(self, id: str) -> int | None:
+        return await self._measure(self._whole(id))
+
+    async def _measure(self, record: BoxRecord) -> int:
+        """Returns the bytes of the files that a box has made, as far as is known: Modal does not tell the size of an
+        image. 0 if the box does not answer.
+        """
+        home = record.environment.get("HOME", "/root")
+        command = ["du", "-skx", record.spec.workdir, home]
+        try:
+            done = await StreamProcesses(self.guest(record.id)).exec(
+                command, record.environment, "/", timeout=_MEASURE_SECONDS, probe=True
+            )
+        except BoxError:
+            return record.size
+        lines = [line.split()[0] for line in done.text.splitlines() if line.split()]
+        return sum(int(word) for word in lines if word.isdigit()) * 1024
+
+    async def sweep(self, keep: Collection[str] | None = None) -> Swept:
+        removed: list[str] = []
+        freed = 0
+        for record in self._records.boxes():
+            if record.state is State.CREATING:
+                why = "its creation was interrupted"
+            elif keep is not None and record.id not in keep:
+                why = "it is not known"
+            else:
+                continue
+            if self._records.is_locked(record.id):
+                continue  # somebody is at it
+            freed += await self.remove(record.id)
+            removed.append(f"box {record.id}: {why}")
+        removed += await self._sweep_sandboxes()
+        return Swept(tuple(removed), freed)
+
+    async def _sweep_sandboxes(self) -> list[str]:
+        """End sandboxes of this home that no record names."""
+        listed = await self._listed()
+        known = {each.sandbox for each in self._records.boxes()}
+        removed = []
+        for id in sorted(listed - known):
+            with told(f"sandbox {id} cannot be looked at"):
+                try:
+                    sandbox = await self._sandboxes.get(id)
+                    if sandbox.returncode is not None:
+                        continue  # it has ended, and the list is out of date
+                    box = (await limited(sandbox.get_tags.aio())).get(BOX_TAG)
+                    if box is None or not is_id(box):
+                        continue
+                    async with self._records.lock(box, _TOUCH_SECONDS):
+                        record = self._records.box(box)
+                        if record is None or record.sandbox != id:
+                            await self._sandboxes.end(sandbox)
+                            removed.append(f"sandbox {id}: box {box} does not need it")
+                except (exception.NotFoundError, BoxConflict):
+                    continue  # it ended meanwhile, or somebody is at it
+        return removed
+
+    async def diagnose(self, id: str | None = None) -> list[Step]:
+        steps = [await take_step("modal", self._ask_hello, "https://status.modal.com")]
+        if steps[-1].ok:
+            steps.append(await take_step("app", self._ask_app, "modal app list"))
+        if id is not None and all(step.ok for step in steps):
+            try:
+                steps += await (await self.attach(id)).ping()
+            except BoxError as error:
+                steps.append(Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all"))
+        return steps
+
+    async def _ask_hello(self) -> str:
+        with told("Modal cannot be reached"):
+            await self._account.hello()
+        return "the token is valid"
+
+    async def _ask_app(self) -> str:
+        with told(f"the app {self._account.app_name} cannot be looked up"):
+            app = await self._account.app()
+        return f"{self._account.app_name} ({app.app_id})"
+
+
+def _stopped(id: str) -> BoxStopped:
+    return BoxStopped(f"box {id} is stopped", hint=f"holdfast box start {id}")
