@@ -210,7 +210,8 @@ async def test_a_wrong_token_is_refused_by_name_and_not_before_it_is_used(
     assert "wrong" not in repr(wrong)
 
 
-async def test_a_modal_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+async def test_a_modal_that_is_not_there_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account, "CONNECT_SECONDS", 1.0)
     nowhere = Credentials("ak-1", "as-1", "http://127.0.0.1:9")
     async with ModalProvider(tmp_path / "home", nowhere) as provider:
         with pytest.raises(BoxUnreachable):

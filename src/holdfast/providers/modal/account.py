@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALL_SECONDS: Final = 60.0
+CONNECT_SECONDS: Final = 20.0
 _CLOSE_SECONDS: Final = 10.0
 _TOO_MANY: Final = 429
 
@@ -72,7 +73,7 @@ class Account:
             if self._client is None:
                 made = self._credentials
                 client = modal.Client(made.server_url, api_pb2.CLIENT_TYPE_CLIENT, (made.token_id, made.token_secret))
-                await limited(as_any(client).__aenter__())
+                await limited(as_any(client).__aenter__(), CONNECT_SECONDS)
                 self._client = client
             if self._app is None:
                 self._app = await limited(
@@ -81,9 +82,15 @@ class Account:
                         client=self._client,
                         environment_name=self.environment,
                         create_if_missing=True,
-                    )
+                    ),
+                    CONNECT_SECONDS,
                 )
             return self._client, self._app
+
+    @property
+    def has_connected(self) -> bool:
+        """Whether Modal has answered yet."""
+        return self._app is not None
 
     async def hello(self) -> None:
         await limited(as_any(await self.client()).hello.aio())

@@ -327,7 +327,8 @@ class ModalProvider(Provider):
     async def _give_up(self, record: BoxRecord) -> None:
         """Drop a box that was not created. Modal may have made its sandbox all the same, and the answer was lost."""
         try:
-            await self._end_sandbox(replace(record, sandbox=None))
+            if self._account.has_connected:
+                await self._end_sandbox(replace(record, sandbox=None))
         except (exception.Error, OSError, BoxError) as error:
             log.warning("what was created of box %s is left to the next sweep: %s", record.id, error)
             return
