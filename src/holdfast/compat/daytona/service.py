@@ -39,6 +39,9 @@ class Previews(Protocol):
 
     def set_public(self, box: str, public: bool) -> None: ...
 
+    def ends_early(self, token: str, box: str, port: int) -> bool:
+        """Whether this is a token of this port that has not expired yet."""
+
     def expire(self, token: str) -> None:
         """End a token before its time."""
 

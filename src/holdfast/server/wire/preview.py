@@ -47,11 +47,7 @@ class Previews:
     def holds(self, credential: str, carrier: Carrier, box: str, port: int) -> bool:
         if credential in self.expired:
             return False
-        stamp, _, signature = credential.partition(".")
-        try:
-            expires = int(stamp, 16)
-        except ValueError:
-            return False
+        expires, signature = _expiry(credential), credential.partition(".")[2]
         expected = self._sign(carrier, box, port, expires)
         return hmac.compare_digest(signature.encode("utf-8", "replace"), expected.encode()) and (
             self.clock() // 1000 < expires
@@ -64,7 +60,14 @@ class Previews:
     def set_public(self, box: str, public: bool) -> None:
         (self.public.add if public else self.public.discard)(box)
 
+    def ends_early(self, token: str, box: str, port: int) -> bool:
+        """Whether this is a token of this port that has not expired yet, and so has to be remembered as ended."""
+        return self.holds(token, Carrier.URL, box, port)
+
     def expire(self, token: str) -> None:
+        """End a token before its time. Tokens that have expired by themselves are forgotten."""
+        now = self.clock() // 1000
+        self.expired.difference_update([each for each in self.expired if _expiry(each) <= now])
         self.expired.add(token)
 
     def url(self, scheme: str, host: str, box: str, port: int) -> str:
@@ -81,3 +84,11 @@ class Previews:
     def _sign(self, carrier: Carrier, box: str, port: int, expires: int) -> str:
         text = f"{carrier.value} {box} {port} {expires}".encode()
         return base64.urlsafe_b64encode(hmac.digest(self.key, text, "sha256")).rstrip(b"=").decode()
+
+
+def _expiry(credential: str) -> int:
+    """Returns when a credential expires, in seconds; 0 if it is none."""
+    try:
+        return int(credential.partition(".")[0], 16)
+    except ValueError:
+        return 0
