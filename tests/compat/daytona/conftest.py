@@ -52,19 +52,29 @@ def client_of(server: ServerProcess) -> Iterator[Daytona]:
         client._http_client.close()
         for each in (client._api_client, client._toolbox_api_client):
             each.rest_client.pool_manager.clear()
-        with warnings.catch_warnings():
-            # Sockets of WebSockets that were refused: the SDK drops them open. They should not be found in later tests.
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
+        _collect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """The SDK drops sockets open. They are collected here, and not in a later test, which would fail for them."""
+    yield
+    _collect()
+
+
+def _collect() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture(scope="module")
 def daytona(daytona_server: ServerProcess) -> Iterator[Daytona]:
     with client_of(daytona_server) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared(daytona: Daytona) -> Sandbox:
     """A sandbox for the tests that only add to it."""
     return daytona.create()
