@@ -255,15 +255,14 @@ def test_closing_the_socket_kills_the_command(place: Place) -> None:
 def test_a_server_that_stops_does_not_wait_for_sockets(tmp_path: Path) -> None:
     from tests.server.box_providers import dummies
 
-    with ServerProcess(tmp_path / "home", providers=dummies, patience=8.0) as server:
+    with ServerProcess(tmp_path / "home", providers=dummies) as server:
         with api_of(server) as api:
             box = api.post("/v1/boxes", json={}).json()["box"]["id"]
         with socket(server, f"{box}/exec") as opened:
             opened.send(command("sh", "-c", "echo started; sleep 600", stdin=""))
             assert opened.recv(timeout=TIMEOUT) == STDOUT + b"started\n"
-            began = time.monotonic()
             server.stop()
-            assert time.monotonic() - began < 5
+            assert "graceful shutdown exceeded" not in server.read_log()
             list(frames(opened))
             assert close_code(opened) == 1012
 

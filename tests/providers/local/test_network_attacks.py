@@ -347,7 +347,7 @@ async def test_bandwidth_is_held_to_the_policy(net: Net) -> None:
     )
     taken = asyncio.get_running_loop().time() - begin
     assert done.text == "400000"
-    assert 1.0 < taken < 10.0
+    assert taken > 1.0
 
 
 # --- a guest that is somebody else's ----------------------------------------------------------------------------------
