@@ -12,7 +12,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
-from tests.suite import needs
+from tests.suite import needs, sample
 
 from holdfast.testing.server import ServerProcess
 
@@ -79,8 +79,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     needs.add_marks(items)
+    sample.apply(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)

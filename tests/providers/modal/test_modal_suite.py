@@ -18,6 +18,7 @@ from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.base import Reopen
 
 
+@pytest.mark.sampled
 class TestModal(ProviderSuite):
     claimed = CAPABILITIES
 

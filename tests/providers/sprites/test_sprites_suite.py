@@ -17,6 +17,7 @@ from holdfast.testing.provider_suite.base import Reopen
 from holdfast.testing.sprites import SpritesCounterpart
 
 
+@pytest.mark.sampled
 class TestSprites(ProviderSuite):
     claimed = SpritesProvider.capabilities
 
