@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -76,6 +77,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_GUARD].close()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """A quick run does not even import the files that it leaves out whole."""
+    return True if os.environ.get("HOLDFAST_TEST_QUICK") and needs.marks_of_file(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
