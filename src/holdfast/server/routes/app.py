@@ -16,7 +16,7 @@ import holdfast
 from holdfast.api.errors import HoldfastError, InvalidRequest
 from holdfast.api.ids import now_ms
 from holdfast.api.problems import describe_problem
-from holdfast.api.server import Health
+from holdfast.api.server import ErrorAnswer, Health
 from holdfast.server.routes import (
     agents,
     completion_socket,
@@ -68,7 +68,8 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
     for each in (websockets.router, completion_socket.router, *_ROUTERS):
         app.include_router(each)
 
-    @app.get("/health", tags=["server"])
+    # The errors of the other routes refer to the schema that this adds to the OpenAPI document.
+    @app.get("/health", tags=["server"], responses={"default": {"model": ErrorAnswer, "description": "An error."}})
     async def health() -> Health:
         """Whether the server answers."""
         return Health(version=holdfast.__version__, started_at=started_at)
