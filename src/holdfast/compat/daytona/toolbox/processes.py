@@ -23,7 +23,8 @@ MAX_OUTPUT: Final = 32 * 1024 * 1024
 _DEFAULT_SECONDS: Final = 360
 _MOST_SECONDS: Final = 7 * 24 * 3600
 _MAX_ARGUMENT: Final = 100_000
-_SHELL: Final = 'if command -v bash >/dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"'
+_ONE_STREAM: Final = "exec 2>&1"
+"""Begins a script whose two streams come in one, in the order in which they were written."""
 
 Path = Annotated[str, Field(min_length=1, max_length=4095, pattern=r"^[^\x00]+$")]
 Text = Annotated[str, Field(max_length=8 * 1024 * 1024)]
@@ -54,25 +55,39 @@ async def execute(request: Request) -> Response:
     """Run a shell command. Its two streams come as one."""
     async with opened(request) as at:
         asked = await body_of(request, Execute)
-        running = _run(at.box, _SHELL, [asked.command], at.environment(asked.envs), asked.cwd or None, asked.timeout)
+        running = _run_in_shell(at.box, asked, at.environment(asked.envs))
         code, output = await while_connected(request, running)
     return answer({"exitCode": code, "result": output})
 
 
+async def _run_in_shell(box: Box, asked: Execute, env: Mapping[str, str]) -> tuple[int, str]:
+    """Run a command in bash, or in the shell of a box that has no bash."""
+    script = f"{_ONE_STREAM}\n{asked.command}"
+    try:
+        return await _execute(box, ["bash", "-c", script], env, asked.cwd or None, asked.timeout)
+    except CannotExecute:
+        return await _run(box, ["/bin/sh", "-c", script], env, asked.cwd or None, asked.timeout)
+
+
 async def _run(
-    box: Box, script: str, words: list[str], env: Mapping[str, str], cwd: str | None, timeout: int | None
+    box: Box, argv: list[str], env: Mapping[str, str], cwd: str | None, timeout: int | None
 ) -> tuple[int, str]:
-    """Run a script with words. Its two streams come in one, in the order in which they were written."""
+    try:
+        return await _execute(box, argv, env, cwd, timeout)
+    except CannotExecute as error:
+        raise bad_request(error.message) from None
+
+
+async def _execute(
+    box: Box, argv: list[str], env: Mapping[str, str], cwd: str | None, timeout: int | None
+) -> tuple[int, str]:
     seconds = timeout or _DEFAULT_SECONDS
-    argv = ["/bin/sh", "-c", f"exec 2>&1; {script}", "sh", *words]
     try:
         done = await box.exec(argv, env=env, cwd=cwd, timeout=seconds, max_output=MAX_OUTPUT)
     except ExecTimeout:
         raise ApiError(
             408, f"command execution timed out after {seconds} seconds", "PROCESS_EXECUTION_TIMEOUT"
         ) from None
-    except CannotExecute as error:
-        raise bad_request(error.message) from None
     return done.exit_code, done.stdout.decode("utf-8", "replace")
 
 
@@ -100,8 +115,9 @@ async def run_code(request: Request) -> Response:
         file = f"{folder}/main.{_SUFFIXES[asked.language]}"
         try:
             await at.box.files.write(file, asked.code.encode("utf-8", "replace"))
-            script, words = _PROGRAMS[asked.language], [file, *(asked.argv or [])]
-            running = _run(at.box, script, words, at.environment(asked.envs), None, asked.timeout)
+            script = f"{_ONE_STREAM}; {_PROGRAMS[asked.language]}"
+            argv = ["/bin/sh", "-c", script, "sh", file, *(asked.argv or [])]
+            running = _run(at.box, argv, at.environment(asked.envs), None, asked.timeout)
             code, output = await while_connected(request, running)
         finally:
             await at.box.files.delete(folder, recursive=True)
