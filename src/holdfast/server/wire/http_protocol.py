@@ -20,7 +20,7 @@ from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
 from holdfast.threads.protocol.surface import PREFIX, parse_query
-from holdfast.threads.streams import Appended
+from holdfast.threads.store import Appended
 from holdfast.threads.subscriptions import is_control
 
 _PREFIX: Final = PREFIX.encode()

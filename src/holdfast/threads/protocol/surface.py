@@ -18,16 +18,15 @@ from urllib.parse import parse_qsl, quote, unquote
 from holdfast.api.errors import Gone, InvalidRequest
 from holdfast.api.ids import now_ms
 from holdfast.threads.access.authority import Author, Authority, check_producer
-from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import method_not_allowed
 from holdfast.threads.protocol.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
 from holdfast.threads.protocol.lines import Lines
 from holdfast.threads.protocol.messages import Headers, Request, Response, Rest
 from holdfast.threads.protocol.offsets import BEGINNING, NOW, format_offset, next_cursor, parse_offset
 from holdfast.threads.protocol.slices import Slices
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import (
+from holdfast.threads.store import (
     MAX_SAFE_INTEGER,
+    Acknowledgement,
     Appended,
     AppendRequest,
     Change,
@@ -37,6 +36,7 @@ from holdfast.threads.streams import (
     Slice,
     StreamConfig,
     StreamInfo,
+    StreamStore,
     is_json,
 )
 from holdfast.time_limit import time_limit

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from holdfast.storage.sqlite.streams.chunks import insert_chunks, insert_rows, join_chunks
-from holdfast.threads.streams import Producer
+from holdfast.threads.store import Producer
 
 _LENGTH: Final = 4
 _CHECKED: Final = b"\xff"

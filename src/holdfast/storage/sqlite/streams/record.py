@@ -12,7 +12,7 @@ from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling
 from holdfast.storage.sqlite.streams.unfiled import Unfiled
 from holdfast.threads.protocol.rules import deadline_of
-from holdfast.threads.streams import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
+from holdfast.threads.store import ForkPoint, Producer, StreamConfig, StreamInfo, is_json, normalize_content_type
 
 COLUMNS = (
     "id, path, content_type, config, ttl_seconds, expires_at, last_access, created_at,"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.api.errors import InvalidRequest
 from holdfast.storage.sqlite.streams.journal import StreamFiling
-from holdfast.threads.streams import Producer
+from holdfast.threads.store import Producer
 
 
 class Unfiled:
