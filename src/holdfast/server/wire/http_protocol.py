@@ -640,8 +640,8 @@ class RepeatedHead:
     """The head of a request that a connection has sent before, split around the digits of its content length.
 
     A client that appends sends the same head with every request: only the length of the body changes. The parser has
-    accepted that head once, so the next request with the same bytes needs no second parse. Whatever differs in more than
-    the digits of the length goes to the parser.
+    accepted that head once, so the next request with the same bytes needs no second parse. Whatever differs in more
+    than the digits of the length goes to the parser.
     """
 
     __slots__ = ("_after", "_before", "headers", "query", "target")
