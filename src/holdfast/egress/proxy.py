@@ -21,9 +21,8 @@ from typing import Final, Self
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.boxes.labels import owner_of
 from holdfast.boxes.network_policy import GUEST_API_URL, Traffic
-from holdfast.egress.box_access import BoxAccess
+from holdfast.egress.box_access import BoxAccess, Limits
 from holdfast.egress.box_egress import BoxEgress
-from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
 from holdfast.egress.policy import DefaultList, allowance
 from holdfast.egress.private_networks import Private
