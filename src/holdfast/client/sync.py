@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.client.agents import AgentStore
-    from holdfast.client.backoff import RetryNotice
-    from holdfast.client.connection import FindAgain
+    from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput

@@ -335,7 +335,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:
 
 
 def check_since(since: str | None) -> None:
-    from holdfast.client.thread.positions import parse_position
+    from holdfast.client.thread.thread import parse_position
 
     try:
         parse_position(since)
