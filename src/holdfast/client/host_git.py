@@ -1,4 +1,4 @@
-"""git repositories of this machine: reading one that is not trusted, and removing credentials before one goes into a box.
+"""git repositories of this machine: reading an untrusted one, and removing credentials before one goes into a box.
 
 Code in a box may have written the folder of an untrusted repository. Its configuration can name programs that git
 starts even when it only reads: a file monitor, a hook, or a transport that fetches missing objects of a partial clone.

@@ -19,9 +19,8 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.activity import Activity
 from holdfast.boxes.service.idle.hibernation import Hibernation
-from holdfast.boxes.service.idle.idleness import Sample, comparable, doing, is_watched, last_work
+from holdfast.boxes.service.idle.idleness import Sample, WatchInterval, comparable, doing, is_watched, last_work
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
-from holdfast.boxes.service.idle.watch_interval import WatchInterval
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.providers import Providers

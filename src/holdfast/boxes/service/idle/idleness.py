@@ -1,4 +1,4 @@
-"""Decides when a box is idle. Decisions only: the sweep takes samples, records work and carries out the result.
+"""Decides when a box is idle, and how often boxes are sampled. The sweep takes samples and carries out the result.
 
 Processes that use the CPU, listening ports and open connections in either direction are work. A sleeping process is
 not, and neither is inspecting a box.
@@ -6,7 +6,8 @@ not, and neither is inspecting a box.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +16,7 @@ from holdfast.api.box.box import Metrics
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.boxes.rows import BoxRow
+from holdfast.time_limit import time_limit
 
 IDLE_SECONDS: Final = 900
 """The default idle time."""
@@ -126,3 +128,34 @@ def pause(rows: Iterable[BoxRow], longest: float) -> float:
     """Returns the seconds until the next samples, so that the shortest idle time is respected."""
     shortest = min((idle_time(row) / SAMPLES_PER_TIME for row in rows if is_watched(row)), default=longest)
     return min(longest, max(SHORTEST_PAUSE, shortest))
+
+
+class WatchInterval:
+    """How often boxes are sampled. A box with a short idle time shortens the interval. Each pass over all resets it."""
+
+    def __init__(self) -> None:
+        self._seconds = float("inf")
+        self._shortened = asyncio.Event()
+
+    def heed(self, row: BoxRow) -> None:
+        """Shorten the interval if this box has a shorter idle time than all others."""
+        if (wanted := pause([row], self._seconds)) < self._seconds:
+            self._seconds = wanted
+            self._shortened.set()
+
+    def reset(self, rows: Iterable[BoxRow]) -> None:
+        self._seconds = pause(rows, float("inf"))
+
+    async def wait(self, seconds: float, watch: Callable[[], Awaitable[None]]) -> None:
+        """Wait for `seconds`, and call `watch` after each interval."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (left := until - loop.time()) > 0:
+            self._shortened.clear()
+            wait = min(left, self._seconds)
+            try:
+                async with time_limit(wait):
+                    await self._shortened.wait()
+            except TimeoutError:
+                if wait < left:
+                    await watch()
