@@ -11,8 +11,7 @@ from holdfast.api.errors import Conflict, InvalidRequest, NotFound
 from holdfast.api.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
-from holdfast.threads.protocol.slices import Slices
-from holdfast.threads.protocol.surface import THREADS, stream_path
+from holdfast.threads.protocol.surface import THREADS, Slices, stream_path
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
 from holdfast.threads.run_events import DELTA
 from holdfast.threads.selection import Selection, Unfinished
