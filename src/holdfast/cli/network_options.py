@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from holdfast.cli.box.spec import read_value, usage_error
+from holdfast.cli.errors import read_value, usage_error
 from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 

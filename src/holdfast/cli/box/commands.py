@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.api.box.records import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
-from holdfast.cli.box.options import BoxOptions
-from holdfast.cli.box.spec import (
-    parse_box_labels,
-    parse_env,
-    parse_mount,
-    parse_volume,
-    read_env_file,
-    read_size,
-    read_value,
-    usage_error,
-)
+from holdfast.cli.box.options import BoxOptions, read_size
+from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
+from holdfast.cli.errors import read_value, usage_error
 from holdfast.cli.network_options import (
     describe_policy,
     parse_policy,

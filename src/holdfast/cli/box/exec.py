@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.box.spec import parse_env, read_value, usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.box.spec import parse_env
+from holdfast.cli.errors import CommandError, read_value, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option, OtherCommand

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.box.spec import usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from holdfast.cli.box.spec import read_size
+from holdfast.cli.errors import read_value
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName, parse_policy
 from holdfast.cli.parsing.parameters import Option, OptionGroup
+from holdfast.cli.terminal.sizes import parse_size
 
 
 @dataclass(frozen=True)
@@ -37,3 +38,7 @@ class BoxOptions(OptionGroup):
             policy = parse_policy(self.network, self.allow, self.bandwidth, self.connections)
             values["network"] = policy.to_json()
         return {name: value for name, value in values.items() if value is not None}
+
+
+def read_size(text: str | None) -> int | None:
+    return None if text is None else read_value(parse_size, text)

@@ -8,8 +8,7 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.box.spec import usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from holdfast.cli.box.exec import Command, CwdOption, EnvOption, exec_exit_codes
-from holdfast.cli.box.spec import parse_env, usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.box.spec import parse_env
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
 from holdfast.cli.parsing.parameters import Option, OtherCommand

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from holdfast.cli.box.spec import read_value
 from holdfast.cli.completion import complete_model, complete_thread
+from holdfast.cli.errors import read_value
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.terminal.durations import parse_duration
 
