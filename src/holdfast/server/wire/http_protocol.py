@@ -15,7 +15,7 @@ import httptools
 
 from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import is_box_host
-from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.ports import Dispatch
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
