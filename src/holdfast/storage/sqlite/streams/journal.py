@@ -3,7 +3,7 @@
 A commit writes one row here, however many streams it touches: a few pages at the end of one table. One row per stream
 would be one page per stream, and several times as much to sync. The gathered entries are later filed into the tables
 that are read by stream, many commits at a time, and removed from here in the same transaction. Until then they are read
-from memory (`unfiled`), into which they are loaded after a crash.
+from memory (`Unfiled`), into which they are loaded after a crash.
 """
 
 from __future__ import annotations
