@@ -21,9 +21,8 @@ from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
 from holdfast.boxes.service.creation import Creation
-from holdfast.boxes.service.idle.activity import Activity, OneShots
 from holdfast.boxes.service.idle.hibernation import Hibernation
-from holdfast.boxes.service.idle.idleness import WatchInterval
+from holdfast.boxes.service.idle.idleness import Activity, OneShots, WatchInterval
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
 from holdfast.boxes.service.network_update import NetworkUpdate

@@ -11,7 +11,7 @@ from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
 from holdfast.boxes.provider import Provider
-from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates

@@ -17,9 +17,16 @@ from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idle.activity import Activity
 from holdfast.boxes.service.idle.hibernation import Hibernation
-from holdfast.boxes.service.idle.idleness import Sample, WatchInterval, comparable, doing, is_watched, last_work
+from holdfast.boxes.service.idle.idleness import (
+    Activity,
+    Sample,
+    WatchInterval,
+    comparable,
+    doing,
+    is_watched,
+    last_work,
+)
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool import Pool

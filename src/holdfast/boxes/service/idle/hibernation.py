@@ -18,7 +18,7 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.providers import Providers
