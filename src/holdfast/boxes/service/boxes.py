@@ -16,7 +16,7 @@ from holdfast.api.box.records import Owner
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import now_ms
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
@@ -29,7 +29,6 @@ from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.boxes.service.power_switch import PowerSwitch
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.snapshot_store import SnapshotStore

@@ -5,9 +5,8 @@ from __future__ import annotations
 from holdfast.api.box.snapshots import Volume
 from holdfast.api.box.spec import check_name
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.service.pool import Pool
-from holdfast.boxes.service.providers import Providers
 
 
 class VolumeStore:
