@@ -70,7 +70,7 @@ def _run_demo(folder: Path, *, as_json: bool) -> Exit:
         ensure_server(where)
 
         async def work(client: Client) -> Exit:
-            from holdfast.api.model_apis import Api
+            from holdfast.api.models import Api
 
             await client.models.add(_MODEL, apis=[Api.OPENAI_CHAT], base_url=await model(), model=_MODEL_ID)
             try:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import CreatedKey, Key, Token
-    from holdfast.api.model_apis import Api
-    from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from holdfast.api.errors.models import InvalidModel, ModelKeyMissing, ModelNotFound
 from holdfast.api.ids import now_ms
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
 from holdfast.egress.models.model import (
     DEFAULT_CONTEXT,
