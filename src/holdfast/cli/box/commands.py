@@ -11,13 +11,14 @@ from holdfast.api.box.records import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, 
 from holdfast.cli.box.options import BoxOptions, read_size
 from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
 from holdfast.cli.errors import read_value, usage_error
+from holdfast.cli.names import BoxArgument, find_box
 from holdfast.cli.network_options import (
     describe_policy,
     parse_policy,
 )
 from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.session import BoxArgument, ask, ask_blocking, find_box
+from holdfast.cli.session import ask, ask_blocking
 from holdfast.cli.terminal.console import (
     Cell,
     hint,

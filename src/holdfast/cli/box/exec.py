@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from holdfast.cli.box.spec import parse_env
 from holdfast.cli.errors import CommandError, read_value, usage_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import BoxArgument, open_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option, OtherCommand
-from holdfast.cli.session import BoxArgument, ask, is_secure, open_box
+from holdfast.cli.session import ask, is_secure
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line
 from holdfast.cli.terminal.durations import parse_duration
 

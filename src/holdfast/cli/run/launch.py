@@ -13,13 +13,13 @@ from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.sizes import describe_size
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.cli.run.follow import LaunchState, StartedRun
@@ -81,9 +81,9 @@ def run(
     holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
     holdfast run "explain main.py" --agent codex --dir . --detach
     """
-    from holdfast.cli.discovery import ensure_server
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.run.workspace import choose_folder
+    from holdfast.cli.session import ensure_server
 
     text = _read_prompt(prompt)
     if empty and directory is not None:

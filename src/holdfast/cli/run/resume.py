@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.box.options import read_size
+from holdfast.cli.names import find_thread
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
 from holdfast.cli.session import ask
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.cli.exits import Exit
@@ -46,8 +46,8 @@ def resume(
     holdfast resume t-1 --disk 20G
     holdfast resume t-1 "pip install pytest, then go on" --allow default
     """
-    from holdfast.cli.discovery import ensure_server
     from holdfast.cli.run.follow import begin_and_follow
+    from holdfast.cli.session import ensure_server
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
     memory_bytes = read_size(memory)
