@@ -33,10 +33,10 @@ def usage_error(message: str, next_step: str | None = None) -> CommandError:
     return CommandError(message, next_step=next_step, exit=Exit.USAGE)
 
 
-def read_value(read: Callable[[str], T], text: str) -> T:
-    """Parse a value. A `ValueError` of the parser becomes a usage error."""
+def read_value(read: Callable[[str], T], text: str | None) -> T | None:
+    """Parse the value of an option, if it was given. A `ValueError` of the parser becomes a usage error."""
     try:
-        return read(text)
+        return None if text is None else read(text)
     except ValueError as error:
         raise usage_error(str(error)) from None
 

@@ -57,7 +57,7 @@ def parse_policy(
     policy = NetworkPolicy(
         Network(mode or ("allow" if allow else "none")),
         tuple(allow or []),
-        None if bandwidth is None else read_value(parse_size, bandwidth),
+        read_value(parse_size, bandwidth),
         connections,
     )
     try:

@@ -79,7 +79,7 @@ def exec_(
     cat dump.sql | holdfast box exec b-1 -- sqlite3 app.db
     holdfast box exec b-1 --detach -- python -m http.server
     """
-    seconds = None if timeout is None else float(read_value(parse_duration, timeout))
+    seconds = read_value(lambda text: float(parse_duration(text)), timeout)
     to_run = Command(tuple(command), parse_env(env or [], os.environ), cwd, seconds)
     if terminal and (detach or as_json or seconds is not None):
         raise usage_error("-t cannot be combined with --detach, --timeout or --json", "leave out -t")

@@ -30,15 +30,11 @@ class BoxOptions(OptionGroup):
             "provider": self.provider,
             "image": self.image,
             "cpu": self.cpu,
-            "memory": read_size(self.memory),
-            "disk": read_size(self.disk),
+            "memory": read_value(parse_size, self.memory),
+            "disk": read_value(parse_size, self.disk),
             "pids": self.pids,
         }
         if self.network or self.allow or self.bandwidth or self.connections:
             policy = parse_policy(self.network, self.allow, self.bandwidth, self.connections)
             values["network"] = policy.to_json()
         return {name: value for name, value in values.items() if value is not None}
-
-
-def read_size(text: str | None) -> int | None:
-    return None if text is None else read_value(parse_size, text)

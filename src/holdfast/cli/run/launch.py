@@ -11,14 +11,15 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 
 from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, read_value
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, TimeoutOption, read_timeout
+from holdfast.cli.run.options import ModelOption, TimeoutOption
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
+from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def run(
     continues = thread is not None and directory is None
     folder = None if empty or continues else choose_folder(directory, Path.cwd(), Path.home())
     box_settings = box.to_json()
-    seconds = read_timeout(timeout)
+    seconds = read_value(parse_duration, timeout)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:

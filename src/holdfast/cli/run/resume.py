@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.box.options import read_size
+from holdfast.cli.errors import read_value
 from holdfast.cli.names import find_thread
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
+from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption
 from holdfast.cli.session import ask
+from holdfast.cli.terminal.durations import parse_duration
+from holdfast.cli.terminal.sizes import parse_size
 
 if TYPE_CHECKING:
     from holdfast.cli.exits import Exit
@@ -50,9 +52,9 @@ def resume(
     from holdfast.cli.session import ensure_server
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
-    memory_bytes = read_size(memory)
-    disk_bytes = read_size(disk)
-    seconds = read_timeout(timeout)
+    memory_bytes = read_value(parse_size, memory)
+    disk_bytes = read_value(parse_size, disk)
+    seconds = read_value(parse_duration, timeout)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
