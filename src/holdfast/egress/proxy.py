@@ -63,6 +63,8 @@ class EgressProxy:
         `private` are the private addresses that boxes may reach, by default none. Other traffic goes through
         `upstream`, if given.
         """
+        self.defaults_wanted = asyncio.Event()
+        """Set when the default list is needed: at the latest when the first box with a network is admitted."""
         self._private = private or Private()
         self._upstream = upstream
         self._resolver = resolver
@@ -102,6 +104,8 @@ class EgressProxy:
     # --- for providers: the Egress protocol ---
 
     def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
+        if policy.mode is not Network.NONE:
+            self.defaults_wanted.set()
         box_egress = self._box_egresses.get(box)
         if box_egress is None:
             access = BoxAccess(
