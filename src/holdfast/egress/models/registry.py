@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from holdfast.api.errors.models import InvalidModel, ModelKeyMissing, ModelNotFound
 from holdfast.api.ids import now_ms
 from holdfast.api.models import Api
-from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
+from holdfast.egress.models.catalog import PROVIDERS, SIZES, Size
 from holdfast.egress.models.model import (
     DEFAULT_CONTEXT,
     DEFAULT_MAX_TOKENS,
@@ -93,7 +93,7 @@ class Models:
             model = provider
         else:
             raise ModelNotFound(f"{name} is no longer built in", hint=f"holdfast model add {name} --base-url URL")
-        size = size_of(row.model or "", Size(model.context_window, model.max_tokens))
+        size = SIZES.get(row.model or "", Size(model.context_window, model.max_tokens))
         return replace(
             model,
             model=row.model or model.model,
@@ -125,7 +125,7 @@ class Models:
             )
         size = Size(model.context_window, model.max_tokens)
         if chosen != model.model:
-            size = size_of(chosen, Size(DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS) if model.built_in else size)
+            size = SIZES.get(chosen, Size(DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS) if model.built_in else size)
         return ModelChoice(name, chosen, model.apis, size.context_window, size.max_tokens)
 
     def endpoint(self, name: str, api: Api) -> Endpoint | None:
