@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import SyncClient
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 

@@ -15,7 +15,7 @@ from holdfast.cli.box.files import Here, InBox, Piped, Place, merge, parse_place
 from holdfast.cli.box.health import step_lines
 from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
 from holdfast.cli.errors import CommandError, command_error
-from holdfast.cli.parsing.command_line import arrange
+from holdfast.cli.parsing.parser import arrange
 from holdfast.cli.terminal.pipes import Inlet, Outlet
 from holdfast.cli.terminal.raw_mode import EscapeKeys, Modes, without_questions
 from holdfast.cli.terminal.sizes import describe_size, parse_size

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli
 
-from holdfast.cli.discovery import FoundServer, find_server
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.session import FoundServer, find_server
 from holdfast.client.local_server import default_home
 from holdfast.testing.server import ServerProcess
 

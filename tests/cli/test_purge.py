@@ -18,7 +18,7 @@ import pytest
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.rows import BoxRow
-from holdfast.cli import discovery
+from holdfast.cli import session
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Where
 from holdfast.cli.server import down
@@ -216,13 +216,13 @@ def test_a_server_that_hangs_is_named_with_how_to_end_it(tmp_path: Path, monkeyp
 def test_a_command_says_what_it_waits_for_where_a_server_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(discovery, "_PATIENCE", 0.2)
+    monkeypatch.setattr(session, "_PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener, (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         note = {"url": url, "pid": 4_000_000, "version": "0", "startedAt": 0, "apiKey": None}
         (tmp_path / "server.json").write_text(json.dumps(note))
-        discovery.ensure_server(Where(None, None, tmp_path))
+        session.ensure_server(Where(None, None, tmp_path))
     told = capfd.readouterr().err
     assert f"waiting      for the server at {url}" in told
     assert "kill -9 4000000" in told

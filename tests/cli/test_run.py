@@ -22,7 +22,7 @@ from tests.agents import InstalledAgents
 from tests.cli.conftest import Cli
 from tests.runs.faulting import marked
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.cli.demo_sample import FILES
 from holdfast.client import SyncClient
 from holdfast.testing.model import Gate, ScriptedModel, bash, edit, error, held, text

@@ -13,7 +13,7 @@ import pytest
 from holdfast.cli.errors import CommandError
 from holdfast.cli.run import workspace
 from holdfast.cli.run.workspace import Folder, Packed, choose_folder, pack
-from holdfast.client.git_credentials import without_credentials
+from holdfast.client.host_git import without_credentials
 
 
 def packed(folder: Folder) -> tuple[Packed, dict[str, tarfile.TarInfo], dict[str, bytes]]:

@@ -23,7 +23,7 @@ from holdfast.client import (
     Unreachable,
 )
 from holdfast.client.connection import encode_json
-from holdfast.client.thread import batches
+from holdfast.client.thread import thread as thread_module
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -221,7 +221,7 @@ async def ids_of(thread: Thread) -> list[str]:
 @pytest.fixture
 def three_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of three: the proxy's faults are for small requests."""
-    monkeypatch.setattr(batches, "MOST_MESSAGES", 3)
+    monkeypatch.setattr(thread_module, "MOST_MESSAGES", 3)
 
 
 async def test_more_entries_than_fit_in_a_request_are_appended_in_order(client: Client) -> None:
@@ -332,7 +332,7 @@ async def test_no_entries_are_no_request(shaky: Client, proxy: Proxy) -> None:
 def test_batches_fit_in_a_request_and_keep_their_order(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: list[list[int]]
 ) -> None:
-    monkeypatch.setattr(batches, "MOST_MESSAGES", 3)
-    monkeypatch.setattr(batches, "MOST_BYTES", 10)
-    split = list(batches.split_batches([b"x" * size for size in sizes]))
+    monkeypatch.setattr(thread_module, "MOST_MESSAGES", 3)
+    monkeypatch.setattr(thread_module, "MOST_BYTES", 10)
+    split = list(thread_module.split_batches([b"x" * size for size in sizes]))
     assert [[len(each) for each in batch] for batch in split] == expected

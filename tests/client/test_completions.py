@@ -17,7 +17,7 @@ from tests.serving import with_model
 from websockets.asyncio.client import ClientConnection
 
 from holdfast.api.errors import Conflict, Forbidden, HoldfastError, Unauthorized
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
 from holdfast.client.completions import AT_ONCE, Completions
 from holdfast.client.local_server import read_running

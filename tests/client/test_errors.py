@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.api import errors
 from holdfast.api.errors import agents, boxes, error_of, interpreters, models, runs, threads
-from holdfast.client.backoff import Backoff
-from holdfast.client.connection import is_temporary, retry_after
+from holdfast.client.connection import Backoff, is_temporary, retry_after
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.thread.sse import Event, LineDecoder, decode_events
+from holdfast.client.thread.tail import Event, LineDecoder, decode_events
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from tests.client.proxy import Fault, Proxy
 
 from holdfast import Client, Entry
 from holdfast.client import NotFound, Tail, Thread, Unauthorized, Unreachable
-from holdfast.client.thread.positions import Position, parse_position
 from holdfast.client.thread.tail import Progress
+from holdfast.client.thread.thread import Position, parse_position
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

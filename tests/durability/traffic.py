@@ -17,7 +17,7 @@ from tests.durability.http import Answer, HttpConnection, Lost, Refused
 from tests.durability.shapes import EntryShape, Shape, entry_message
 
 from holdfast.client import Client, DiskFull, Entry, HoldfastError, Unreachable
-from holdfast.client.thread.sse import decode_events
+from holdfast.client.thread.tail import decode_events
 from holdfast.time_limit import time_limit
 
 STREAMS: Final = "/v1/stream/"

@@ -22,7 +22,7 @@ from tests.egress.conftest import PUBLIC, WAIT, World, answering, echoing, make_
 from tests.egress.test_connect import client_hello
 
 from holdfast.api.box.network import Network
-from holdfast.egress import acceptor
+from holdfast.egress import proxy
 from holdfast.testing.outside import StaticNames
 
 pytestmark = pytest.mark.anyio
@@ -613,7 +613,7 @@ async def test_a_listener_that_is_made_to_block_makes_nobody_wait(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worst case: whatever is done about it is undone in time."""
-    monkeypatch.setattr(acceptor, "os", SimpleNamespace(set_blocking=lambda descriptor, blocking: None))
+    monkeypatch.setattr(proxy, "os", SimpleNamespace(set_blocking=lambda descriptor, blocking: None))
     world.box("a.example.com", id="b-2")
     world.box("a.example.com")
     listener = socket.create_server(("127.0.0.1", 0))

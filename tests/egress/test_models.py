@@ -11,10 +11,10 @@ import pytest
 from tests.egress.model_world import KEY, SECRET
 from tests.stores import open_models
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.egress.models import PROVIDERS, InvalidModel, ModelKeyMissing, ModelNotFound, Models
 from holdfast.egress.models.catalog import SIZES
-from holdfast.egress.models.encryption import CannotUnseal, Seal
+from holdfast.egress.models.registry import CannotUnseal, Seal
 from holdfast.egress.models.upstream import proxy_for
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.api.box.network import Network, NetworkPolicy, Rule
 from holdfast.egress.addresses import refusal
-from holdfast.egress.limits import Bucket
+from holdfast.egress.box_access import Bucket
 from holdfast.egress.policy import Allowance, Target, allowance, host_matches
 
 

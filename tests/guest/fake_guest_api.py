@@ -24,7 +24,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, error_response
 from holdfast.threads.protocol.surface import PREFIX, StreamSurface, stream_path
-from holdfast.threads.streams import AppendRequest, Producer
+from holdfast.threads.store import AppendRequest, Producer
 from holdfast.time_limit import time_limit
 
 _PATIENCE: Final = 30.0

@@ -29,7 +29,7 @@ from holdfast.threads.access.credentials import Access, RunScope
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.surface import StreamSurface
-from holdfast.threads.streams import AppendRequest, Producer, StreamConfig
+from holdfast.threads.store import AppendRequest, Producer, StreamConfig
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 20.0

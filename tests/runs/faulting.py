@@ -23,7 +23,7 @@ from tests.agents import InstalledAgents
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.api.run_info import RunInfo
 from holdfast.client import Client
 from holdfast.testing.clock import ShiftedClocks

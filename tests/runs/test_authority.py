@@ -18,7 +18,7 @@ from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.runs.launch.plan import Options, Prompt, spec_of
 from holdfast.threads import run_events
 from holdfast.threads.entries import keyed
-from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
+from holdfast.threads.store import AppendRequest, ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, ThreadRuns, runner_started
 from holdfast.threads.service import Threads
-from holdfast.threads.streams import Producer
+from holdfast.threads.store import Producer
 
 
 class NoBox:

@@ -41,7 +41,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import PRODUCER, Run
 from holdfast.threads.service import Threads
-from holdfast.threads.streams import Producer
+from holdfast.threads.store import Producer
 
 PATIENCE = 30.0
 SEALS = Seals(b"of these tests")

@@ -14,7 +14,7 @@ from tests.serving import with_model
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.client import Client
 from holdfast.server.routes.completion_socket import AT_ONCE, MAX_WAITING
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, Usage, error, held, text

@@ -27,7 +27,7 @@ from holdfast.threads.access.authority import Authority, EntryKind
 from holdfast.threads.access.credentials import Access, RunGrant, RunScope, Scope
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.protocol.surface import StreamSurface
-from holdfast.threads.streams import StreamConfig
+from holdfast.threads.store import StreamConfig
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 from tests.server.conftest import api_of
 
 from holdfast.api.interpreters import CallLimits, InterpreterSettings
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.server.routes.interpreters import read_made, to_made
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess

@@ -11,7 +11,7 @@ from tests.stores import open_policies, open_records
 
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams
-from holdfast.threads.streams import AppendRequest, StreamConfig
+from holdfast.threads.store import AppendRequest, StreamConfig
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.server.wire.repeated_head import RepeatedHead
+from holdfast.server.wire.http_protocol import RepeatedHead
 from holdfast.threads.protocol.messages import Request
 
 HEAD = b"POST /v1/stream/s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\nContent-Type: application/json\r\n\r\n"

@@ -16,7 +16,7 @@ from tests.agents import InstalledAgents
 from tests.runs.faulting import guest_of, marked
 from tests.server.conftest import api_of
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.client import Client, Conflict, HoldfastError, InvalidRequest, NotFound, SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.gates import Gate

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.testing.model import (
     EXHAUSTED,
     FOR_EVER,

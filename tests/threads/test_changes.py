@@ -12,12 +12,10 @@ import pytest
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.access.authority import KEY, Authority
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.changes import ChangeFeed
 from holdfast.threads.protocol.messages import Request, Response
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.protocol.tails import Tails
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import AppendRequest, Change, StreamConfig
+from holdfast.threads.store import AppendRequest, Change, ChangeFeed, StreamConfig, StreamStore
 
 pytestmark = pytest.mark.anyio
 

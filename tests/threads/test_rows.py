@@ -23,7 +23,7 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow, fold, format_cursor, parse_cursor
 from holdfast.threads.selection import Selected, Selection
 from holdfast.threads.service import EntryPage, Threads
-from holdfast.threads.streams import AppendRequest, ForkPoint, StreamConfig
+from holdfast.threads.store import AppendRequest, ForkPoint, StreamConfig
 
 pytestmark = pytest.mark.anyio
 

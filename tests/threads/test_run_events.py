@@ -22,7 +22,7 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RunFilter, ThreadRow, fold
 from holdfast.threads.run_events import Run, ThreadRuns, Waiting
 from holdfast.threads.service import Threads
-from holdfast.threads.streams import AppendRequest
+from holdfast.threads.store import AppendRequest
 
 SEALS = Seals(b"of these tests")
 

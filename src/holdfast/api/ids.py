@@ -23,7 +23,13 @@ def _base32(value: int, length: int) -> str:
 
 
 def now_ms() -> int:
+    """UTC. May jump when the clock is set."""
     return time.time_ns() // 1_000_000
+
+
+def elapsed_ms() -> int:
+    """Monotonic."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class _Sequence:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import Secret
-from holdfast.api.model_apis import Api
 
 ModelKey = Annotated[str, Limits(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """The name of a model in Holdfast."""
 ModelId = Annotated[str, Limits(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 """The name that the provider uses."""
 Tokens = Annotated[int, Limits(ge=1, le=100_000_000)]
+
+
+class Api(StrEnum):
+    """How a model is spoken to. One list for those who speak (harnesses) and those who carry (egress)."""
+
+    OPENAI_CHAT = "openai-chat"
+    OPENAI_RESPONSES = "openai-responses"
+    ANTHROPIC = "anthropic"
+
+
+def shared(wanted: Iterable[Api], spoken: Collection[Api]) -> Api | None:
+    """What two sides speak with each other: the first API of one that the other speaks, too."""
+    return next((api for api in wanted if api in spoken), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,27 @@
-"""The contract of a provider, which creates and finds boxes of one kind.
+"""The contract of a provider, which creates and finds boxes of one kind, and the providers of a service by name.
 
 A new provider needs one folder and one line in a registry.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from holdfast.api.box.box import Box, BoxInfo, Liveness, Wake
 from holdfast.api.box.records import Step
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import Unsupported
-from holdfast.boxes.capabilities import Capability
+from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec, Unsupported
+from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.images import ImageStore
+from holdfast.boxes.labels import refuse_reserved
+
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +162,39 @@ class Provider(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def is_box_id(id: str) -> bool:
+    return _ID.fullmatch(id) is not None
+
+
+def check_new_id(id: str) -> None:
+    """Raises `InvalidSpec` if a new box cannot have this id."""
+    if not is_box_id(id):
+        raise InvalidSpec(f"{id!r} cannot be the id of a box: lower case letters, digits and -, at most 63")
+
+
+def check_known_id(id: str, provider: str) -> None:
+    """Raises `BoxNotFound` if no box can have this id, so that it never becomes part of a path."""
+    if not is_box_id(id):
+        raise BoxNotFound(f"there is no {provider} box {id}")
+
+
+class Providers(dict[str, Provider]):
+    """The providers of a service, by name. Does not own them: the caller that opened them closes them."""
+
+    def named(self, name: str) -> Provider:
+        """Raises `Unsupported` if there is no provider of that name."""
+        try:
+            return self[name]
+        except KeyError:
+            known = ", ".join(sorted(self)) or "none"
+            raise Unsupported(f"there is no provider {name}", hint=f"use one of: {known}") from None
+
+    def for_spec(self, spec: BoxSpec, *more: Capability) -> Provider:
+        """Returns the provider of a spec. Raises `Unsupported` if it cannot create such a box."""
+        refuse_reserved(spec.labels)
+        provider = self.named(spec.provider)
+        provider.check_usable()
+        require(provider.name, provider.capabilities, *needed(spec), *more)
+        return provider

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.discovery import find_server, home_or_default, skip_httpx_cli
 from holdfast.cli.errors import CommandError
+from holdfast.cli.session import find_server, home_or_default, skip_httpx_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.demo_sample import FILES, PROMPT, SCRIPT
-from holdfast.cli.discovery import ensure_server, home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
-from holdfast.cli.session import ask
+from holdfast.cli.session import ask, ensure_server, home_or_default
 from holdfast.cli.terminal.console import (
     LABEL_WIDTH,
     Cell,
@@ -70,7 +69,7 @@ def _run_demo(folder: Path, *, as_json: bool) -> Exit:
         ensure_server(where)
 
         async def work(client: Client) -> Exit:
-            from holdfast.api.model_apis import Api
+            from holdfast.api.models import Api
 
             await client.models.add(_MODEL, apis=[Api.OPENAI_CHAT], base_url=await model(), model=_MODEL_ID)
             try:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.cli.exits import Exit
 
 if TYPE_CHECKING:
     from holdfast.api.errors import HoldfastError
+
+T = TypeVar("T")
 
 
 class CommandError(Exception):
@@ -25,6 +27,18 @@ class CommandError(Exception):
         self.next_step = next_step
         self.exit = exit
         self.code = code or exit.name.lower()
+
+
+def usage_error(message: str, next_step: str | None = None) -> CommandError:
+    return CommandError(message, next_step=next_step, exit=Exit.USAGE)
+
+
+def read_value(read: Callable[[str], T], text: str | None) -> T | None:
+    """Parse the value of an option, if it was given. A `ValueError` of the parser becomes a usage error."""
+    try:
+        return None if text is None else read(text)
+    except ValueError as error:
+        raise usage_error(str(error)) from None
 
 
 _EXITS: Final[Mapping[int, Exit]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument
+from holdfast.cli.session import connect
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from holdfast.cli.box.spec import read_value, usage_error
+from holdfast.cli.errors import read_value, usage_error
 from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
@@ -57,7 +57,7 @@ def parse_policy(
     policy = NetworkPolicy(
         Network(mode or ("allow" if allow else "none")),
         tuple(allow or []),
-        None if bandwidth is None else read_value(parse_size, bandwidth),
+        read_value(parse_size, bandwidth),
         connections,
     )
     try:

@@ -1,41 +1,187 @@
-"""Connects commands to a server, and finds boxes, processes and snapshots by id, part of an id, or key."""
+"""Connects commands to a server: finds it and its credential, and starts one in the background if the home has none."""
 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
 
-from holdfast.cli.completion import complete_box
-from holdfast.cli.discovery import RetryNotes, again, server_of, skip_httpx_cli
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Where
-from holdfast.cli.parsing.parameters import Argument
+from holdfast.cli.terminal.console import hint, note
+from holdfast.client.local_server import (
+    NoServer,
+    RunningServer,
+    ServerNotStarted,
+    choose_server,
+    default_home,
+    find_or_start,
+)
 
 if TYPE_CHECKING:
-    from holdfast.api.box.records import BoxRecord
-    from holdfast.client import Client
-    from holdfast.client.box.box import RemoteBox
-    from holdfast.client.box.process import RemoteProcess
+    from holdfast.cli.options import Where
+    from holdfast.client import Client, RetryNotice, SyncClient
+    from holdfast.client.connection import FindAgain
     from holdfast.client.transport import Transport
 
 T = TypeVar("T")
 
-BoxArgument = Annotated[
-    str,
-    Argument(
-        metavar="BOX",
-        help="Id of the box, the beginning or end of it, or its key.",
-        show_default=False,
-        autocompletion=complete_box,
-    ),
-]
-LIKE_AN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_KIND: Final = re.compile(r"[a-z]-")
-_LEAST: Final = 3
-_SHOWN: Final = 5
+_PATIENCE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundServer:
+    url: str
+    api_key: str | None = field(repr=False)
+    when_away: str
+    """What to do if it does not answer."""
+
+
+def home_or_default(home: Path | None) -> Path:
+    return home or default_home(os.environ, sys.platform, Path.home())
+
+
+def find_server(
+    server: str | None, api_key: str | None, home: Path | None, environment: Mapping[str, str], default: Path
+) -> FoundServer:
+    """Return the server that the options or the environment name. Raises `CommandError` if there is none."""
+    folder = home or default
+    try:
+        found = choose_server(server, api_key, home, environment, default)
+    except NoServer as error:
+        raise CommandError(
+            str(error),
+            next_step="start one with holdfast up, or name another with --server URL",
+            exit=Exit.UNREACHABLE,
+        ) from None
+    except PermissionError:
+        raise CommandError(
+            f"{folder / 'server.json'} belongs to another user",
+            next_step="give --server URL and --api-key KEY",
+            exit=Exit.NOT_AUTHORISED,
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"cannot read {folder / 'server.json'}: {error}",
+            next_step="give --server URL, or restart the server: holdfast up",
+        ) from None
+    if found.home is None:
+        return FoundServer(found.url, found.api_key, "check the URL, and that the server is running")
+    restart = f"the server of {folder} is down or busy: restart it with holdfast up"
+    return FoundServer(found.url, found.api_key, restart)
+
+
+def server_of(where: Where) -> FoundServer:
+    """Return the server that a command's options name, or else the environment."""
+    return find_server(where.server, where.api_key, where.home, os.environ, home_or_default(None))
+
+
+def again(where: Where) -> FindAgain:
+    """Return a function that searches again, for a client whose server was restarted.
+
+    The URL and key in a home may have changed since; options that the user gave have not.
+    """
+
+    async def search() -> tuple[str, str | None] | None:
+        try:
+            found = server_of(where)
+        except CommandError:
+            return None
+        return found.url, found.api_key
+
+    return search
+
+
+@contextlib.contextmanager
+def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]:
+    """A client of the chosen server. Its errors become errors of the command."""
+    found = server_of(where)
+    skip_httpx_cli()
+    # Imported late: this takes longer than all other imports together.
+    from holdfast.client import HoldfastError, SyncClient
+
+    try:
+        client = SyncClient(
+            found.url,
+            api_key=found.api_key,
+            retry_seconds=retry_seconds,
+            on_retry=RetryNotes().report,
+            find_again=again(where),
+        )
+    except ValueError as error:
+        raise CommandError(str(error), exit=Exit.USAGE) from None
+    with client:
+        try:
+            yield client
+        except HoldfastError as error:
+            raise command_error(error, when_away=found.when_away) from error
+
+
+def skip_httpx_cli() -> None:
+    """Keep httpx from importing its own command line, which takes a third of the time in which our commands start."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
+
+class RetryNotes:
+    """Prints once that the server does not answer, not at every attempt."""
+
+    def __init__(self) -> None:
+        self._last_reason = ""
+
+    def report(self, notice: RetryNotice) -> None:
+        if notice.attempt == 1 or notice.reason != self._last_reason:
+            self._last_reason = notice.reason
+            note("waiting", f"{notice.reason}; trying again")
+
+
+def ensure_server(where: Where) -> None:
+    """Start a server on the home, if the command uses that home and no server answers there."""
+    if where.server is not None or (where.home is None and os.environ.get("HOLDFAST_URL")):
+        return
+    began = time.monotonic()
+    running, started = find_or_start_server(home_or_default(where.home))
+    if started:
+        took = f"  {time.monotonic() - began:.1f} s"
+        note("server", running.url, hint(f"  started in the background; stop it with holdfast down{took}"))
+    elif not _answers(running.url):
+        note(
+            "waiting",
+            f"for the server at {running.url}, which accepts connections but has not answered for {_PATIENCE:g} s; "
+            f"its process is {running.pid}",
+            hint(f"  if it hangs: kill -9 {running.pid}, and run the command again; boxes keep running"),
+        )
+
+
+def _answers(url: str) -> bool:
+    """Whether it answers soon. The kernel accepts connections even for a server that hangs."""
+    from http.client import HTTPConnection, HTTPException
+
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=_PATIENCE)
+    try:
+        connection.request("GET", "/health")
+        connection.getresponse()
+    except TimeoutError:
+        return False
+    except (OSError, HTTPException):
+        return True  # another problem, which the command itself will report
+    finally:
+        connection.close()
+    return True
+
+
+def find_or_start_server(home: Path) -> tuple[RunningServer, bool]:
+    """Return the server of a home, and whether it was started just now."""
+    try:
+        return find_or_start(home)
+    except ServerNotStarted as error:
+        raise CommandError(error.message, next_step=error.hint, exit=Exit.UNREACHABLE) from None
 
 
 def ask(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_seconds: float = 0.0) -> T:
@@ -96,88 +242,3 @@ async def reach(
             yield client
         except HoldfastError as error:
             raise command_error(error, when_away=found.when_away) from error
-
-
-async def open_box(client: Client, name: str) -> RemoteBox:
-    """Open a box by id, part of its id, or key. The caller closes it."""
-    from holdfast.api.errors.boxes import BoxNotFound
-
-    if LIKE_AN_ID.fullmatch(name):
-        with contextlib.suppress(BoxNotFound):
-            return await client.boxes.open(name)
-    return await client.boxes.open((await find_by_other_name(client, name)).id)
-
-
-async def find_box(client: Client, name: str) -> BoxRecord:
-    """Return the row of a box, even of one that has ended."""
-    from holdfast.api.errors.boxes import BoxNotFound
-
-    if LIKE_AN_ID.fullmatch(name):
-        with contextlib.suppress(BoxNotFound):
-            return await client.boxes.get(name)
-    return await find_by_other_name(client, name)
-
-
-async def find_process(box: RemoteBox, name: str) -> RemoteProcess:
-    """Return a process of a box, by its id or part of it."""
-    from holdfast.api.errors.boxes import ProcessNotFound
-
-    if LIKE_AN_ID.fullmatch(name):
-        with contextlib.suppress(ProcessNotFound):
-            return await box.process(name)
-    ids = matching([each.id for each in await box.processes()], name)
-    if not ids:
-        raise ProcessNotFound(
-            f"box {box.id} has no process {name!r}", hint=f"list its processes with holdfast box logs {box.id}"
-        )
-    return await box.process(only(name, ids, "processes"))
-
-
-async def find_snapshot(client: Client, name: str) -> str:
-    """Return the id of a snapshot, by the id or part of it."""
-    from holdfast.api.errors.boxes import SnapshotNotFound
-
-    ids = [each.id for each in await client.boxes.snapshots()]
-    if name in ids:
-        return name
-    found = matching(ids, name)
-    if not found:
-        raise SnapshotNotFound(f"there is no snapshot {name!r}", hint="list snapshots with holdfast box snapshots")
-    return only(name, found, "snapshots")
-
-
-async def find_by_other_name(client: Client, name: str) -> BoxRecord:
-    """Return the row of the box with this key, or whose id starts or ends with it."""
-    from holdfast.api.errors.boxes import BoxNotFound
-
-    rows = [row async for row in client.boxes.list(all=True)]
-    for among in ([row for row in rows if row.ended_at is None], rows):
-        by_key = [row for row in among if row.key == name]
-        ids = [row.id for row in by_key] or matching([row.id for row in among], name)
-        if ids:
-            id = only(name, ids, "boxes")
-            return next(row for row in among if row.id == id)
-    raise BoxNotFound(f"there is no box {name!r}: no id equals, starts or ends with it, and no key equals it")
-
-
-def matching(ids: Iterable[str], name: str) -> list[str]:
-    """Return the ids that start or end with `name`; the prefix of the kind, such as `b-`, may be left out.
-
-    A very short name matches none, so that nobody deletes a box just because it is the only one.
-    """
-    if len(name[2:] if _KIND.match(name) else name) < _LEAST:
-        return []
-    return [id for id in ids if id.startswith(name) or id.partition("-")[2].startswith(name) or id.endswith(name)]
-
-
-def only(name: str, ids: Sequence[str], what: str) -> str:
-    """Return the only id. Raises `CommandError` if there are several."""
-    if len(ids) == 1:
-        return ids[0]
-    more = "" if len(ids) <= _SHOWN else f" and {len(ids) - _SHOWN} more"
-    raise CommandError(
-        f"{name!r} matches {len(ids)} {what}: {', '.join(ids[:_SHOWN])}{more}",
-        next_step="type more of the id",
-        exit=Exit.USAGE,
-        code="ambiguous",
-    )

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.agents import AgentStore
-    from holdfast.client.backoff import RetryNotice
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.box.process import RemoteProcess, Terminal
     from holdfast.client.box.sync import SyncBoxes, SyncVolumes
     from holdfast.client.box.volumes import Volumes
     from holdfast.client.client import Client
+    from holdfast.client.connection import RetryNotice
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.runs import Runs
@@ -142,13 +142,13 @@ _HOMES = {
     "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.agents": "AgentStore",
-    "holdfast.client.backoff": "RetryNotice",
     "holdfast.client.box.box": "RemoteBox",
     "holdfast.client.box.boxes": "Boxes",
     "holdfast.client.box.process": "RemoteProcess Terminal",
     "holdfast.client.box.sync": "SyncBoxes SyncVolumes",
     "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.client": "Client",
+    "holdfast.client.connection": "RetryNotice",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.runs": "Runs",

@@ -13,8 +13,8 @@ from holdfast.client.default_server import find_default, find_default_again
 if TYPE_CHECKING:
     from holdfast.api.keys import Token
     from holdfast.client.agents import AgentStore
-    from holdfast.client.backoff import RetryNotice
     from holdfast.client.box.boxes import Boxes
+    from holdfast.client.connection import RetryNotice
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters

@@ -19,7 +19,6 @@ from holdfast.api.errors import (
     Unreachable,
     error_of,
 )
-from holdfast.client.backoff import Backoff, RetryNotice
 from holdfast.client.transport import NotHttp, NotSent, Transport, TransportError
 
 if TYPE_CHECKING:
@@ -41,6 +40,41 @@ FindAgain = Callable[[], Awaitable[tuple[str, str | None] | None]]
 """Returns the current URL and credential of a server that may have been restarted, or None if they are unknown."""
 Address = tuple[str, str | None]
 """The URL of a server, and the value of the `authorization` header."""
+
+
+def _random() -> float:
+    import random  # here: most clients never wait
+
+    return random.random()
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a retry. The wait doubles each time up to a cap, with jitter that spreads clients out."""
+
+    first: float = 0.1
+    """Seconds before the first retry."""
+    cap: float = 5.0
+    """The longest wait in seconds."""
+    randomness: Callable[[], float] = _random
+
+    def delay(self, attempt: int, asked: float = 0.0) -> float:
+        """Returns the seconds to wait after failure number `attempt` (from 0), at least `asked` but never more than the
+        cap.
+        """
+        ceiling = min(self.cap, self.first * 2.0 ** min(attempt, 32))
+        return max(ceiling * (0.5 + self.randomness() / 2), min(asked, self.cap))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNotice:
+    """Passed to `on_retry`: something failed and will be tried again."""
+
+    reason: str
+    delay: float
+    """Seconds until the next attempt."""
+    attempt: int
+    """How many attempts have failed so far."""
 
 
 @dataclass(frozen=True, slots=True)

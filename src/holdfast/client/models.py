@@ -7,8 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
-from holdfast.api.model_apis import Api
-from holdfast.api.models import ModelAnswer, ModelChange, ModelRecord, ModelRecordList, ModelTrial
+from holdfast.api.models import Api, ModelAnswer, ModelChange, ModelRecord, ModelRecordList, ModelTrial
 from holdfast.client.completions import Completions
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 

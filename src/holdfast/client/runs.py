@@ -31,10 +31,10 @@ from holdfast.api.runs import (
     Workspace,
 )
 from holdfast.client.connection import ServerConnection
-from holdfast.client.git_credentials import is_configuration, without_credentials
+from holdfast.client.host_git import is_configuration, without_credentials
 from holdfast.client.resource import LONG_SECONDS, Resource
-from holdfast.client.thread.positions import NOW
 from holdfast.client.thread.tail import Tail
+from holdfast.client.thread.thread import NOW
 from holdfast.time_limit import time_limit
 
 _PAGE: Final = 200

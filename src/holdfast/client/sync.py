@@ -31,15 +31,13 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import CreatedKey, Key, Token
-    from holdfast.api.model_apis import Api
-    from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.client.agents import AgentStore
-    from holdfast.client.backoff import RetryNotice
-    from holdfast.client.connection import FindAgain
+    from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput

@@ -1,7 +1,7 @@
 """The egress of boxes: a proxy on the host that applies network policies and records its decisions."""
 
+from holdfast.egress.box_access import Limits
 from holdfast.egress.environment_policies import EnvironmentPolicies, PolicyStore
-from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import (
     CannotConnect,
     CannotResolve,

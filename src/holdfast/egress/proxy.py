@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Event, Thread
 from time import monotonic
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
@@ -18,10 +21,8 @@ from typing import Final, Self
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.boxes.labels import owner_of
 from holdfast.boxes.network_policy import GUEST_API_URL, Traffic
-from holdfast.egress.acceptor import Acceptor
-from holdfast.egress.box_access import BoxAccess
+from holdfast.egress.box_access import BoxAccess, Limits
 from holdfast.egress.box_egress import BoxEgress
-from holdfast.egress.limits import Limits
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
 from holdfast.egress.policy import DefaultList, allowance
 from holdfast.egress.private_networks import Private
@@ -35,6 +36,10 @@ Policies = Callable[[str], NetworkPolicy | None]
 _STOP_SECONDS: Final = 5.0
 
 _log = logging.getLogger("holdfast.egress")
+_LOOK_SECONDS: Final = 0.5
+_TICK_SECONDS: Final = 0.1
+_TICKS: Final = 5
+"""Consecutive checks in which the same call has to be waiting. On a busy machine, one check proves nothing."""
 
 
 class EgressProxy:
@@ -58,6 +63,8 @@ class EgressProxy:
         `private` are the private addresses that boxes may reach, by default none. Other traffic goes through
         `upstream`, if given.
         """
+        self.defaults_wanted = asyncio.Event()
+        """Set when the default list is needed: at the latest when the first box with a network is admitted."""
         self._private = private or Private()
         self._upstream = upstream
         self._resolver = resolver
@@ -97,6 +104,8 @@ class EgressProxy:
     # --- for providers: the Egress protocol ---
 
     def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
+        if policy.mode is not Network.NONE:
+            self.defaults_wanted.set()
         box_egress = self._box_egresses.get(box)
         if box_egress is None:
             access = BoxAccess(
@@ -190,3 +199,54 @@ class EgressProxy:
                 for connection in tuple(box_egress.connections):
                     if (why := connection.overdue(now)) is not None:
                         connection.end_overdue(why)
+
+
+class Acceptor:
+    """Accepts connections on listeners that are shared with boxes, without blocking forever.
+
+    A listener's flags are shared by all processes that have it. A hostile box can make it blocking right before
+    `accept` and take the pending connection away, and no call is safe from that. So a thread watches, and shuts down a
+    listener that blocks. An event loop has one acceptor, which owns the thread from the first call to `close`.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._now: tuple[int, socket.socket] | None = None
+        """The current call, with its number."""
+        self._end = Event()
+        self._watcher: Thread | None = None
+
+    def accept(self, listener: socket.socket) -> socket.socket:
+        """Raises `BlockingIOError` if no connection is pending, and `OSError` if the listener is dead."""
+        if self._watcher is None:
+            self._watcher = Thread(target=self._watch, name="holdfast-accepting", daemon=True)
+            self._watcher.start()
+        os.set_blocking(listener.fileno(), False)  # makes blocking unlikely; the watching thread handles the rest
+        self._count += 1
+        self._now = (self._count, listener)
+        try:
+            client, _ = listener.accept()
+        finally:
+            self._now = None
+        return client
+
+    def _watch(self) -> None:
+        seen, ticks = 0, 0
+        while not self._end.wait(_TICK_SECONDS if seen else _LOOK_SECONDS):
+            now = self._now
+            if now is None:
+                seen = 0
+                continue
+            number, listener = now
+            ticks = ticks + 1 if number == seen else 0
+            seen = number
+            if ticks >= _TICKS:
+                with suppress(OSError):
+                    listener.shutdown(socket.SHUT_RDWR)  # this wakes the blocked call
+
+    def close(self) -> None:
+        """Must not be called during `accept`. Closing twice has no effect."""
+        self._end.set()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.join()

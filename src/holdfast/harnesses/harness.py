@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from holdfast.api.model_apis import Api as Api
+from holdfast.api.models import Api as Api
 from holdfast.harnesses.runner_archive import pack
 
 

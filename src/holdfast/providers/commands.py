@@ -1,7 +1,8 @@
-"""Checks commands before they are sent to a guest, and turns the guest's refusals into errors."""
+"""Commands in a guest: checks them before they are sent, keeps their output, and turns refusals into errors."""
 
 from __future__ import annotations
 
+import collections
 import errno
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ from holdfast.api.errors.boxes import (
     CannotExecute,
     CommandNotFound,
     InvalidSpec,
+    OutputTooLarge,
     Unsupported,
 )
 from holdfast.providers.guest_answers import GuestRefused
 
 _MAX_SIZE: Final = 10_000
+_TAIL: Final = 64 * 1024
 
 
 def start_request(
@@ -60,3 +63,43 @@ def cannot_tell(refused: GuestRefused, process: str) -> Exception:
     if refused.number == errno.ENOTTY:
         return Unsupported(f"process {process} has no terminal: spawn it with pty=True")
     return BoxUnreachable(f"process {process}: {refused}")
+
+
+class Collected:
+    """Keeps all output, up to `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Raises `OutputTooLarge`."""
+        self._size += len(data)
+        if self._size > self._limit:
+            raise OutputTooLarge(
+                f"the command printed more than {self._limit} bytes",
+                hint="pass a sink (on_stdout, on_stderr) that receives the output as it arrives, or use spawn",
+            )
+        self._pieces.append(data)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+class Tail:
+    """Keeps only the end of the output."""
+
+    def __init__(self, limit: int = _TAIL) -> None:
+        self.limit = limit
+        self._pieces: collections.deque[bytes] = collections.deque()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        while self._size - len(self._pieces[0]) >= self.limit:
+            self._size -= len(self._pieces.popleft())
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)[-self.limit :]

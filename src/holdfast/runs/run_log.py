@@ -23,8 +23,7 @@ from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import PRODUCER, ThreadRuns, is_control
 from holdfast.threads.service import Threads
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import Appended, AppendRequest, Producer, Slice
+from holdfast.threads.store import Appended, AppendRequest, Producer, Slice, StreamStore
 
 _TRIES: Final = 20
 _READ_BYTES: Final = 1024 * 1024

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.api.ids import now_ms
-
-
-def elapsed_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+from holdfast.api.ids import elapsed_ms, now_ms
 
 
 @dataclass(frozen=True, slots=True)

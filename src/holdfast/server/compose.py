@@ -37,11 +37,10 @@ from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
-from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.guest_api import GuestApi
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
-from holdfast.server.wire.ports import Ports
+from holdfast.server.wire.ports import Dispatch, Ports
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import Server, make_config

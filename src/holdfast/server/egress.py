@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.api.box.network import Network, NetworkPolicy, Rule
+from holdfast.api.box.network import NetworkPolicy, Rule
 from holdfast.api.errors.boxes import InvalidSpec, PolicyNotFound
 from holdfast.egress import (
     Connector,
@@ -63,19 +63,6 @@ class Outside:
     """The proxy of this network, for the traffic of boxes."""
 
 
-class _Proxy(EgressProxy):
-    """Sets an event when the first box has a network."""
-
-    def __init__(self, *arguments: Any, wanted: asyncio.Event, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._wanted = wanted
-
-    def admit(self, box: str, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        super().admit(box, policy, labels)
-        if policy.mode is not Network.NONE:
-            self._wanted.set()
-
-
 class ServerEgress:
     """Owns the proxy, its records and the search for registries, from `open` to `close`."""
 
@@ -94,11 +81,10 @@ class ServerEgress:
         self.policies = EnvironmentPolicies(storage.egress_policies)
         self._saved = home / _SAVED
         self._outside = outside
-        self._wanted = asyncio.Event()
         self._known = asyncio.Event()
         self._finding: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
-        self.proxy: EgressProxy = _Proxy(
+        self.proxy = EgressProxy(
             outside.resolver,
             outside.connector,
             self.records,
@@ -108,7 +94,6 @@ class ServerEgress:
             guest_api=guest_api,
             private=outside.private,
             upstream=outside.proxy,
-            wanted=self._wanted,
         )
 
     async def open(self) -> None:
@@ -137,20 +122,20 @@ class ServerEgress:
 
         The wait is short, because a later list reaches running boxes too.
         """
-        self._wanted.set()
+        self.proxy.defaults_wanted.set()
         with suppress(TimeoutError):
             async with time_limit(_READY_SECONDS):
                 await self._known.wait()
 
     async def defaults(self) -> DefaultList:
         """Return the default list, after the search for registries has ended."""
-        self._wanted.set()
+        self.proxy.defaults_wanted.set()
         if self._finding is not None:
             await asyncio.shield(self._finding)
         return self.proxy.defaults
 
     async def _find_defaults(self) -> None:
-        await self._wanted.wait()
+        await self.proxy.defaults_wanted.wait()
         try:
             async with time_limit(_FIND_SECONDS):
                 found = await self._outside.find_defaults()

@@ -18,7 +18,7 @@ from holdfast.interpreter.host import AcquiredBox, Completion, Record
 from holdfast.interpreter.record import PendingEntry, QueuedRecord
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.streams import AppendRequest, Keyed
+from holdfast.threads.store import AppendRequest, Keyed
 
 if TYPE_CHECKING:
     from holdfast.api.progress import Progress

@@ -39,7 +39,7 @@ from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, ThreadRow
-from holdfast.threads.streams import AppendRequest
+from holdfast.threads.store import AppendRequest
 
 if TYPE_CHECKING:
     from holdfast.api.box.spec import BoxSpec

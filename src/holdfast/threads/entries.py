@@ -13,7 +13,7 @@ from holdfast.api.entries import Entry
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.ids import new_entry_id
 from holdfast.threads.protocol.framing import SEPARATOR, Messages, parse_messages, parse_slices
-from holdfast.threads.streams import Keyed
+from holdfast.threads.store import Keyed
 
 _FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})
 _is_type: Final = functools.lru_cache(1024)(re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*").fullmatch)

@@ -14,8 +14,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.protocol.framing import as_array, parse_json
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import Change
+from holdfast.threads.store import Change, StreamStore
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,11 @@ from holdfast.api.errors import Conflict, InvalidRequest, NotFound
 from holdfast.api.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
-from holdfast.threads.protocol.slices import Slices
-from holdfast.threads.protocol.surface import THREADS, stream_path
+from holdfast.threads.protocol.surface import THREADS, Slices, stream_path
 from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
 from holdfast.threads.run_events import DELTA
 from holdfast.threads.selection import Selection, Unfinished
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import AppendRequest, StreamConfig
+from holdfast.threads.store import AppendRequest, StreamConfig, StreamStore
 
 _READ_BYTES: Final = 128 * 1024
 """How much is searched in one turn of the event loop, by all searches together."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.providers.host.disk.beneath import FOLDER, open_beneath, open_by_steps
-from holdfast.providers.host.disk.data_dir import measure
+from holdfast.providers.host.disk.data_dir import FOLDER, measure, open_beneath, open_by_steps
 
 _EXCHANGE = 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.errors.boxes import BoxError
 from holdfast.providers.host import copier
-from holdfast.providers.host.disk.beneath import FOLDER
+from holdfast.providers.host.disk.data_dir import FOLDER
 from holdfast.providers.host.disk.layer_copy import check_copied
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.agents import InstalledAgents
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.modal import ModalCloudThread
 from holdfast.testing.model import ScriptedModel, bash, text, write

@@ -18,7 +18,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter
 from holdfast.threads.service import Threads
-from holdfast.threads.streams import AppendRequest, Keyed, StreamConfig
+from holdfast.threads.store import AppendRequest, Keyed, StreamConfig
 
 pytestmark = pytest.mark.anyio
 

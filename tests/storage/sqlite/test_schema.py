@@ -11,7 +11,7 @@ from holdfast.storage import DatabaseDamaged, UnknownSchema
 from holdfast.storage.sqlite import schema
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.store_suites.streams import read_all
-from holdfast.threads.streams import AppendRequest, Keyed, Producer
+from holdfast.threads.store import AppendRequest, Keyed, Producer
 
 FILES = Path(__file__).parent / "files"
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,8 @@ from holdfast.api.errors.threads import SequenceConflict
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.writer import Operation
 from holdfast.testing.store_suites.streams import Reopen, StreamSuite, append_many, read_all
-from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.entries import keyed_entries
-from holdfast.threads.streams import AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
+from holdfast.threads.store import Acknowledgement, AppendRequest, ForkPoint, Keyed, Producer, StreamConfig
 
 TEXT = StreamConfig(content_type="text/plain")
 

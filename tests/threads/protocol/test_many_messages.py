@@ -19,8 +19,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.protocol import framing
 from holdfast.threads.protocol.framing import SLICE_MESSAGES, WHOLE_BYTES
 from holdfast.threads.protocol.messages import Request
-from holdfast.threads.protocol.slices import Slices
-from holdfast.threads.protocol.surface import StreamSurface
+from holdfast.threads.protocol.surface import Slices, StreamSurface
 
 JSON = {b"content-type": b"application/json"}
 THREAD = "threads/t-many"

@@ -17,7 +17,7 @@ from holdfast.threads.protocol.rules import (
     deadline_of,
     decide_append,
 )
-from holdfast.threads.streams import AppendRequest, ForkPoint, Producer, StreamConfig
+from holdfast.threads.store import AppendRequest, ForkPoint, Producer, StreamConfig
 
 
 @dataclass

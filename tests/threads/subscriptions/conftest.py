@@ -19,7 +19,7 @@ from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.protocol.framing import as_array, frame_json
-from holdfast.threads.streams import AppendRequest, StreamConfig
+from holdfast.threads.store import AppendRequest, StreamConfig
 from holdfast.threads.subscriptions import Limits, SubscriptionRoutes, SubscriptionService
 from holdfast.threads.subscriptions.records import Link, Subscription
 from holdfast.threads.subscriptions.store import Stored, SubscriptionStore

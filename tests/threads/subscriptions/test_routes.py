@@ -9,7 +9,7 @@ import pytest
 from tests.threads.subscriptions.webhooks import WebhookReceiver
 
 from holdfast.threads.protocol.offsets import format_offset_text
-from holdfast.threads.streams import Change
+from holdfast.threads.store import Change
 from holdfast.threads.subscriptions import Limits, is_control, needs_grant
 from holdfast.threads.subscriptions.signing import CallbackTokens
 

@@ -14,6 +14,7 @@ from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, InvalidSpec, 
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import KEY, TENANT
 from holdfast.boxes.lifecycle import ASLEEP
+from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Acquired,
@@ -33,7 +34,6 @@ from holdfast.boxes.service.creation import Creation
 from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry, keeps_changing
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.states import BoxStates

@@ -14,29 +14,27 @@ from holdfast.api.box.box import Box, Deleted, Liveness, Power
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.records import Owner
 from holdfast.api.box.snapshots import Snapshot, Volume
-from holdfast.api.box.spec import BoxSpec
+from holdfast.api.box.spec import BoxSpec, check_name
 from holdfast.api.ids import now_ms
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
 from holdfast.boxes.service.creation import Creation
-from holdfast.boxes.service.idle.activity import Activity, OneShots
 from holdfast.boxes.service.idle.hibernation import Hibernation
+from holdfast.boxes.service.idle.idleness import Activity, OneShots, WatchInterval
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
-from holdfast.boxes.service.idle.watch_interval import WatchInterval
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.boxes.service.power_switch import PowerSwitch
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.service.sweep import Pruned, Sweep
-from holdfast.boxes.service.volume_store import VolumeStore
 
 _ANYBODY: Final = Owner()
 _NO_POOL: Final = PoolSettings()
@@ -72,7 +70,6 @@ class Boxes:
         self._removal = removal = Removal(registry, known, leases, sleep)
         self.pool = Pool(registry, known, leases, pool)
         self._snapshots = snapshots = SnapshotStore(registry, known, activity, states)
-        self._volumes = VolumeStore(known, self.pool)
         self._creation = creation = Creation(registry, known, states, self.pool, snapshots)
         self._network_update = network = NetworkUpdate(registry, known, leases)
         self._acquire = Acquire(registry, known, leases, states, hibernation, removal, creation, network)
@@ -220,13 +217,21 @@ class Boxes:
         return await self._snapshots.delete(id)
 
     async def volumes(self, provider: str = "local") -> list[Volume]:
-        return await self._volumes.all(provider)
+        return await self._with_volumes(provider).volumes()
 
     async def create_volume(self, name: str, provider: str = "local") -> Volume:
-        return await self._volumes.create(name, provider)
+        check_name(name, "volume")
+        return await self._with_volumes(provider).create_volume(name)
 
     async def delete_volume(self, name: str, provider: str = "local") -> int:
-        return await self._volumes.delete(name, provider)
+        found = self._with_volumes(provider)
+        await self.pool.drain_volume(provider, name)
+        return await found.delete_volume(name)
+
+    def _with_volumes(self, name: str) -> Provider:
+        provider = self.providers.named(name)
+        require(name, provider.capabilities, Capability.VOLUMES)
+        return provider
 
     # --- use ---
 

@@ -22,10 +22,9 @@ from holdfast.api.errors.boxes import (
     InvalidSpec,
 )
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.pool import Pool
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates

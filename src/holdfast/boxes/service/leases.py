@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 from holdfast.api.ids import new_id
 from holdfast.boxes.rows import BoxRows
@@ -35,7 +36,8 @@ class Leases:
         self._rows = rows
         self._tenant = tenant
         self._clock = clock
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By name. A lock exists only while a task holds it or waits for it."""
         self._held: set[str] = set()
         self._heartbeat: asyncio.Task[None] | None = None
 
@@ -61,12 +63,9 @@ class Leases:
         alive = await self._rows.held(self._tenant, _PROCESS, self._clock())
         return {name.removeprefix(_PROCESS) for name in alive} | {self.holder}
 
-    @asynccontextmanager
-    async def alone(self, name: str) -> AsyncIterator[None]:
+    def alone(self, name: str) -> AbstractAsyncContextManager[None]:
         """Lock a name against other tasks of this process."""
-        with self._lock(name) as lock:
-            async with lock:
-                yield
+        return self._locks.setdefault(name, asyncio.Lock())
 
     @asynccontextmanager
     async def turn(self, name: str, *, frees_space: bool = False) -> AsyncIterator[None]:
@@ -102,19 +101,6 @@ class Leases:
         except asyncio.CancelledError:
             await asyncio.wait([releasing])
             raise
-
-    @contextmanager
-    def _lock(self, name: str) -> Iterator[asyncio.Lock]:
-        lock, users = self._locks.get(name, (asyncio.Lock(), 0))
-        self._locks[name] = (lock, users + 1)
-        try:
-            yield lock
-        finally:
-            lock, users = self._locks[name]
-            if users == 1:
-                del self._locks[name]
-            else:
-                self._locks[name] = (lock, users - 1)
 
     async def _renew(self) -> None:
         while True:

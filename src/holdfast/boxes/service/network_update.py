@@ -7,9 +7,9 @@ from dataclasses import replace
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 
 

@@ -21,7 +21,7 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.api.ids import new_id
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool_rules import (
@@ -35,7 +35,6 @@ from holdfast.boxes.service.pool_rules import (
     made_ahead,
     shelf_key,
 )
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.shielded import to_the_end
 from holdfast.time_limit import time_limit

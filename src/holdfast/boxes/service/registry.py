@@ -21,8 +21,7 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.labels import KEY, NODE, SPEC, owner_labels
 from holdfast.boxes.lifecycle import PASSING, move, state_of
 from holdfast.boxes.rows import BoxRow, BoxRows
-from holdfast.boxes.service.idle.activity import Activity
-from holdfast.boxes.service.idle.watch_interval import WatchInterval
+from holdfast.boxes.service.idle.idleness import Activity, WatchInterval
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.reaper import is_abandoned
 

@@ -8,10 +8,10 @@ from holdfast.api.box.box import BoxInfo, Deleted
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict
+from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry, keeps_changing
 from holdfast.time_limit import time_limit
 

@@ -10,9 +10,8 @@ from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
-from holdfast.boxes.provider import Provider
-from holdfast.boxes.service.idle.activity import Activity
-from holdfast.boxes.service.providers import Providers
+from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates
 

@@ -11,9 +11,9 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import DORMANT, PASSING, state_of
+from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.shielded import settled, to_the_end
 

@@ -15,16 +15,21 @@ from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxStopped
 from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idle.activity import Activity
 from holdfast.boxes.service.idle.hibernation import Hibernation
-from holdfast.boxes.service.idle.idleness import Sample, comparable, doing, is_watched, last_work
+from holdfast.boxes.service.idle.idleness import (
+    Activity,
+    Sample,
+    WatchInterval,
+    comparable,
+    doing,
+    is_watched,
+    last_work,
+)
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
-from holdfast.boxes.service.idle.watch_interval import WatchInterval
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool import Pool
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal

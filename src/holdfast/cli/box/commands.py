@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.api.box.records import OWNER_ENVIRONMENT, OWNER_THREAD, RESERVED, BoxState, Owner
 from holdfast.cli.box.options import BoxOptions
-from holdfast.cli.box.spec import (
-    parse_box_labels,
-    parse_env,
-    parse_mount,
-    parse_volume,
-    read_env_file,
-    read_size,
-    read_value,
-    usage_error,
-)
+from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
+from holdfast.cli.errors import read_value, usage_error
+from holdfast.cli.names import BoxArgument, find_box
 from holdfast.cli.network_options import (
     describe_policy,
     parse_policy,
 )
 from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.session import BoxArgument, ask, ask_blocking, find_box
+from holdfast.cli.session import ask, ask_blocking
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -37,7 +30,7 @@ from holdfast.cli.terminal.console import (
     write_table,
 )
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
-from holdfast.cli.terminal.sizes import describe_size
+from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 if TYPE_CHECKING:
     from holdfast.api.box.records import BoxRecord, MadeBox
@@ -132,8 +125,8 @@ def create(
             provider=box.provider or "local",
             image=box.image,
             cpu=box.cpu,
-            memory=read_size(box.memory),
-            disk=read_size(box.disk),
+            memory=read_value(parse_size, box.memory),
+            disk=read_value(parse_size, box.disk),
             pids=box.pids,
             env=variables,
             workdir=WORKSPACE if workdir is None else workdir,
@@ -141,7 +134,7 @@ def create(
             mounts=tuple(parse_mount(text) for text in mount or []),
             network=policy,
             lifetime=Lifetime(chosen),
-            idle_seconds=None if idle is None else read_value(parse_duration, idle),
+            idle_seconds=read_value(parse_duration, idle),
             on_idle=None if on_idle is None else OnIdle(on_idle),
             labels=parse_box_labels(label or []),
         )

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.box.spec import parse_env, read_value, usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.box.spec import parse_env
+from holdfast.cli.errors import CommandError, read_value, usage_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import BoxArgument, open_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option, OtherCommand
-from holdfast.cli.session import BoxArgument, ask, is_secure, open_box
+from holdfast.cli.session import ask, is_secure
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line
 from holdfast.cli.terminal.durations import parse_duration
 
@@ -78,7 +79,7 @@ def exec_(
     cat dump.sql | holdfast box exec b-1 -- sqlite3 app.db
     holdfast box exec b-1 --detach -- python -m http.server
     """
-    seconds = None if timeout is None else float(read_value(parse_duration, timeout))
+    seconds = read_value(lambda text: float(parse_duration(text)), timeout)
     to_run = Command(tuple(command), parse_env(env or [], os.environ), cwd, seconds)
     if terminal and (detach or as_json or seconds is not None):
         raise usage_error("-t cannot be combined with --detach, --timeout or --json", "leave out -t")

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.box.spec import usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import open_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument
-from holdfast.cli.session import ask, open_box
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, printable, write_field, write_json
 from holdfast.cli.terminal.pipes import Inlet, Outlet
 from holdfast.cli.terminal.sizes import describe_size

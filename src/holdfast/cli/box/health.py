@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import BoxArgument, find_box, open_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import BoxArgument, ask, find_box, open_box
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, write_json, write_line
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from holdfast.cli.completion import complete_box
 from holdfast.cli.errors import CommandError, command_error, print_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import ask, find_box
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size

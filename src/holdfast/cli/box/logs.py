@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import BoxArgument, find_process, open_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import BoxArgument, ask, find_process, open_box
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.pipes import Outlet

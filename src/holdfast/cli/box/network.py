@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
+from holdfast.cli.names import BoxArgument, find_box
 from holdfast.cli.network_options import NetworkOptions, describe_policy
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.session import BoxArgument, ask, find_box
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.sizes import describe_size
 

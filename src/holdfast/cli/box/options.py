@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from holdfast.cli.box.spec import read_size
+from holdfast.cli.errors import read_value
 from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName, parse_policy
 from holdfast.cli.parsing.parameters import Option, OptionGroup
+from holdfast.cli.terminal.sizes import parse_size
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class BoxOptions(OptionGroup):
             "provider": self.provider,
             "image": self.image,
             "cpu": self.cpu,
-            "memory": read_size(self.memory),
-            "disk": read_size(self.disk),
+            "memory": read_value(parse_size, self.memory),
+            "disk": read_value(parse_size, self.disk),
             "pids": self.pids,
         }
         if self.network or self.allow or self.bandwidth or self.connections:

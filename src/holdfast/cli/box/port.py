@@ -8,12 +8,12 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from holdfast.cli.box.spec import usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import BoxArgument, open_box
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import BoxArgument, ask, open_box
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 
 if TYPE_CHECKING:

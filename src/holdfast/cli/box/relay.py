@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.api.errors.boxes import BoxNotFound
-from holdfast.cli.session import LIKE_AN_ID, ask_blocking, find_by_other_name
+from holdfast.cli.names import LIKE_AN_ID, find_by_other_name
+from holdfast.cli.session import ask_blocking
 from holdfast.client.resource import END, STDERR, STDIN, STDOUT, exit_of, read_frame
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from holdfast.cli.box.exec import Command, CwdOption, EnvOption, exec_exit_codes
-from holdfast.cli.box.spec import parse_env, usage_error
-from holdfast.cli.errors import CommandError
+from holdfast.cli.box.spec import parse_env
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import BoxArgument, find_process, open_box
 from holdfast.cli.options import Where
 from holdfast.cli.parsing.parameters import Option, OtherCommand
-from holdfast.cli.session import BoxArgument, find_process, open_box, reach
+from holdfast.cli.session import reach
 from holdfast.cli.terminal.console import hint, note
 from holdfast.cli.terminal.pipes import Outlet
 

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.box.spec import parse_box_labels
+from holdfast.cli.names import BoxArgument, find_box, find_snapshot
 from holdfast.cli.options import JsonOption, LabelsOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import BoxArgument, ask, find_box, find_snapshot
+from holdfast.cli.session import ask
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration

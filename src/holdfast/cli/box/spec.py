@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from holdfast.cli.errors import CommandError
-from holdfast.cli.exits import Exit
-from holdfast.cli.terminal.sizes import parse_size
+from holdfast.cli.errors import usage_error
 
 if TYPE_CHECKING:
     from holdfast.api.box.spec import HostMount, VolumeMount
-
-T = TypeVar("T")
-
-
-def usage_error(message: str, next_step: str | None = None) -> CommandError:
-    return CommandError(message, next_step=next_step, exit=Exit.USAGE)
-
-
-def read_value(read: Callable[[str], T], text: str) -> T:
-    """Parse a value. A `ValueError` of the parser becomes a usage error."""
-    try:
-        return read(text)
-    except ValueError as error:
-        raise usage_error(str(error)) from None
-
-
-def read_size(text: str | None) -> int | None:
-    return None if text is None else read_value(parse_size, text)
 
 
 def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.box.spec import usage_error
-from holdfast.cli.discovery import home_or_default
+from holdfast.cli.errors import usage_error
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import ask
+from holdfast.cli.session import ask, home_or_default
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, printable, write_field, write_json, write_line
 from holdfast.cli.terminal.sizes import describe_size
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from holdfast.cli.box.spec import usage_error
+from holdfast.cli.errors import usage_error
 from holdfast.cli.image.build import print_image
 from holdfast.cli.image.commands import ProviderOption
 from holdfast.cli.options import JsonOption, Where

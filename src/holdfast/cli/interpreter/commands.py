@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.box.options import BoxOptions
-from holdfast.cli.discovery import home_or_default, server_of, skip_httpx_cli
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import only
 from holdfast.cli.options import JsonOption, QuietOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption
-from holdfast.cli.session import ask, only
+from holdfast.cli.session import ask, home_or_default, server_of, skip_httpx_cli
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, note, printable, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -75,7 +75,7 @@ def run(
     holdfast interpreter run -c 'import sys; sys.version'
     holdfast interpreter run analysis.py --template data --keep
     """
-    from holdfast.cli.discovery import ensure_server
+    from holdfast.cli.session import ensure_server
 
     if file is not None and code is not None:
         raise CommandError("both FILE and --code are given", next_step="give only one of them", exit=Exit.USAGE)
@@ -257,7 +257,7 @@ def delete(
 
 async def _find(client: Client, name: str) -> str:
     """The full id of an interpreter. `name` may be the beginning or end of it."""
-    from holdfast.cli.session import matching
+    from holdfast.cli.names import matching
     from holdfast.client import NotFound
 
     try:
@@ -297,7 +297,7 @@ def smoke(
     holdfast interpreter smoke --repo . --json
     """
     skip_httpx_cli()
-    from holdfast.cli.discovery import ensure_server
+    from holdfast.cli.session import ensure_server
 
     ensure_server(where)
     report = asyncio.run(_smoke(where, box.to_json(), repo, ref, model, timeout))

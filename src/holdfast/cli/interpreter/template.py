@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import ask
+from holdfast.cli.session import ask, home_or_default
 from holdfast.cli.terminal.console import (
     Cell,
     hint,

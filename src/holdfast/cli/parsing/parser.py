@@ -8,13 +8,12 @@ same to Typer. `tests/cli/test_parser.py` compares the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import EnumType
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
-from holdfast.cli.parsing.command_line import arrange
 from holdfast.cli.parsing.parameters import (
     REQUIRED,
     Argument,
@@ -163,3 +162,25 @@ def _within(number: float, declaration: Declaration) -> float:
     if (least is not None and number < least) or (most is not None and number > most):
         raise _Unclear
     return number
+
+
+def arrange(arguments: Sequence[str], with_value: Collection[str]) -> list[str]:
+    """Return our options first, then `--`, then BOX and the command.
+
+    Our options stand before BOX, or between BOX and the command. From the command's first word on, or from `--` on,
+    everything belongs to the command. `with_value` are the options that take the following word as their value.
+    """
+    options: list[str] = []
+    words: list[str] = []
+    rest = list(arguments)
+    while rest and len(words) < 2:
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if not word.startswith("-") or word == "-":
+            words.append(word)
+            continue
+        options.append(word)
+        if word in with_value and rest:
+            options.append(rest.pop(0))
+    return [*options, "--", *words, *rest]

@@ -16,8 +16,8 @@ from typer.core import TyperCommand
 
 from holdfast import __version__
 from holdfast.cli.commands import COMMANDS, Group, load
-from holdfast.cli.parsing.command_line import arrange
 from holdfast.cli.parsing.parameters import REQUIRED, Option, OptionsUsed, OtherCommand, Parameter, signature_of
+from holdfast.cli.parsing.parser import arrange
 
 _ABOUT: Final = "Coding agents and Python interpreters in sandboxes, on durable threads."
 _CONTEXT: Final = "typer_context"

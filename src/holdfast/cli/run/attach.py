@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import write_json
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.client import Client

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, note, write_field, write_json
-from holdfast.cli.thread.names import find_thread
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:

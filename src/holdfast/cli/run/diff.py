@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_bytes, write_json, write_line
-from holdfast.cli.thread.names import find_thread
 
 _MOST_REFUSED: Final = 5
 

@@ -263,7 +263,7 @@ async def show_history(client: Client, thread: str, shown: Display) -> str | Non
 async def page_link(client: Client, thread: str) -> str:
     """The URL of the thread's page. On a terminal it contains a key, in the fragment, which browsers never send. In a
     pipe or a file, where the key would be stored, it does not."""
-    from holdfast.client import HoldfastError
+    from holdfast.api.errors import HoldfastError
 
     url = f"{client.url}/t/{thread}"
     if not client.has_credential or not is_terminal():

@@ -11,15 +11,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 
 from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, read_value
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, TimeoutOption, read_timeout
+from holdfast.cli.run.options import ModelOption, TimeoutOption
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
+from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import describe_size
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.cli.run.follow import LaunchState, StartedRun
@@ -81,9 +82,9 @@ def run(
     holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
     holdfast run "explain main.py" --agent codex --dir . --detach
     """
-    from holdfast.cli.discovery import ensure_server
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.run.workspace import choose_folder
+    from holdfast.cli.session import ensure_server
 
     text = _read_prompt(prompt)
     if empty and directory is not None:
@@ -91,7 +92,7 @@ def run(
     continues = thread is not None and directory is None
     folder = None if empty or continues else choose_folder(directory, Path.cwd(), Path.home())
     box_settings = box.to_json()
-    seconds = read_timeout(timeout)
+    seconds = read_value(parse_duration, timeout)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:

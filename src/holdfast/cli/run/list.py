@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.completion import complete_agent, complete_thread
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.status import describe_status
@@ -13,7 +14,6 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import describe_time
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.client import Client, RunInfo

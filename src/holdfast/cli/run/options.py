@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from holdfast.cli.box.spec import read_value
 from holdfast.cli.completion import complete_model, complete_thread
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.terminal.durations import parse_duration
 
 RunThreadArgument = Annotated[
     str,
@@ -32,7 +30,3 @@ TimeoutOption = Annotated[
     str | None,
     Option("--timeout", metavar="TIME", help="End the run after this time: 90s, 30m, 2h. 0 means never."),
 ]
-
-
-def read_timeout(timeout: str | None) -> int | None:
-    return None if timeout is None else read_value(parse_duration, timeout)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.box.spec import read_size
+from holdfast.cli.errors import read_value
+from holdfast.cli.names import find_thread
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption, read_timeout
+from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption
 from holdfast.cli.session import ask
-from holdfast.cli.thread.names import find_thread
+from holdfast.cli.terminal.durations import parse_duration
+from holdfast.cli.terminal.sizes import parse_size
 
 if TYPE_CHECKING:
     from holdfast.cli.exits import Exit
@@ -46,13 +48,13 @@ def resume(
     holdfast resume t-1 --disk 20G
     holdfast resume t-1 "pip install pytest, then go on" --allow default
     """
-    from holdfast.cli.discovery import ensure_server
     from holdfast.cli.run.follow import begin_and_follow
+    from holdfast.cli.session import ensure_server
 
     policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
-    memory_bytes = read_size(memory)
-    disk_bytes = read_size(disk)
-    seconds = read_timeout(timeout)
+    memory_bytes = read_value(parse_size, memory)
+    disk_bytes = read_value(parse_size, disk)
+    seconds = read_value(parse_duration, timeout)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:

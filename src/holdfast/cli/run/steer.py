@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, note, write_field, write_json
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.api.runs import Steered

@@ -19,8 +19,7 @@ from typing import IO, Final
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.client.git_credentials import is_configuration, without_credentials
-from holdfast.client.host_git import READ_ONLY, read_environment
+from holdfast.client.host_git import READ_ONLY, is_configuration, read_environment, without_credentials
 from holdfast.guest.tree import HostileArchive, Walker, open_folder
 
 MOST_BYTES: Final = 1024 * 1024 * 1024

@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Final
 
-from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.server.check import explaining
+from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
 from holdfast.storage import maintenance

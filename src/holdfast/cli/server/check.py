@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
+from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, write_field, write_json, write_line
 from holdfast.cli.terminal.sizes import describe_size
 from holdfast.storage import CannotOpen, DiskFull, StorageError, maintenance

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast.boxes.finding import Finding, Word
-from holdfast.cli.discovery import home_or_default
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.server.machine import examine
+from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, hint, write_json, write_line
 
 _SIGNS = {Word.OK: "✓", Word.LIMITED: "–", Word.MISSING: "✗"}

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.discovery import ensure_server, home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.session import ask
+from holdfast.cli.session import ask, ensure_server, home_or_default
 from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.client.local_server import RunningServer, find_running, is_alive
 from holdfast.storage import maintenance

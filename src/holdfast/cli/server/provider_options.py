@@ -7,7 +7,7 @@ from dataclasses import make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.box.spec import read_value
+from holdfast.cli.errors import read_value
 from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import parse_size
 from holdfast.providers.descriptor import Setting, SettingKind

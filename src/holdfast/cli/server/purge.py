@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.discovery import find_or_start_server, home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption, Where
 from holdfast.cli.server.down import stop_server
-from holdfast.cli.session import ask
+from holdfast.cli.session import ask, find_or_start_server, home_or_default
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, note, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size

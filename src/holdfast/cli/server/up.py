@@ -9,12 +9,12 @@ from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.cli.discovery import home_or_default
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parsing.parameters import Option, OptionsUsed
 from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOptions, settings_of, warnings
+from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 from holdfast.client.local_server import find_answering
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from holdfast.cli.discovery import connect
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread, find_thread_now
 from holdfast.cli.options import JsonOption, LabelsOption, LimitOption, ThreadArgument, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.status import describe_status
-from holdfast.cli.session import ask_blocking
+from holdfast.cli.session import ask_blocking, connect
 from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import (
     Cell,
@@ -26,7 +26,6 @@ from holdfast.cli.terminal.console import (
     write_table,
 )
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
-from holdfast.cli.thread.names import find_thread, find_thread_now
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal.entry_lines import EntryLog
@@ -335,7 +334,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str | None]:
 
 
 def check_since(since: str | None) -> None:
-    from holdfast.client.thread.positions import parse_position
+    from holdfast.client.thread.thread import parse_position
 
     try:
         parse_position(since)

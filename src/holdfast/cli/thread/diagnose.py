@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, ThreadArgument, Where
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line
-from holdfast.cli.thread.names import find_thread
 
 if TYPE_CHECKING:
     from holdfast.api.runs import Diagnosis

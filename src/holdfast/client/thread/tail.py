@@ -7,9 +7,11 @@ no entry is repeated or skipped.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -19,14 +21,14 @@ import httpx
 from holdfast.api.entries import Entry
 from holdfast.api.errors import HoldfastError, Unauthorized, Unreachable, error_of
 from holdfast.client.connection import ServerConnection, is_temporary, not_understood, retry_after
-from holdfast.client.thread.positions import NOW, Position, parse_position
-from holdfast.client.thread.sse import Event, decode_events
+from holdfast.client.thread.thread import NOW, Position, parse_position
 from holdfast.client.transport.asynchronous import LOST, reason_of
 
 T = TypeVar("T")
 
 _STEADY_SECONDS: Final = 1.0
 """A connection that lasted this long was good, so its end is not a failure."""
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class Progress:
@@ -229,3 +231,54 @@ def _read(event: Event, from_json: Callable[[Any], T]) -> T:
 
 def _control(value: dict[str, Any]) -> tuple[str | None, str, bool]:
     return value.get("streamCursor"), str(value["streamNextOffset"]), value.get("streamClosed") is True
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A server-sent event."""
+
+    type: str
+    data: str
+
+
+class LineDecoder:
+    """Splits bytes into lines. A line may arrive in any number of pieces, and a CRLF may be split in two."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._after_cr = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Returns the lines that this chunk completes."""
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if not chunk:
+            return []
+        self._after_cr = chunk.endswith(b"\r")
+        lines = _LINE_END.split(chunk)
+        if len(lines) == 1:
+            self._pieces.append(chunk)
+            return []
+        lines[0] = b"".join([*self._pieces, lines[0]])
+        self._pieces = [lines.pop()]
+        return lines
+
+
+async def decode_events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Event]:
+    """Yields complete events. Drops an event that the end of the connection cuts off, as the standard requires."""
+    decoder = LineDecoder()
+    event_type, data = "message", list[str]()
+    async for chunk in chunks:
+        for line in decoder.feed(chunk):
+            if not line:
+                if data:
+                    yield Event(event_type, "\n".join(data))
+                event_type, data = "message", []
+                continue
+            name, _, value = line.partition(b":")
+            text = value.removeprefix(b" ").decode()
+            if name == b"data":
+                data.append(text)
+            elif name == b"event":
+                event_type = text

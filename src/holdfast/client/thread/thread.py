@@ -6,7 +6,7 @@ The command line loads this module for each append, so it imports the types of o
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -14,9 +14,8 @@ from urllib.parse import quote
 from holdfast.api.entries import Acknowledgement, Entry
 from holdfast.api.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.api.ids import new_entry_id, now_ms
+from holdfast.api.limits import MOST_BYTES, MOST_MESSAGES
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
-from holdfast.client.thread.batches import split_batches
-from holdfast.client.thread.positions import NOW, Position, parse_position
 from holdfast.client.thread.producer import Producer
 
 if TYPE_CHECKING:
@@ -28,6 +27,36 @@ Appendable = Mapping[str, Any] | Entry
 """A payload (with its `type`), or a complete entry."""
 
 _PAGE: Final = 1000
+BEGINNING: Final = "-1"
+NOW: Final = "now"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position of a reader: an offset of the server, and how many entries after it have been read.
+
+    The server returns offsets between batches, not between entries. The position of a reader that stops inside a batch
+    is `OFFSET+COUNT`; forks in the protocol count the same way (`Stream-Fork-Sub-Offset`).
+    """
+
+    offset: str = BEGINNING
+    past: int = 0
+    """How many entries after the offset have been read."""
+
+    def __str__(self) -> str:
+        return f"{self.offset}+{self.past}" if self.past else self.offset
+
+
+def parse_position(text: str | None) -> Position:
+    """Parse a position. None is the beginning of the thread."""
+    if text is None:
+        return Position()
+    offset, plus, past = text.rpartition("+")
+    if not plus:
+        return Position(text)
+    if not offset or offset == NOW or not (past.isascii() and past.isdigit()):
+        raise ValueError(f"{text!r} is not a position on a thread: use an offset, OFFSET+COUNT, {BEGINNING} or {NOW}")
+    return Position(offset, int(past))
 
 
 @dataclass(slots=True)
@@ -241,3 +270,18 @@ def _unacknowledged(thread: str, entries: tuple[Entry, ...], error: Exception) -
         request_id=getattr(error, "request_id", None),
         unacknowledged=entries,
     )
+
+
+def split_batches(entries: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yields encoded entries, in order, in batches that fit in one request.
+
+    An entry that is too large for a request is a batch of its own, so that the server reports it.
+    """
+    begin, size = 0, 1
+    for index, entry in enumerate(entries):
+        size += len(entry) + 1  # including a comma or bracket
+        if index > begin and (size > MOST_BYTES or index - begin == MOST_MESSAGES):
+            yield entries[begin:index]
+            begin, size = index, 1 + len(entry) + 1
+    if begin < len(entries):
+        yield entries[begin:]

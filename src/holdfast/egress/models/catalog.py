@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.egress.models.model import DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS, Model
 
 
@@ -65,12 +65,8 @@ SIZES: Final[Mapping[str, Size]] = {
 }
 
 
-def size_of(model: str, otherwise: Size) -> Size:
-    return SIZES.get(model, otherwise)
-
-
 def _provider(name: str, model: str, **endpoints: str) -> Model:
-    size = size_of(model, Size(DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS))
+    size = SIZES.get(model, Size(DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS))
     spoken = {Api(api.replace("_", "-")): url for api, url in endpoints.items()}
     return Model(name, spoken, model, size.context_window, size.max_tokens, built_in=True, key_wanted=True)
 

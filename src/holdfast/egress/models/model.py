@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast.api.errors.models import InvalidModel
-from holdfast.api.model_apis import Api, shared
+from holdfast.api.models import Api, shared
 
 DEFAULT_CONTEXT: Final = 128_000
 DEFAULT_MAX_TOKENS: Final = 8192

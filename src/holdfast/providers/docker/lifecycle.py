@@ -27,8 +27,8 @@ from holdfast.api.errors.boxes import (
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
+from holdfast.boxes.provider import check_known_id, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.box_ids import check_known_id, check_new_id, is_box_id
 from holdfast.providers.docker import containers, volumes
 from holdfast.providers.docker.box import DockerBox, workdir_of
 from holdfast.providers.docker.changes import Changes

@@ -19,9 +19,8 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import matches
-from holdfast.boxes.provider import Provider, Swept
+from holdfast.boxes.provider import Provider, Swept, is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.box_ids import is_box_id
 from holdfast.providers.host.disk import disk_guard, layers, volumes
 from holdfast.providers.host.disk.data_dir import CREATING, DELETING
 from holdfast.providers.host.disk.trash import Trash

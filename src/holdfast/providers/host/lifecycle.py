@@ -23,8 +23,8 @@ from holdfast.api.errors.boxes import (
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL
+from holdfast.boxes.provider import check_known_id, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.box_ids import check_known_id, check_new_id, is_box_id
 from holdfast.providers.host.box import LocalBox
 from holdfast.providers.host.disk import layers
 from holdfast.providers.host.disk.data_dir import CREATING, DELETING, PREPARED, BoxImage, BoxRecord, measure, updated

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from holdfast.api.box.box import BoxInfo, Power
@@ -20,16 +22,24 @@ from holdfast.api.errors.boxes import (
     InvalidSpec,
 )
 from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.provider import check_known_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.box_ids import check_known_id
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.host.disk.data_dir import BoxRecord
-from holdfast.providers.host.guest_client import PAUSED, GuestClient
-from holdfast.providers.host.live_guests import LiveGuests
+from holdfast.providers.host.guest_client import (
+    PAUSED,
+    GuestClient,
+    has_ended,
+    is_ending,
+    is_guest,
+    peer_handle,
+    peer_of,
+)
 from holdfast.providers.host.sandbox import Sandbox
 
 _START_SECONDS: Final = 30.0
 _GRACE_MS: Final = 1500
+_MOST: Final = 1024
 
 
 class BoxPower:
@@ -202,3 +212,64 @@ class BoxPower:
 
     def _mark(self, id: str) -> Path:
         return self._data_dir.box(id) / PAUSED
+
+
+class LiveGuests:
+    """Tracks which guests are alive by process descriptors, so that asking does not wake a guest. Thread-safe.
+
+    A connection to the guest would also tell, but it wakes the guest each time. A process descriptor proves that the
+    guest is alive. Without one, or after that process has ended, only a connection can tell: another process may have
+    started the box again. Owns a descriptor for each known guest until `forget` or `close`.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[str, tuple[int, int]] = {}
+        """By box: a process descriptor of its guest, and the process id."""
+        self._lock = Lock()  # a descriptor that another thread closes could be reused while it is examined
+
+    def knows(self, box: str) -> bool:
+        """Whether the guest of this box is known to be alive. False means that only a connection can tell."""
+        with self._lock:
+            if box not in self._handles:
+                return False
+            handle, pid = self._handles[box]
+            # In this order: the process id cannot be reused before the process has ended.
+            ending = is_ending(pid)
+            if not has_ended(handle):
+                return not ending
+            self._drop(box)
+            return False
+
+    def add(self, box: str, connection: socket.socket) -> None:
+        """Remember the guest at the other end of a connection, if the kernel identifies it.
+
+        While a box starts, the other end may be the process that starts the guest. It outlives the guest a little, so
+        it is not remembered.
+        """
+        try:
+            pid = peer_of(connection)
+            if not is_guest(pid):
+                return
+            handle = peer_handle(connection)
+        except OSError:
+            return
+        with self._lock:
+            self._drop(box)
+            while len(self._handles) >= _MOST:
+                self._drop(next(iter(self._handles)))
+            self._handles[box] = (handle, pid)
+
+    def forget(self, box: str) -> None:
+        with self._lock:
+            self._drop(box)
+
+    def _drop(self, box: str) -> None:
+        known = self._handles.pop(box, None)
+        if known is not None:
+            os.close(known[0])
+
+    def close(self) -> None:
+        """Closing twice has no effect."""
+        with self._lock:
+            for box in list(self._handles):
+                self._drop(box)

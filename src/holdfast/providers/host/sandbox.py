@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from holdfast.api.box.box import BoxInfo
 from holdfast.api.box.spec import BoxSpec
@@ -25,13 +27,15 @@ from holdfast.providers.host import limits
 from holdfast.providers.host.disk import layers
 from holdfast.providers.host.disk.data_dir import HELD, SEALED, SEALING, BoxImage, BoxRecord, DataDir, remove_tree
 from holdfast.providers.host.guest_client import GuestClient
-from holdfast.providers.host.workers import Workers
 
 _SPAWN_SECONDS: Final = 60.0
 """A process that starts is recorded sooner than that."""
 _LOG_BYTES: Final = 2000
 _SEAL_TRIES: Final = 10
 _SEAL_PAUSE: Final = 0.02
+_THREADS: Final = 4
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Sandbox(ABC):
@@ -232,3 +236,38 @@ def _leftovers(folder: Path) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError):
             if not (path / "process.json").exists() and path.stat().st_mtime < long_ago:
                 yield path
+
+
+class Workers:
+    """Threads for slow work on the disk, and tasks in the background.
+
+    The owner calls `close`, after which the workers can be used again.
+    """
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run slow work on separate threads, so that reading a small file does not wait for a large removal."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-disk")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, functools.partial(work, *args, **kwargs))
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait(self) -> None:
+        """Wait until the tasks in the background have ended."""
+        await asyncio.gather(*self._tasks)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+            self._executor = None

@@ -23,9 +23,8 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.providers.commands import cannot_execute, cannot_tell, check_terminal, start_request
+from holdfast.providers.commands import Collected, Tail, cannot_execute, cannot_tell, check_terminal, start_request
 from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
-from holdfast.providers.output import Collected, Tail
 from holdfast.providers.stream.guest_client import Call, GuestRequests, Stream
 from holdfast.time_limit import time_limit
 

@@ -14,7 +14,7 @@ from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
-from holdfast.api.model_apis import Api, shared
+from holdfast.api.models import Api, shared
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice

@@ -88,10 +88,7 @@ class Reconciler:
         if row.runs.live is None and not is_due(row.runs):
             self.forget(thread)
             return row
-        lock = self._locks.get(thread)
-        if lock is None:
-            lock = self._locks[thread] = asyncio.Lock()
-        async with lock:
+        async with self._locks.setdefault(thread, asyncio.Lock()):
             return await self._reconcile(thread, force)
 
     def is_busy(self, thread: str) -> bool:

@@ -13,7 +13,7 @@ from holdfast.runs.reconcile.dangling import Dangling
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.run_events import PRODUCER, Run, ThreadRuns, end_id, finished, start_id
-from holdfast.threads.streams import Producer
+from holdfast.threads.store import Producer
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.framing import parse_json, split_messages
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.run_events import FINISHED
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import Change
+from holdfast.threads.store import Change, StreamStore
 from holdfast.time_limit import time_limit_at
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from holdfast.api.model_apis import Api
 from holdfast.api.models import (
+    Api,
     Complete,
     ModelAnswer,
     ModelChange,

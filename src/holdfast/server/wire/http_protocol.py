@@ -8,19 +8,19 @@ are handed over to uvicorn's WebSocket protocol, or directly to a port of a box.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, Final
 
 import httptools
 
 from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import is_box_host
-from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.repeated_head import RepeatedHead
+from holdfast.server.wire.ports import Dispatch
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
 from holdfast.threads.protocol.surface import PREFIX, parse_query
-from holdfast.threads.streams import Appended
+from holdfast.threads.store import Appended
 from holdfast.threads.subscriptions import is_control
 
 _PREFIX: Final = PREFIX.encode()
@@ -36,6 +36,9 @@ _CONGESTED_BYTES: Final = 256 * 1024
 _LINGER_SECONDS: Final = 5.0
 _SLOWEST_BODY: Final = 8 * 1024
 """Bytes per second that give a body more time to arrive."""
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)(?=[ \t]*\r\n)", re.IGNORECASE)
+_HEAD_END: Final = b"\r\n\r\n"
+_MOST_DIGITS: Final = 7
 
 
 class Exchange:
@@ -631,3 +634,49 @@ def sweep_connections(connections: set[Any], now: float, request_timeout: float,
         if wire.is_idle(now, keep_alive):
             wire.transport.close()
     return len(slow)
+
+
+class RepeatedHead:
+    """The head of a request that a connection has sent before, split around the digits of its content length.
+
+    A client that appends sends the same head with every request: only the length of the body changes. The parser has
+    accepted that head once, so the next request with the same bytes needs no second parse. Whatever differs in more
+    than the digits of the length goes to the parser.
+    """
+
+    __slots__ = ("_after", "_before", "headers", "query", "target")
+
+    def __init__(self, before: bytes, after: bytes, request: Request, target: str) -> None:
+        self._before = before
+        self._after = after
+        self.headers = request.headers
+        self.query = request.query
+        self.target = target
+
+    @classmethod
+    def learn(cls, data: bytes, request: Request, target: str) -> RepeatedHead | None:
+        """The head of `request`, which the parser found in `data`, with nothing before or after it in there.
+
+        Returns None for a head that has no content length, or for data that holds more than this one request.
+        """
+        head_end = data.find(_HEAD_END) + len(_HEAD_END)
+        lengths = list(_LENGTH.finditer(data, 0, head_end))
+        if len(lengths) != 1 or lengths[0][1] != request.headers.get(b"content-length"):
+            return None
+        if int(lengths[0][1]) != len(data) - head_end or b"transfer-encoding" in request.headers:
+            return None
+        begin, end = lengths[0].span(1)
+        return cls(data[:begin], data[end:head_end], request, target)
+
+    def body_in(self, data: bytes) -> bytes | None:
+        """The body of the next request, if `data` is exactly one request with this head."""
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return None
+        begin = len(before)
+        end = data.find(after, begin, begin + _MOST_DIGITS + len(after))
+        length = data[begin:end]
+        if end < 0 or not length.isdigit():
+            return None
+        body = data[end + len(after) :]
+        return body if len(body) == int(length) else None

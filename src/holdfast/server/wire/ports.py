@@ -6,15 +6,21 @@ the API. Plain requests are relayed by `port_relay`, upgraded connections by `tu
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
+from holdfast.server.lazy import Lazy
 from holdfast.server.wire.box_hosts import PortTarget, find_target
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
 from holdfast.threads.access.credentials import KEY_PREFIX, Access
+
+if TYPE_CHECKING:
+    from holdfast.server.wire.port_relay import PortRelay
 
 Header = tuple[bytes, bytes]
 
@@ -246,3 +252,26 @@ def _without_authority(location: bytes) -> bytes:
 
 def _first(headers: list[Header], name: bytes) -> bytes | None:
     return next((value for each, value in headers if each == name), None)
+
+
+class Dispatch:
+    """The outermost ASGI app: sends requests to ports of boxes or to the API, by host and path alone.
+
+    The relay is created for the first request to a port, so that the start does not wait for its modules. Requests to
+    the API wait until that is loaded.
+    """
+
+    def __init__(self, api: Lazy[Any], ports: Ports, make_relay: Callable[[], PortRelay]) -> None:
+        self._api = api
+        self.ports = ports
+        self._make_relay = make_relay
+
+    @functools.cached_property
+    def relay(self) -> PortRelay:
+        return self._make_relay()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"]) is not None:
+            await self.relay(scope, receive, send)
+        else:
+            await (await self._api.get())(scope, receive, send)

@@ -13,12 +13,11 @@ from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
 from holdfast.threads.access.credentials import Access, Grant
-from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.protocol.framing import WHOLE_BYTES
 from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.protocol.surface import StreamSurface, stream_path
 from holdfast.threads.protocol.tails import Tails
-from holdfast.threads.streams import Appended
+from holdfast.threads.store import Acknowledgement, Appended
 from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,16 @@ from holdfast.api.errors import Conflict, Gone, InvalidRequest, NotFound
 from holdfast.api.errors.threads import Closed, ContentTypeMismatch, ProducerGap, SequenceConflict, StaleEpoch
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.protocol.framing import SEPARATOR, frame_json
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import Appended, AppendRequest, Change, ForkPoint, Keyed, Producer, StreamConfig
+from holdfast.threads.store import (
+    Appended,
+    AppendRequest,
+    Change,
+    ForkPoint,
+    Keyed,
+    Producer,
+    StreamConfig,
+    StreamStore,
+)
 
 JSON = StreamConfig(content_type="application/json")
 TEXT = StreamConfig(content_type="text/plain")

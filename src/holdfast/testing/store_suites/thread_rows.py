@@ -25,8 +25,7 @@ from holdfast.threads.access.seals import Origin
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow
 from holdfast.threads.run_events import AgentSession, Run, ThreadRuns, Waiting
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import AppendRequest, StreamConfig
+from holdfast.threads.store import AppendRequest, StreamConfig, StreamStore
 
 TEXT: Final = StreamConfig(content_type="text/plain")
 

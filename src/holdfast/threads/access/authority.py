@@ -19,7 +19,7 @@ from holdfast.api.run_info import RunStatus
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Admit, keyed, keyed_entries, keyed_slices
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, end_id
-from holdfast.threads.streams import Keyed
+from holdfast.threads.store import Keyed
 
 
 class Writer(StrEnum):

@@ -10,7 +10,7 @@ from holdfast.api.errors import Conflict, InvalidRequest
 from holdfast.api.errors.threads import ContentTypeMismatch, SequenceConflict
 from holdfast.threads.errors import producer_gap, stale_epoch, stream_closed
 from holdfast.threads.protocol.offsets import format_offset
-from holdfast.threads.streams import AppendRequest, Producer, StreamConfig, normalize_content_type
+from holdfast.threads.store import AppendRequest, Producer, StreamConfig, normalize_content_type
 
 
 class AppendState(Protocol):

@@ -10,24 +10,23 @@ import asyncio
 import functools
 import itertools
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
+from weakref import WeakValueDictionary
 
 from holdfast.api.errors import Gone, InvalidRequest
 from holdfast.api.ids import now_ms
 from holdfast.threads.access.authority import Author, Authority, check_producer
-from holdfast.threads.acknowledgement import Acknowledgement
 from holdfast.threads.errors import method_not_allowed
 from holdfast.threads.protocol.framing import WHOLE_BYTES, as_array, frame_json, frame_slices
-from holdfast.threads.protocol.lines import Lines
 from holdfast.threads.protocol.messages import Headers, Request, Response, Rest
 from holdfast.threads.protocol.offsets import BEGINNING, NOW, format_offset, next_cursor, parse_offset
-from holdfast.threads.protocol.slices import Slices
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import (
+from holdfast.threads.store import (
     MAX_SAFE_INTEGER,
+    Acknowledgement,
     Appended,
     AppendRequest,
     Change,
@@ -37,6 +36,7 @@ from holdfast.threads.streams import (
     Slice,
     StreamConfig,
     StreamInfo,
+    StreamStore,
     is_json,
 )
 from holdfast.time_limit import time_limit
@@ -60,6 +60,7 @@ _UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
 _CLOSED: Final = (b"stream-closed", b"true")
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _CACHEABLE: Final = (b"cache-control", b"private, max-age=60, stale-while-revalidate=300")
+Part = TypeVar("Part")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -93,7 +94,8 @@ class StreamSurface:
         self._long_poll_timeout = long_poll_timeout
         self._clock = clock
         self._slices = Slices()
-        self._producers = Lines()
+        self._producers: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """By path and producer. A lock exists only while a task holds it or waits for it."""
         self._waiting: set[asyncio.Future[Change | None]] = set()
 
     def append(self, request: Request, author: Author) -> Acknowledgement:
@@ -124,7 +126,7 @@ class StreamSurface:
         if append.producer is None:
             acknowledgement = await self._begin(request, author, append)
         else:
-            async with self._producers.turn((request.path, append.producer.id)):
+            async with self._producers.setdefault((request.path, append.producer.id), asyncio.Lock()):
                 acknowledgement = await self._begin(request, author, append)
         return self.appended(request, await acknowledgement)
 
@@ -473,3 +475,32 @@ def _matches(wanted: bytes | None, etag: bytes) -> bool:
     if wanted is None:
         return False
     return wanted.strip() == b"*" or etag in [each.strip().removeprefix(b"W/") for each in wanted.split(b",")]
+
+
+class Slices:
+    """Runs the parts of long work on the event loop: at most one per turn of the loop, however many tasks have work.
+
+    A thread would not help: Python code in it would hold the interpreter lock for several milliseconds at a time.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        """Fair, so that tasks take turns."""
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Do one slice of work in this block, without awaiting anything."""
+        async with self._turn:
+            yield
+            await asyncio.sleep(0)
+
+    async def gather(self, parts: Iterable[Part]) -> list[Part]:
+        """Collect all parts. Each step of the iterator is one slice of work."""
+        gathered: list[Part] = []
+        steps = iter(parts)
+        while True:
+            async with self.turn():
+                try:
+                    gathered.append(next(steps))
+                except StopIteration:
+                    return gathered

@@ -17,8 +17,7 @@ from holdfast.threads.protocol.framing import as_array
 from holdfast.threads.protocol.messages import Channel, Headers, Request, Response
 from holdfast.threads.protocol.offsets import NOW, format_offset, next_cursor
 from holdfast.threads.protocol.surface import parse_query, start_of
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import Change, Slice, is_json, normalize_content_type
+from holdfast.threads.store import Change, Slice, StreamStore, is_json, normalize_content_type
 from holdfast.time_limit import time_limit
 
 _READ_LIMIT: Final = 256 * 1024

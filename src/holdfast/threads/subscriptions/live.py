@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.threads.streams import Change
+from holdfast.threads.store import Change
 from holdfast.threads.subscriptions.clock import Timer
 from holdfast.threads.subscriptions.glob import Glob
 from holdfast.threads.subscriptions.links import Links

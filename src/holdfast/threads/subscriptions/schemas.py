@@ -12,7 +12,7 @@ from holdfast.api.errors import InvalidRequest
 from holdfast.threads.protocol.framing import parse_json
 from holdfast.threads.protocol.offsets import BEGINNING, format_offset_text
 from holdfast.threads.protocol.surface import THREADS, stream_path
-from holdfast.threads.streams import MAX_SAFE_INTEGER
+from holdfast.threads.store import MAX_SAFE_INTEGER
 from holdfast.threads.subscriptions.errors import InvalidSubscription
 from holdfast.threads.subscriptions.glob import Glob
 from holdfast.threads.subscriptions.links import Links

@@ -20,8 +20,7 @@ import orjson
 
 from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
 from holdfast.threads.protocol.framing import SEPARATOR
-from holdfast.threads.store import StreamStore
-from holdfast.threads.streams import AppendRequest, Change, Keyed, is_json
+from holdfast.threads.store import AppendRequest, Change, Keyed, StreamStore, is_json
 from holdfast.threads.subscriptions import rules, schemas
 from holdfast.threads.subscriptions.clock import Clock, SystemClock
 from holdfast.threads.subscriptions.delivery import DELIVERY_SECONDS, DeliveryFailed, TransportFactory, WebhookSender

@@ -16,12 +16,11 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.idle.activity import Activity
+from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
-from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates, gone
 from holdfast.boxes.shielded import settled, to_the_end

@@ -1,4 +1,4 @@
-"""Decides when a box is idle. Decisions only: the sweep takes samples, records work and carries out the result.
+"""Decides when a box is idle: who uses it, what it does, and how often it is sampled. The sweep carries out the result.
 
 Processes that use the CPU, listening ports and open connections in either direction are work. A sleeping process is
 not, and neither is inspecting a box.
@@ -6,7 +6,10 @@ not, and neither is inspecting a box.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -14,7 +17,8 @@ from typing import Final
 from holdfast.api.box.box import Metrics
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import Lifetime, OnIdle
-from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.rows import BoxRow, BoxRows
+from holdfast.time_limit import time_limit
 
 IDLE_SECONDS: Final = 900
 """The default idle time."""
@@ -126,3 +130,124 @@ def pause(rows: Iterable[BoxRow], longest: float) -> float:
     """Returns the seconds until the next samples, so that the shortest idle time is respected."""
     shortest = min((idle_time(row) / SAMPLES_PER_TIME for row in rows if is_watched(row)), default=longest)
     return min(longest, max(SHORTEST_PAUSE, shortest))
+
+
+class WatchInterval:
+    """How often boxes are sampled. A box with a short idle time shortens the interval. Each pass over all resets it."""
+
+    def __init__(self) -> None:
+        self._seconds = float("inf")
+        self._shortened = asyncio.Event()
+
+    def heed(self, row: BoxRow) -> None:
+        """Shorten the interval if this box has a shorter idle time than all others."""
+        if (wanted := pause([row], self._seconds)) < self._seconds:
+            self._seconds = wanted
+            self._shortened.set()
+
+    def reset(self, rows: Iterable[BoxRow]) -> None:
+        self._seconds = pause(rows, float("inf"))
+
+    async def wait(self, seconds: float, watch: Callable[[], Awaitable[None]]) -> None:
+        """Wait for `seconds`, and call `watch` after each interval."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (left := until - loop.time()) > 0:
+            self._shortened.clear()
+            wait = min(left, self._seconds)
+            try:
+                async with time_limit(wait):
+                    await self._shortened.wait()
+            except TimeoutError:
+                if wait < left:
+                    await watch()
+
+
+class Activity:
+    """Tracks which boxes of a service are in use, and when each was last used.
+
+    This process knows of use immediately. Each sweep writes it to the store, where other processes see it.
+    """
+
+    def __init__(self, rows: BoxRows, tenant: str, clock: Callable[[], int]) -> None:
+        self._rows = rows
+        self._tenant = tenant
+        self._clock = clock
+        self._working: Counter[str] = Counter()
+        self._worked: set[str] = set()
+        self._active: dict[str, int] = {}
+        self._one_shots: set[str] = set()
+
+    def remember(self, row: BoxRow) -> None:
+        """Track a live one-shot box, and forget a box that has ended."""
+        if row.lifetime is Lifetime.ONE_SHOT and row.live:
+            self._one_shots.add(row.id)
+        elif row.tombstone:
+            for known in (self._one_shots, self._worked):
+                known.discard(row.id)
+            self._active.pop(row.id, None)
+
+    @contextmanager
+    def using(self, id: str, after: Callable[[str], None] = lambda id: None) -> Iterator[None]:
+        """Keep the box from being idle while a caller uses it. Calls `after` at the end."""
+        self._working[id] += 1
+        try:
+            yield
+        finally:
+            self._working[id] -= 1
+            if not self._working[id]:
+                del self._working[id]
+            after(id)
+            self.note(id)
+
+    def note(self, id: str) -> None:
+        # Activity on the row of a one-shot box means that its work has ended. Inspecting and uploading are no work.
+        if id not in self._one_shots or id in self._worked:
+            self._active[id] = self._clock()
+
+    def end_work(self, id: str) -> bool:
+        """Record that a command, channel or port was closed. Returns whether that was the work of a one-shot box."""
+        if id not in self._one_shots or id in self._working:
+            return False
+        self._worked.add(id)
+        return True
+
+    def is_working(self, id: str) -> bool:
+        return id in self._working
+
+    def has_worked(self, row: BoxRow) -> bool:
+        """Returns whether the work of a one-shot box has ended, in this process or another that recorded activity."""
+        return row.id in self._worked or row.last_active_at > row.created_at
+
+    async def write(self) -> None:
+        """Write to the store which boxes were used since the last call."""
+        for id in self._working:
+            self.note(id)
+        used, self._active = self._active, {}
+        for id, when in used.items():
+            await self._rows.touch(self._tenant, id, BoxState.RUNNING, when)
+
+
+class OneShots:
+    """Deletes each one-shot box when its work has ended. Owns the tasks that do it until `close`."""
+
+    def __init__(self, activity: Activity, end: Callable[[str], Awaitable[None]]) -> None:
+        self._activity = activity
+        self._end = end
+        self._ending: set[asyncio.Future[None]] = set()
+
+    def working(self, id: str) -> AbstractContextManager[None]:
+        """A caller works in the box. A one-shot box is deleted when that ends."""
+        return self._activity.using(id, self._worked)
+
+    def _worked(self, id: str) -> None:
+        if self._activity.end_work(id):
+            task = asyncio.ensure_future(self._end(id))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        ending = list(self._ending)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)

@@ -11,9 +11,8 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import HIBERNATION
-from holdfast.boxes.provider import Provider
+from holdfast.boxes.provider import Provider, Providers
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.providers import Providers
 
 
 class SleepSnapshots:

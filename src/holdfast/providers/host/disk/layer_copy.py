@@ -12,8 +12,7 @@ from typing import Any
 
 from holdfast.api.errors.boxes import BoxNotStill, FileProblem
 from holdfast.api.ids import new_id
-from holdfast.providers.host.disk.beneath import FOLDER
-from holdfast.providers.host.disk.data_dir import DataDir
+from holdfast.providers.host.disk.data_dir import FOLDER, DataDir
 from holdfast.providers.host.disk.layers import unfinished_layer
 
 

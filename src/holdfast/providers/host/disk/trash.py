@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast.providers.host.disk import layers
 from holdfast.providers.host.disk.data_dir import DataDir
-from holdfast.providers.host.workers import Workers
+from holdfast.providers.host.sandbox import Workers
 
 SECONDS: Final = 3.0
 """How long a removal may block."""

@@ -3,7 +3,7 @@
 A commit writes one row here, however many streams it touches: a few pages at the end of one table. One row per stream
 would be one page per stream, and several times as much to sync. The gathered entries are later filed into the tables
 that are read by stream, many commits at a time, and removed from here in the same transaction. Until then they are read
-from memory (`unfiled`), into which they are loaded after a crash.
+from memory (`Unfiled`), into which they are loaded after a crash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from holdfast.storage.sqlite.streams.chunks import insert_chunks, insert_rows, join_chunks
-from holdfast.threads.streams import Producer
+from holdfast.threads.store import Producer
 
 _LENGTH: Final = 4
 _CHECKED: Final = b"\xff"

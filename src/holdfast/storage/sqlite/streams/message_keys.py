@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from holdfast.storage.sqlite.streams.reader import Reader
 from holdfast.storage.sqlite.streams.record import StreamRecord
-from holdfast.threads.streams import MAX_SAFE_INTEGER, Keyed
+from holdfast.threads.store import MAX_SAFE_INTEGER, Keyed
 
 _LOOK_UPS: Final = 3
 """How often keys are looked up again if some were filed in the meantime, before falling back to single look-ups."""

@@ -37,20 +37,21 @@ from holdfast.storage.sqlite.streams.writer import (
     Settled,
     Writer,
 )
-from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.changes import ChangeFeed
 from holdfast.threads.protocol.framing import skip_messages
 from holdfast.threads.protocol.rules import Duplicate, ExistingStream, check_same, decide_append
-from holdfast.threads.store import Created, Watcher
-from holdfast.threads.streams import (
+from holdfast.threads.store import (
+    Acknowledgement,
     Appended,
     AppendRequest,
     Change,
+    ChangeFeed,
+    Created,
     ForkPoint,
     Keyed,
     Slice,
     StreamConfig,
     StreamInfo,
+    Watcher,
     normalize_content_type,
 )
 

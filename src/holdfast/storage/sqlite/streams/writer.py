@@ -22,8 +22,7 @@ from holdfast.storage.sqlite.schema import connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import CHUNK_BYTES, insert_chunks, is_damaged, join_chunks
 from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling, encode, entries_of, file, insert_row
 from holdfast.storage.sqlite.streams.record import StreamRecord
-from holdfast.threads.acknowledgement import Acknowledgement
-from holdfast.threads.streams import Appended
+from holdfast.threads.store import Acknowledgement, Appended
 
 log = logging.getLogger(__name__)
 
