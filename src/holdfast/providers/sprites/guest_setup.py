@@ -67,7 +67,9 @@ async def place_guest(api: SpritesApi, sprite: str, workdir: str) -> GuestPlace:
 
 
 async def start_guest(api: SpritesApi, sprite: str, record: BoxRecord) -> None:
-    command = guest_command([record.python], record.guest, box=record.id, run=run_folder(record.home), options=["unconfined"])
+    command = guest_command(
+        [record.python], record.guest, box=record.id, run=run_folder(record.home), options=["unconfined"]
+    )
     await api.put_service(sprite, SERVICE, ["env", f"{MARK}={record.id}", *command])
 
 
