@@ -210,6 +210,21 @@ async def test_a_box_that_stopped_by_itself_is_started_too(boxes: Boxes, provide
     assert (await provider.find())[0].power is Power.RUNNING
 
 
+async def test_a_box_whose_start_fails_for_good_is_replaced(boxes: Boxes, provider: DummyProvider) -> None:
+    row = (await boxes.acquire("k", SPEC)).row
+    await boxes.stop(row.id)
+
+    async def is_lost() -> None:
+        del provider.at["start"]
+        await provider.remove(row.id)
+        raise BoxGone("its disk is gone")
+
+    provider.at["start"] = is_lost
+    acquired = await boxes.acquire("k", SPEC)
+    assert (acquired.how, acquired.why) == (How.CREATED, f"box {row.id} could not be started and is gone")
+    assert (await boxes.get(row.id)).state is BoxState.GONE
+
+
 async def test_a_box_that_is_gone_comes_back_from_its_latest_snapshot(boxes: Boxes, provider: DummyProvider) -> None:
     row = (await boxes.acquire("k", SPEC)).row
     async with await boxes.open(row.id) as box:

@@ -125,7 +125,8 @@ def test_this_machine_is_examined(bare_cli: Cli, tmp_path: Path) -> None:
     by_name = {finding["name"]: finding for finding in told["findings"]}
     expected = [
         "python", "sqlite", "data folder", "fsync", "open files", "disk of a box", "bubblewrap", "system calls",
-        "shared volumes", "local boxes", "overlayfs", "users", "limits", "docker", "sprites", "modal", "node", "git",
+        "shared volumes", "local boxes", "overlayfs", "users", "limits", "docker", "daytona", "sprites", "modal",
+        "node", "git",
     ]  # fmt: skip
     if by_name["local boxes"]["word"] == "missing":
         expected.remove("overlayfs")

@@ -11,6 +11,7 @@ import logging
 from importlib import metadata
 from typing import Final
 
+from holdfast.providers.daytona.descriptor import DAYTONA
 from holdfast.providers.descriptor import ProviderDescriptor
 from holdfast.providers.docker.descriptor import DOCKER
 from holdfast.providers.local.descriptor import LOCAL
@@ -21,7 +22,7 @@ from holdfast.providers.sprites.descriptor import SPRITES
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "holdfast.providers"
-_OURS: Final = (LOCAL, DOCKER, SPRITES, MODAL, PROCESS)
+_OURS: Final = (LOCAL, DOCKER, DAYTONA, SPRITES, MODAL, PROCESS)
 
 
 @functools.cache

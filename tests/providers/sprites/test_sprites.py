@@ -17,10 +17,11 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused, Unsupported
 from holdfast.boxes.finding import Word
 from holdfast.egress import EgressProxy
+from holdfast.providers.retries import pause_before, read_retry_after
 from holdfast.providers.sprites import Account, SpritesProvider, account, checks, network
 from holdfast.providers.sprites.api import read_frames
 from holdfast.providers.sprites.records import BoxRecord
-from holdfast.providers.sprites.retries import may_repeat, pause_before, read_retry_after
+from holdfast.providers.sprites.retries import may_repeat
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite.base import all_of, eventually, prints
 from holdfast.testing.provider_suite.networks import ask

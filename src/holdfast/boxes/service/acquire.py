@@ -10,7 +10,7 @@ from typing import Final
 from holdfast.api.box.records import BoxState, Owner
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import BoxSpec, Lifetime, check_labels
-from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
+from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import KEY, TENANT
 from holdfast.boxes.lifecycle import ASLEEP
@@ -128,8 +128,12 @@ class Acquire:
                     if slept in ASLEEP:
                         row = await self._take_up(await self._hibernation.wake(row.id), spec)
                         return Acquired(row, How.RESUMED, why=f"it was {slept} and has been woken")
-                    row = await self._take_up(await self._states.start(row), spec)
-                    return Acquired(row, How.RESUMED, why="it was stopped and has been started")
+                    try:
+                        row = await self._take_up(await self._states.start(row), spec)
+                    except BoxGone:  # its start has failed for good: decide again
+                        whys.append(f"box {row.id} could not be started and is gone")
+                    else:
+                        return Acquired(row, How.RESUMED, why="it was stopped and has been started")
                 case Bury(row, why):
                     await self._registry.end(row, BoxState.GONE, why)
                     whys.append(f"box {row.id} is gone")

@@ -1,39 +1,16 @@
-"""The namespace of a home: keeps its objects at a Docker daemon apart from those of other homes."""
+"""Where a home notes its namespace at a Docker daemon."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import secrets
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.providers import namespace
 
 _FILE: Final = "ground"
 """Homes created by earlier versions have their namespace in a file of this name."""
-_NAMESPACE: Final = re.compile(r"[a-z0-9]{4,16}")
-
-
-def check_namespace(namespace: str) -> None:
-    if not _NAMESPACE.fullmatch(namespace):
-        raise InvalidSpec(f"{namespace!r} cannot name a namespace: 4 to 16 lower case letters and digits")
 
 
 def namespace_of(home: Path) -> str:
     """Returns the namespace of a home. Creates one if there is none. Blocks."""
-    note = home / "docker" / _FILE
-    with contextlib.suppress(OSError):
-        text = note.read_text().strip()
-        if _NAMESPACE.fullmatch(text):
-            return text
-    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = note.with_name(f".{_FILE}.{secrets.token_hex(4)}")
-    fresh.write_text(secrets.token_hex(4))
-    try:
-        note.hardlink_to(fresh)
-    except FileExistsError:
-        pass  # another process was faster
-    finally:
-        fresh.unlink()
-    return note.read_text().strip()
+    return namespace.namespace_of(home / "docker", _FILE)

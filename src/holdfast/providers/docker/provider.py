@@ -36,10 +36,10 @@ from holdfast.providers.docker.egress import ContainerEgress
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, refusals_named
 from holdfast.providers.docker.images import DockerImages
 from holdfast.providers.docker.lifecycle import CAPABILITIES, ContainerLifecycle
-from holdfast.providers.docker.namespace import check_namespace
 from holdfast.providers.docker.objects import BOX, SNAPSHOT_KIND, Kind, Maker, Names
 from holdfast.providers.docker.runtime import Runtime, RuntimeVolume
 from holdfast.providers.docker.snapshots import Snapshots
+from holdfast.providers.namespace import check_namespace
 from holdfast.providers.steps import diagnose_box, take_step
 
 log = logging.getLogger(__name__)

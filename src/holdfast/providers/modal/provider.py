@@ -43,23 +43,17 @@ from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
+from holdfast.providers.box_ids import check_new_id, is_box_id
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.modal import guest as guest_module
 from holdfast.providers.modal import network
 from holdfast.providers.modal.account import Account, Credentials, as_any, finished, limited, told, translated
 from holdfast.providers.modal.box import ModalBox
-from holdfast.providers.modal.records import (
-    SNAPSHOT_KIND,
-    BoxRecord,
-    Records,
-    SnapshotRecord,
-    State,
-    check_id,
-    is_id,
-)
+from holdfast.providers.modal.records import SNAPSHOT_KIND, BoxRecord, Records, State
 from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
+from holdfast.providers.snapshot_records import SnapshotRecord
 from holdfast.providers.steps import take_step
 from holdfast.providers.stream import StreamGuestClient, StreamProcesses
 from holdfast.providers.stream.stream_egress import StreamEgress
@@ -119,7 +113,7 @@ class ModalProvider(Provider):
         self._image = image
         self._ports = tuple(ports)
         self._direct = direct or egress is None
-        self._egress = None if egress is None else StreamEgress(egress)
+        self._egress = None if egress is None else StreamEgress(egress, direct=self._direct)
         self._held: dict[str, _Held] = {}
         self._resuming: asyncio.Task[None] | None = None
         self._volumes: Volumes
@@ -216,7 +210,7 @@ class ModalProvider(Provider):
     def check(self, spec: BoxSpec, id: str, labels: Mapping[str, str]) -> None:
         """Refuse what cannot be, before anything is created."""
         require(self.name, self.capabilities, *needed(spec))
-        check_id(id)
+        check_new_id(id)
         check_labels(labels)
         for place in [each.path for each in spec.volumes] + [spec.workdir]:
             if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in _RESERVED):
@@ -233,7 +227,7 @@ class ModalProvider(Provider):
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
         self.check(spec, id, labels or {})
-        found = self._snapshot(snapshot)
+        found = self._records.snapshots.get(snapshot)
         record = BoxRecord(
             id,
             spec,
@@ -241,7 +235,7 @@ class ModalProvider(Provider):
             now_ms(),
             State.CREATING,
             found.id,
-            base=found.image,
+            base=found.reference,
             parent=found.id,
             size=found.total,
         )
@@ -263,13 +257,13 @@ class ModalProvider(Provider):
 
     async def _create_alone(self, record: BoxRecord) -> Box:
         id = record.id
-        async with self._records.lock(id):
+        async with self._records.locks.lock(id):
             if self._records.box(id) is not None:
                 raise BoxConflict(f"there is a modal box {id} already")
             self._records.write_box(record)
             try:
                 if record.snapshot is not None:
-                    self._snapshot(record.snapshot)  # from here on, the record keeps its image
+                    self._records.snapshots.get(record.snapshot)  # from here on, the record keeps its image
                 with told(f"box {id} cannot be created"):
                     record = await self._bring_up(record)
             except BaseException:
@@ -321,7 +315,7 @@ class ModalProvider(Provider):
         await self._open_egress(held.guest, record)
 
     async def _open_egress(self, guest: StreamGuestClient, record: BoxRecord) -> None:
-        if self._egress is not None and not self._direct:
+        if self._egress is not None:
             await self._egress.open(guest, record.spec.network, record.labels)
 
     async def _give_up(self, record: BoxRecord) -> None:
@@ -417,7 +411,7 @@ class ModalProvider(Provider):
             if await self._has_ended(record):
                 raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
             power = Power.RUNNING
-            if self._egress is not None and not self._egress.knows(id):
+            if self._egress is not None and not self._egress.serves(id):
                 await self._open_egress(self.guest(id), record)
         return ModalBox(self, self._describe(record, power), record.environment, wake)
 
@@ -443,9 +437,9 @@ class ModalProvider(Provider):
     @contextlib.asynccontextmanager
     async def _alone(self, id: str) -> AsyncIterator[BoxRecord]:
         """Keep others away from a box while it is changed."""
-        if not is_id(id):
+        if not is_box_id(id):
             raise BoxGone(f"box {id} is gone")
-        async with self._records.lock(id):
+        async with self._records.locks.lock(id):
             yield self._whole(id)
 
     async def stop_box(self, id: str) -> None:
@@ -505,9 +499,9 @@ class ModalProvider(Provider):
         require(self.name, self.capabilities, Capability.PAUSE)
 
     async def remove(self, id: str) -> int:
-        if not is_id(id):
+        if not is_box_id(id):
             return 0
-        async with self._records.lock(id):
+        async with self._records.locks.lock(id):
             record = self._records.box(id)
             if record is None:
                 self._held.pop(id, None)
@@ -563,7 +557,7 @@ class ModalProvider(Provider):
             await self._egress.open_guest_api(self.guest(id), record.spec.network, record.labels)
 
     def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return {} if self._egress is None or self._direct else self._egress.environment(policy)
+        return {} if self._egress is None else self._egress.environment(policy)
 
     def traffic(self, id: str) -> tuple[int, int] | tuple[None, None]:
         if self._egress is None:
@@ -592,12 +586,6 @@ class ModalProvider(Provider):
 
     # --- snapshots ---
 
-    def _snapshot(self, id: str) -> SnapshotRecord:
-        found = self._records.snapshot(id)
-        if found is None:
-            raise SnapshotNotFound(f"there is no snapshot {id}")
-        return found
-
     async def snapshot_box(self, id: str, labels: Mapping[str, str]) -> Snapshot:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
         async with self._alone(id) as record:
@@ -610,7 +598,7 @@ class ModalProvider(Provider):
             size = await self._measure(record)
             image = await self._save(record)
         assert image is not None
-        parent = None if record.parent is None else self._records.snapshot(record.parent)
+        parent = None if record.parent is None else self._records.snapshots.find(record.parent)
         made = SnapshotRecord(
             new_id("s"),
             image,
@@ -621,9 +609,9 @@ class ModalProvider(Provider):
             now_ms(),
             dict(labels),
         )
-        self._records.write_snapshot(made)
+        self._records.snapshots.write(made)
         self._records.write_box(replace(record, parent=made.id, size=size))
-        return made.describe(self.name)
+        return made.describe(self.name, self.snapshot_kind)
 
     async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
         require(self.name, self.capabilities, Capability.FORK)
@@ -645,18 +633,16 @@ class ModalProvider(Provider):
             return await self._create(fork)
 
     async def snapshots(self, labels: Mapping[str, str] | None = None) -> list[Snapshot]:
-        found = await asyncio.to_thread(self._records.snapshots)
-        made = [each.describe(self.name) for each in found if matches(each.labels, labels or {})]
-        return sorted(made, key=lambda snapshot: (snapshot.created_at, snapshot.id))
+        found = await asyncio.to_thread(self._records.snapshots.all)
+        return [each.describe(self.name, self.snapshot_kind) for each in found if matches(each.labels, labels or {})]
 
     async def snapshot(self, id: str) -> Snapshot:
-        return self._snapshot(id).describe(self.name)
+        return self._records.snapshots.get(id).describe(self.name, self.snapshot_kind)
 
     async def delete_snapshot(self, id: str) -> int:
-        found = self._snapshot(id)
-        if not self._records.remove_snapshot(id):
-            raise SnapshotNotFound(f"there is no snapshot {id}")
-        await to_the_end(self._release(found.image))
+        found = self._records.snapshots.get(id)
+        self._records.snapshots.remove(id)
+        await to_the_end(self._release(found.reference))
         return found.size
 
     async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
@@ -711,7 +697,7 @@ class ModalProvider(Provider):
                 why = "it is not known"
             else:
                 continue
-            if self._records.is_locked(record.id):
+            if self._records.locks.is_locked(record.id):
                 continue  # somebody is at it
             freed += await self.remove(record.id)
             removed.append(f"box {record.id}: {why}")
@@ -730,9 +716,9 @@ class ModalProvider(Provider):
                     if sandbox.returncode is not None:
                         continue  # it has ended, and the list is out of date
                     box = (await limited(sandbox.get_tags.aio())).get(BOX_TAG)
-                    if box is None or not is_id(box):
+                    if box is None or not is_box_id(box):
                         continue
-                    async with self._records.lock(box, _TOUCH_SECONDS):
+                    async with self._records.locks.lock(box, _TOUCH_SECONDS):
                         record = self._records.box(box)
                         if record is None or record.sandbox != id:
                             await self._sandboxes.end(sandbox)

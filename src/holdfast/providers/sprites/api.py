@@ -20,9 +20,10 @@ from sprites.types import Checkpoint, ListOptions, NetworkPolicy
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
+from holdfast.providers.retries import TRIES, pause_before, read_retry_after
 from holdfast.providers.sprites.account import Account
 from holdfast.providers.sprites.errors import ApiProblem, message_in
-from holdfast.providers.sprites.retries import TRIES, RetryingTransport, may_repeat, pause_before, read_retry_after
+from holdfast.providers.sprites.retries import RetryingTransport, may_repeat
 from holdfast.time_limit import time_limit
 
 STDIN: Final = 0

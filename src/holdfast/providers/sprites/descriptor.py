@@ -30,11 +30,11 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
             hint=f"set {TOKEN_VARIABLE} or log in with `sprite login`, and restart the server",
         )
         return AbsentProvider("sprites", error)
-    from holdfast.providers.sprites.namespace import namespace_of
+    from holdfast.providers.namespace import namespace_of
     from holdfast.providers.sprites.provider import SpritesProvider
 
     return SpritesProvider(
-        account, namespace=namespace_of(home), egress=egress, direct=bool(settings["sprites_direct"])
+        account, namespace=namespace_of(home / "sprites"), egress=egress, direct=bool(settings["sprites_direct"])
     )
 
 

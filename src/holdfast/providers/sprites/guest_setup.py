@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import tarfile
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sprites.exceptions import SpriteError
 
-from holdfast.api.errors.boxes import CreateFailed
-from holdfast.providers.sprites.api import Done, SpritesApi
+from holdfast.providers.sprites.api import SpritesApi
 from holdfast.providers.sprites.records import BoxRecord
-from holdfast.providers.stream import bridge_command, guest_command, guest_files
+from holdfast.providers.stream import bridge_command, guest_command
+from holdfast.providers.stream.home_guest import GuestPlace, guest_archive, read_place, run_folder, setup_command
 
 SERVICE: Final = "holdfast"
 MARK: Final = "HOLDFAST_SPRITE"
@@ -23,26 +17,6 @@ MARK: Final = "HOLDFAST_SPRITE"
 _SETUP_SECONDS: Final = 180.0
 _KILL_SECONDS: Final = 30.0
 _MEASURE_SECONDS: Final = 10.0
-_SETUP: Final = """
-set -eu
-umask 022
-guest="$HOME/.holdfast-guest/$1"
-if [ -d "$guest" ]; then cat > /dev/null; else
-    rm -rf "$guest.new"; mkdir -p "$guest.new"; tar -xf - -C "$guest.new"
-    mv "$guest.new" "$guest" 2> /dev/null || rm -rf "$guest.new"
-fi
-mkdir -p "$HOME/.holdfast-guest/run"
-if ! mkdir -p "$2" 2> /dev/null || ! [ -w "$2" ]; then
-    sudo -n mkdir -p "$2"; sudo -n chown "$(id -u):$(id -g)" "$2"
-fi
-exec python3 -c "$3" "$guest"
-"""
-_REPORT: Final = """
-import json, os, sys
-names = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG")
-print(json.dumps({"version": list(sys.version_info[:2]), "python": os.path.realpath(sys.executable),
-    "guest": sys.argv[1], "environment": {name: os.environ[name] for name in names if name in os.environ}}))
-"""
 _KILL: Final = """
 import os, signal, sys, time
 mark, box, spare = os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2]), sys.argv[3:] == ["descendants"]
@@ -83,55 +57,19 @@ else:
 which adopts those that lost their parent."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuestPlace:
-    """Where the guest is in a sprite, and what was found there."""
-
-    home: str
-    guest: str
-    python: str
-    environment: Mapping[str, str]
-
-
-def archive() -> tuple[bytes, str]:
-    """Returns the guest's files as a tar archive, and its digest."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, data in sorted(guest_files().items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode, member.mtime = len(data), 0o644, 1
-            tar.addfile(member, io.BytesIO(data))
-    return buffer.getvalue(), hashlib.sha256(buffer.getvalue()).hexdigest()[:12]
-
-
 async def place_guest(api: SpritesApi, sprite: str, workdir: str) -> GuestPlace:
     """Put the guest into a sprite and make the working directory. Doing it twice has no effect."""
-    data, digest = archive()
-    argv = ["sh", "-c", _SETUP, "sh", digest, workdir, _REPORT]
+    argv, data = setup_command(workdir, "-"), guest_archive()[0]
     done = await api.run(sprite, argv, stdin=data, seconds=_SETUP_SECONDS)
     if done.exit_code == 0 and not done.stdout:
         done = await api.run(sprite, argv, stdin=data, seconds=_SETUP_SECONDS)  # its report was lost in a cut
-    return _read_place(done)
-
-
-def _read_place(done: Done) -> GuestPlace:
-    try:
-        if done.exit_code != 0:
-            raise ValueError(done.stderr.strip()[-300:] or f"exit code {done.exit_code}")
-        told: dict[str, Any] = json.loads(done.stdout)
-        if tuple(told["version"]) < (3, 9):
-            raise ValueError(f"python3 is {told['version'][0]}.{told['version'][1]}")
-        environment = {str(name): str(value) for name, value in told["environment"].items()}
-        return GuestPlace(environment["HOME"], str(told["guest"]), str(told["python"]), environment)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CreateFailed(
-            f"the guest cannot be put into the sprite: {error}",
-            hint="the sprite needs sh, tar and Python 3.9 or newer",
-        ) from None
+    return read_place(done.exit_code, done.stdout, done.stderr)
 
 
 async def start_guest(api: SpritesApi, sprite: str, record: BoxRecord) -> None:
-    command = guest_command([record.python], record.guest, box=record.id, run=_run(record), options=["unconfined"])
+    command = guest_command(
+        [record.python], record.guest, box=record.id, run=run_folder(record.home), options=["unconfined"]
+    )
     await api.put_service(sprite, SERVICE, ["env", f"{MARK}={record.id}", *command])
 
 
@@ -152,7 +90,7 @@ async def _kill(api: SpritesApi, sprite: str, record: BoxRecord, *which: str) ->
 
 def join_command(record: BoxRecord) -> list[str]:
     """Returns the command that joins its stdin and stdout to the guest."""
-    return bridge_command([record.python], record.guest, run=_run(record))
+    return bridge_command([record.python], record.guest, run=run_folder(record.home))
 
 
 async def measure(api: SpritesApi, sprite: str, record: BoxRecord) -> int:
@@ -162,7 +100,3 @@ async def measure(api: SpritesApi, sprite: str, record: BoxRecord) -> int:
     done = await api.run_short(sprite, ["sh", "-c", script, "sh", *folders], seconds=_MEASURE_SECONDS)
     total = done.stdout.strip().rpartition("\n")[2].partition("\t")[0]
     return int(total) if total.isdigit() else 0
-
-
-def _run(record: BoxRecord) -> str:
-    return f"{record.home}/.holdfast-guest/run"

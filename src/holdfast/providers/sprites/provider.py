@@ -41,18 +41,18 @@ from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.namespace import check_namespace
 from holdfast.providers.sprites import guest_setup, network, snapshots
 from holdfast.providers.sprites.account import Account
 from holdfast.providers.sprites.api import Found, SpritesApi
 from holdfast.providers.sprites.box import SpriteBox
-from holdfast.providers.sprites.egress import SpriteEgress
 from holdfast.providers.sprites.errors import ApiProblem, translated
 from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
 from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
-from holdfast.providers.sprites.namespace import NAMESPACE
 from holdfast.providers.sprites.records import FILE, BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
 from holdfast.providers.stream import StreamGuestClient
+from holdfast.providers.stream.stream_egress import StreamEgress
 
 log = logging.getLogger(__name__)
 
@@ -123,12 +123,11 @@ class SpritesProvider(Provider):
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """`idle_seconds` is how long nothing may happen in a box before its stream is closed."""
-        if not NAMESPACE.fullmatch(namespace):
-            raise InvalidSpec(f"{namespace!r} cannot name a namespace: 4 to 16 lower case letters and digits")
+        check_namespace(namespace)
         self._api = SpritesApi(account)
         self._prefix = f"hf-{namespace}-"
         self._direct = direct or egress is None
-        self._egress = None if egress is None else SpriteEgress(egress, direct=self._direct)
+        self._egress = None if egress is None else StreamEgress(egress, direct=self._direct)
         self._held: dict[str, _Held] = {}
         self._creating: set[str] = set()
         self._starts = asyncio.Semaphore(_AT_ONCE)
@@ -209,7 +208,7 @@ class SpritesProvider(Provider):
         """Serve the egress over a new stream. What a command connects to meanwhile waits in the box."""
         try:
             if self._egress is not None:
-                await self._egress.open_guest_api(held.guest, record)
+                await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
         except BoxError as error:
             log.warning("cannot restore the egress of box %s: %s", record.id, error)
 
@@ -409,7 +408,7 @@ class SpritesProvider(Provider):
         await self._write(record)
         try:
             if self._egress is not None:
-                await self._egress.open(held.guest, record)
+                await self._egress.open(held.guest, record.spec.network, record.labels)
             await held.guest.ask({"op": "ping", "workdir": record.spec.workdir}, seconds=_START_SECONDS)
         except GuestRefused as refused:
             raise CreateFailed(f"box {record.id} did not start: {refused}") from None
@@ -450,7 +449,7 @@ class SpritesProvider(Provider):
             and not self._egress.serves(id)
             and self.quiet(id) is None  # it is served again with the first call
         ):
-            await self._egress.open(self.guest(id), record)
+            await self._egress.open(self.guest(id), record.spec.network, record.labels)
         return SpriteBox(self, self._describe(record), record.environment, wake)
 
     async def probe(self, id: str) -> Liveness:
@@ -553,7 +552,7 @@ class SpritesProvider(Provider):
             await to_the_end(self._write(record))
             await self._api.set_policy(self.sprite_name(id), rules)
             if self._egress is not None and not record.stopped:
-                await self._egress.open(held.guest, record)
+                await self._egress.open(held.guest, record.spec.network, record.labels)
 
     async def open_guest_api(self, id: str) -> None:
         if self._egress is None:
@@ -561,7 +560,7 @@ class SpritesProvider(Provider):
         async with self._changing(id, f"the guest API cannot be opened to box {id}") as (record, held):
             if record.stopped:
                 raise BoxStopped(f"box {id} is not running")
-            await self._egress.open_guest_api(held.guest, record)
+            await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
 
     def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
         return {} if self._egress is None else self._egress.environment(policy)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.providers.packed_labels import pack, unpack
 
 MARK: Final = "holdfast"
 """A label of every sprite of ours, for people."""
 FILE: Final = "/var/tmp/holdfast-record.json"
 _PREFIX: Final = "hf1."
 _PIECE: Final = 200
-_MAX_RECORD: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +88,12 @@ class BoxRecord:
             return None
 
     def to_labels(self) -> list[str]:
-        packed = base64.urlsafe_b64encode(zlib.compress(self.to_text().encode(), 9)).decode()
-        pieces = [packed[start : start + _PIECE] for start in range(0, len(packed), _PIECE)]
+        pieces = pack(self.to_text(), _PIECE)
         return [MARK, *(f"{_PREFIX}{number:03d}.{piece}" for number, piece in enumerate(pieces))]
 
     @classmethod
     def from_labels(cls, labels: Iterable[str]) -> Self | None:
         """Returns the record in the labels of a sprite, or None if they hold none."""
         pieces = sorted(each.removeprefix(_PREFIX) for each in labels if each.startswith(_PREFIX))
-        if not pieces:
-            return None
-        try:
-            packed = base64.urlsafe_b64decode("".join(each.partition(".")[2] for each in pieces))
-            text = zlib.decompressobj().decompress(packed, _MAX_RECORD)
-            return cls.from_text(text.decode())
-        except (binascii.Error, UnicodeDecodeError, ValueError, zlib.error):
-            return None
+        text = unpack(each.partition(".")[2] for each in pieces)
+        return None if not text else cls.from_text(text)

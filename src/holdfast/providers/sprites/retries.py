@@ -6,48 +6,23 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpx
 
+from holdfast.providers.retries import PASSING, TRIES, pause_before, read_retry_after
 from holdfast.providers.sprites.errors import ApiProblem, message_in
 
-TRIES: Final = 4
-_FIRST_PAUSE: Final = 0.25
-_LONGEST_PAUSE: Final = 20.0
-_PASSING: Final = frozenset({500, 502, 503, 504})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _REPEATABLE_POSTS: Final = ("/v1/sprites", "/policy/network", "/start", "/stop", "/restore")
 """Ends of paths. A sprite that a lost answer created is recognised by its labels; the others do the same twice."""
-
-
-def pause_before(attempt: int, retry_after: float | None, jitter: float) -> float | None:
-    """Returns the seconds before the next attempt, or None if that would take too long. `jitter` is from 0 to 1."""
-    if retry_after is not None:
-        return None if retry_after > _LONGEST_PAUSE else retry_after
-    return min(_FIRST_PAUSE * (1 << attempt), _LONGEST_PAUSE) * (0.5 + jitter / 2)
-
-
-def read_retry_after(text: str | None, now: float) -> float | None:
-    """Returns the seconds of a `Retry-After` header, which holds a number or a date."""
-    if text is None:
-        return None
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (TypeError, ValueError):
-        return None
 
 
 def may_repeat(method: str, path: str, status: int | None) -> bool:
     """Returns whether a request may be sent again after this status, or after a lost connection (None)."""
     if status == 429:
         return True  # it was not carried out
-    if status is not None and status not in _PASSING:
+    if status is not None and status not in PASSING:
         return False
     return method in _REPEATABLE or (method == "POST" and path.endswith(_REPEATABLE_POSTS))
 

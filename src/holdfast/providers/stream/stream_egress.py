@@ -11,23 +11,31 @@ from holdfast.providers.stream.guest_client import StreamGuestClient
 
 
 class StreamEgress:
-    """The caller owns the `egress`."""
+    """The caller owns the `egress`.
 
-    def __init__(self, egress: Egress) -> None:
+    With `direct`, boxes have a network of their own, which their provider limits: only the guest API goes this way.
+    """
+
+    def __init__(self, egress: Egress, *, direct: bool = False) -> None:
         self._egress = egress
+        self._direct = direct
         self._open: set[str] = set()
 
-    def knows(self, id: str) -> bool:
+    def serves(self, id: str) -> bool:
         return id in self._open
 
+    def wanted(self, policy: NetworkPolicy) -> bool:
+        """Returns whether a box of this policy has an egress from its start."""
+        return policy.mode is not Network.NONE and not self._direct
+
     async def open(self, guest: StreamGuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        """Admit a running box, or its new policy. A box that may reach nothing is left alone."""
-        if guest.box in self._open or policy.mode is not Network.NONE:
+        """Admit a running box, or change its policy. Does nothing for a box that may reach nothing."""
+        if guest.box in self._open or self.wanted(policy):
             await self.open_guest_api(guest, policy, labels)
 
     async def open_guest_api(self, guest: StreamGuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        """Admit a running box, even one that may reach nothing but the guest API."""
-        self._egress.admit(guest.box, policy, labels)
+        """Admit a running box, whatever its policy allows."""
+        self._egress.admit(guest.box, NetworkPolicy() if self._direct else policy, labels)
         if guest.box in self._open:
             return
         self._open.add(guest.box)
@@ -37,8 +45,12 @@ class StreamEgress:
             self.close(guest.box)
             raise
 
+    async def serve_again(self, guest: StreamGuestClient) -> None:
+        """Serve an admitted box whose client has stopped serving."""
+        await serve_egress(guest, self._egress)
+
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return self._egress.environment(policy)
+        return self._egress.environment(policy) if self.wanted(policy) else {}
 
     def traffic(self, id: str) -> Traffic:
         return self._egress.traffic(id)
