@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.providers.box_ids import is_box_id
+from holdfast.boxes.provider import is_box_id
 from holdfast.time_limit import time_limit
 
 _LOCK_SECONDS: Final = 180.0

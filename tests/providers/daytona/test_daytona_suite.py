@@ -21,6 +21,7 @@ from holdfast.testing.provider_suite.base import Hatchery, Reopen, fresh
 from holdfast.testing.server import ServerProcess
 
 
+@pytest.mark.sampled
 class TestDaytona(ProviderSuite):
     claimed = CAPABILITIES
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.agents import InstalledAgents
 
-from holdfast.api.model_apis import Api
+from holdfast.api.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text, write
 from holdfast.testing.server import ServerProcess

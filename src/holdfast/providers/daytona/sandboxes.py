@@ -18,8 +18,8 @@ from daytona import (
 from holdfast.api.box.box import Power
 from holdfast.api.box.spec import Lifetime
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, ImageNotFound, SnapshotNotFound
+from holdfast.boxes.provider import is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.box_ids import is_box_id
 from holdfast.providers.daytona.api import DaytonaApi, Refused, state_name
 from holdfast.providers.daytona.errors import status_of, translated
 from holdfast.providers.daytona.images import Origin

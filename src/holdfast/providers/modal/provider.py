@@ -41,9 +41,8 @@ from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
-from holdfast.boxes.provider import Provider, Swept
+from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.box_ids import check_new_id, is_box_id
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.modal import guest as guest_module
 from holdfast.providers.modal import network
