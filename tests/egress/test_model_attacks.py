@@ -14,7 +14,7 @@ from tests.testing.test_model import body_of, every_api
 from holdfast.api.model_apis import Api
 from holdfast.egress.models.gateway import GatewayLimits
 from holdfast.egress.models.headers import find_route, headers_for_agent, headers_for_provider
-from holdfast.egress.models.redaction import Scrubber
+from holdfast.redaction import Scrubber
 from holdfast.testing.model import FOR_EVER, error, text
 
 pytestmark = pytest.mark.anyio

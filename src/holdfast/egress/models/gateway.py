@@ -26,9 +26,9 @@ from holdfast.egress.models.headers import (
     headers_for_agent,
     headers_for_provider,
 )
-from holdfast.egress.models.redaction import Scrubber
 from holdfast.egress.models.registry import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
+from holdfast.redaction import Scrubber
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from holdfast.api.errors.models import InvalidModel, ModelKeyMissing, ModelNotFo
 from holdfast.api.ids import now_ms
 from holdfast.api.model_apis import Api
 from holdfast.egress.models.catalog import PROVIDERS, Size, size_of
-from holdfast.egress.models.encryption import CannotUnseal, Seal
 from holdfast.egress.models.model import (
     DEFAULT_CONTEXT,
     DEFAULT_MAX_TOKENS,
@@ -28,6 +27,7 @@ from holdfast.egress.models.model import (
     checked_name,
     checked_tokens,
 )
+from holdfast.encryption import CannotUnseal, Seal
 
 _MOST: Final = 1000
 

@@ -1,4 +1,4 @@
-"""Removes a key from the provider's answers: some quote a wrong key, and a box must not learn it."""
+"""Removes a secret from what others answer: some quote a wrong key, and neither a box nor a log may show it."""
 
 from __future__ import annotations
 
