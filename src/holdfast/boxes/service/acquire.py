@@ -174,7 +174,7 @@ class Acquire:
         if row.state in (BoxState.CREATING, BoxState.DELETING):
             return Found(row, abandoned=True)
         liveness, power = await self._states.look(row)
-        network_live = Capability.NETWORK_LIVE in self._providers.named(row.provider).capabilities
+        network_live = Capability.NETWORK_LIVE in self._providers.of(row).capabilities
         return Found(row, liveness=liveness, power=power, network_live=network_live)
 
     async def _latest(self, key: str, spec: BoxSpec) -> Snapshot | None:

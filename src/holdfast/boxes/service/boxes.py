@@ -56,11 +56,12 @@ class Boxes:
         sweep_seconds: float = 30.0,
         pool: PoolSettings = _NO_POOL,
     ) -> None:
+        """`providers` that are `Providers` may change while the service runs."""
         self.rows = rows
         self.node = node
         self.tenant = tenant
         self.clock = clock
-        self.providers = known = Providers(providers)
+        self.providers = known = providers if isinstance(providers, Providers) else Providers(providers)
         self.leases = leases = Leases(rows, tenant, clock)
         self._activity = activity = Activity(rows, tenant, clock)
         interval = WatchInterval()

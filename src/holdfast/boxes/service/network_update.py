@@ -27,7 +27,7 @@ class NetworkUpdate:
         async with self._leases.alone(f"box/{id}"):
             row = await self._registry.get_live(id)
             self._registry.check_here(row)
-            provider = self._providers.named(row.provider)
+            provider = self._providers.of(row)
             wanted = needed(BoxSpec(provider=row.provider, network=policy))
             require(provider.name, provider.capabilities, Capability.NETWORK_LIVE, *wanted)
             await self._registry.join()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from holdfast.api.box.records import RESERVED
 from holdfast.api.box.snapshots import Snapshot
@@ -30,7 +30,7 @@ class SnapshotStore:
         row = await self._registry.get_live(id)
         given = dict(labels or {})
         refuse_reserved(given)
-        require(row.provider, self._providers.named(row.provider).capabilities, Capability.SNAPSHOTS)
+        require(row.provider, self._providers.of(row).capabilities, Capability.SNAPSHOTS)
         ours = {name: value for name, value in row.labels.items() if name.startswith(RESERVED)}
         check_labels({**given, **ours})
         with self._activity.using(id):
@@ -61,5 +61,5 @@ class SnapshotStore:
     def _is_ours(self, snapshot: Snapshot) -> bool:
         return snapshot.labels.get(TENANT, "default") == self._registry.tenant
 
-    def _with_snapshots(self) -> Iterator[Provider]:
-        return (each for each in self._providers.values() if Capability.SNAPSHOTS in each.capabilities)
+    def _with_snapshots(self) -> list[Provider]:
+        return [each for each in self._providers.values() if Capability.SNAPSHOTS in each.capabilities]

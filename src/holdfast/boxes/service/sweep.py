@@ -223,11 +223,11 @@ class Sweep:
             for name, infos in found.items():
                 async with self._trying(f"pool at {name}", report):
                     ahead = [info for info in infos.values() if POOL in info.labels]
-                    removed = await self._pool.tend(self._providers[name], ahead, known)
+                    removed = await self._pool.tend(self._providers.named(name), ahead, known)
                     report.leftovers.extend(f"box {id} of a pool" for id in removed)
                 async with self._trying(f"strangers at {name}", report):
                     strangers = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
-                    await self._strangers(self._providers[name], strangers, since, report)
+                    await self._strangers(self._providers.named(name), strangers, since, report)
             async with self._trying("tombstones", report):
                 await self._forget(report)
             return report.done()

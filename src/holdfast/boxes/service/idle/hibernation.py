@@ -86,7 +86,7 @@ class Hibernation:
                     return row
 
     def _able(self, row: BoxRow, capability: Capability) -> Provider:
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         require(provider.name, provider.capabilities, capability)
         return provider
 
@@ -141,7 +141,7 @@ class Hibernation:
 
     async def rouse(self, row: BoxRow) -> BoxRow:
         """Wake a sleeping box. The caller holds the lock of the box."""
-        if await self._providers.named(row.provider).probe(row.id) is not Liveness.GONE:
+        if await self._providers.of(row).probe(row.id) is not Liveness.GONE:
             woken = await self._states.switch(row, BoxState.WAKING, BoxState.RUNNING, lambda box: box.start())
             return self._registry.remember(woken)
         snapshot = await self._sleep_snapshots.of(row)
@@ -152,7 +152,7 @@ class Hibernation:
 
     async def _restore(self, row: BoxRow, snapshot: Snapshot) -> BoxRow:
         """Restores a box whose files were lost from the snapshot that it hibernated with."""
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         with self._registry.at_work(row.id):
             row = await self._registry.move(row, BoxState.WAKING)
             async with self._states.settling(row):
