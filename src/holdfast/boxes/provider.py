@@ -5,6 +5,7 @@ A new provider needs one folder and one line in a registry.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Provider(ABC):
     """
 
     name: str
+    """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.opening` sets that
+    before it opens the provider."""
     capabilities: frozenset[Capability]
     snapshot_kind: str
     """The kind of snapshot that `restore` accepts."""
@@ -149,6 +152,19 @@ class Provider(ABC):
     @abstractmethod
     async def diagnose(self, id: str | None = None) -> list[Step]:
         """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
+
+    async def check_access(self) -> list[Step]:
+        """Check that the provider answers (`reach`) and accepts the credential (`authorize`), up to the first failure.
+
+        Creates nothing. A provider with a credential checks the two for itself.
+        """
+        began = time.perf_counter()
+        steps = await self.diagnose()
+        taken = (time.perf_counter() - began) * 1000
+        if (failed := next((each for each in steps if not each.ok), None)) is not None:
+            return [Step("reach", False, taken, f"{failed.name}: {failed.detail}", failed.next_step)]
+        found = ", ".join(each.detail for each in steps if each.detail)
+        return [Step("reach", True, taken, found), Step("authorize", True, 0.0, "it needs no credential")]
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -234,7 +234,7 @@ async def test_a_token_that_is_not_accepted_is_told(counterpart: SpritesCounterp
             await provider.create(SPEC, id="b-any")
         (step,) = await provider.diagnose()
         assert (step.ok, step.detail.partition(":")[0]) == (False, "probe-failed")
-        assert "--sprites-token" in (step.next_step or "")
+        assert "holdfast provider list" in (step.next_step or "")
 
 
 async def test_an_api_that_is_not_there_is_told() -> None:

@@ -60,7 +60,7 @@ from holdfast.providers.modal.records import (
 from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
-from holdfast.providers.steps import take_step
+from holdfast.providers.steps import reach_address, take_step
 from holdfast.providers.stream import StreamGuestClient, StreamProcesses
 from holdfast.providers.stream.stream_egress import StreamEgress
 
@@ -750,6 +750,16 @@ class ModalProvider(Provider):
                 steps += await (await self.attach(id)).ping()
             except BoxError as error:
                 steps.append(Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all"))
+        return steps
+
+    async def check_access(self) -> list[Step]:
+        async def authorize() -> str:
+            await self._ask_hello()
+            return f"the token is valid, app {await self._ask_app()}"
+
+        steps = [await take_step("reach", lambda: reach_address(self._account.url), "https://status.modal.com")]
+        if steps[-1].ok:
+            steps.append(await take_step("authorize", authorize, f"holdfast provider add {self.name}"))
         return steps
 
     async def _ask_hello(self) -> str:
