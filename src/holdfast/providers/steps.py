@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.api.box.records import Step
-from holdfast.api.errors.boxes import BoxError, BoxUnreachable
+from holdfast.api.errors.boxes import BoxError, BoxUnreachable, ProviderRefused
 from holdfast.boxes.provider import Provider
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.time_limit import time_limit
@@ -30,6 +30,22 @@ async def take_step(name: str, check: Check, otherwise: str) -> Step:
         hint = getattr(error, "hint", None) or otherwise
         return Step(name, False, (time.perf_counter() - begin) * 1000, str(error), hint)
     return Step(name, True, (time.perf_counter() - begin) * 1000, detail)
+
+
+async def check_account(name: str, reach: Check, authorize: Check) -> list[Step]:
+    """The steps of `Provider.check_access`, for a provider with a credential. `name` is that of its account."""
+
+    async def authorized() -> str:
+        try:
+            return await authorize()
+        except ProviderRefused as error:
+            hint = f"give another credential: holdfast provider add {name}"
+            raise ProviderRefused(error.message, hint=hint) from error
+
+    steps = [await take_step("reach", reach, "check the address and the network")]
+    if steps[-1].ok:
+        steps.append(await take_step("authorize", authorized, "try again in a moment"))
+    return steps
 
 
 async def reach_address(url: str) -> str:

@@ -20,6 +20,7 @@ from holdfast.api.box.box import Box, BoxInfo
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.api.ids import new_id
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
@@ -378,6 +379,8 @@ class Pool:
         """Remove all pooled boxes of a provider that is about to go, also those that no process holds."""
         self._shelves = {key: shelf for key, shelf in self._shelves.items() if shelf.spec.provider != name}
         provider, registry = self._providers.named(name), self._registry
+        if Capability.POOL not in provider.capabilities:
+            return
         try:
             for info in await provider.find({TENANT: registry.tenant, NODE: registry.node}):
                 if POOL in info.labels:

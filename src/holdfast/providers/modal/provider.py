@@ -60,7 +60,7 @@ from holdfast.providers.modal.records import (
 from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
-from holdfast.providers.steps import reach_address, take_step
+from holdfast.providers.steps import check_account, reach_address, take_step
 from holdfast.providers.stream import StreamGuestClient, StreamProcesses
 from holdfast.providers.stream.stream_egress import StreamEgress
 
@@ -757,10 +757,7 @@ class ModalProvider(Provider):
             await self._ask_hello()
             return f"the token is valid, app {await self._ask_app()}"
 
-        steps = [await take_step("reach", lambda: reach_address(self._account.url), "https://status.modal.com")]
-        if steps[-1].ok:
-            steps.append(await take_step("authorize", authorize, f"holdfast provider add {self.name}"))
-        return steps
+        return await check_account(self.name, lambda: reach_address(self._account.url), authorize)
 
     async def _ask_hello(self) -> str:
         with told("Modal cannot be reached"):

@@ -52,7 +52,7 @@ from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Q
 from holdfast.providers.sprites.namespace import NAMESPACE
 from holdfast.providers.sprites.records import FILE, BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
-from holdfast.providers.steps import take_step
+from holdfast.providers.steps import check_account
 from holdfast.providers.stream import StreamGuestClient
 
 log = logging.getLogger(__name__)
@@ -735,10 +735,7 @@ class SpritesProvider(Provider):
                 found = await self._api.list_sprites(self._prefix)
             return f"the token is valid, {len(found)} sprites of this account"
 
-        steps = [await take_step("reach", self._api.reach, "https://status.sprites.dev")]
-        if steps[-1].ok:
-            steps.append(await take_step("authorize", authorize, f"holdfast provider add {self.name}"))
-        return steps
+        return await check_account(self.name, self._api.reach, authorize)
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
         steps = await diagnose_api(self._api, self._prefix)
