@@ -8,10 +8,13 @@ from pathlib import Path
 
 from holdfast.egress import DecisionLog, EnvironmentPolicies
 from holdfast.egress.models import Models
+from holdfast.providers.accounts import Accounts
+from holdfast.providers.registry import descriptors
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.models import SqliteModels
+from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 
 
 @asynccontextmanager
@@ -30,3 +33,10 @@ async def open_policies(path: Path) -> AsyncIterator[EnvironmentPolicies]:
 async def open_models(path: Path, secret: bytes) -> AsyncIterator[Models]:
     async with Database(path) as database, Models(SqliteModels(database), secret) as models:
         yield models
+
+
+@asynccontextmanager
+async def open_accounts(path: Path, secret: bytes) -> AsyncIterator[Accounts]:
+    kinds = {each.name: each for each in descriptors()}
+    async with Database(path) as database, Accounts(SqliteAccounts(database), secret, kinds) as accounts:
+        yield accounts

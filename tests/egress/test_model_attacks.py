@@ -12,8 +12,9 @@ from tests.egress.model_world import KEY, WAIT, World, make_world
 from tests.testing.test_model import body_of, every_api
 
 from holdfast.api.models import Api
-from holdfast.egress.models.gateway import GatewayLimits, Scrubber
+from holdfast.egress.models.gateway import GatewayLimits
 from holdfast.egress.models.headers import find_route, headers_for_agent, headers_for_provider
+from holdfast.redaction import Scrubber
 from holdfast.testing.model import FOR_EVER, error, text
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from tests.stores import open_models
 from holdfast.api.models import Api
 from holdfast.egress.models import PROVIDERS, InvalidModel, ModelKeyMissing, ModelNotFound, Models
 from holdfast.egress.models.catalog import SIZES
-from holdfast.egress.models.registry import CannotUnseal, Seal
 from holdfast.egress.models.upstream import proxy_for
+from holdfast.encryption import CannotUnseal, Seal
 
 pytestmark = pytest.mark.anyio
 

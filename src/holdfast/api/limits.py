@@ -82,6 +82,10 @@ Digest = Annotated[str, Limits(pattern=r"^[0-9a-f]{64}$")]
 # --- names of things ---
 
 ProviderName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+AccountName = Annotated[str, Limits(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+"""The name of a provider's account, which is also the name of a folder."""
+SettingName = Annotated[str, Limits(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+SettingText = Annotated[str, Limits(max_length=2000, check=without_nul)]
 VolumeName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 EnvironmentName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 ImageText = Annotated[str, Limits(min_length=1, max_length=511, check=without_nul)]

@@ -6,6 +6,7 @@ A new provider needs one folder and one line in a registry.
 from __future__ import annotations
 
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
@@ -17,9 +18,8 @@ from holdfast.api.box.records import Step
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec, Unsupported
-from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import ImageStore
-from holdfast.boxes.labels import refuse_reserved
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -41,6 +41,8 @@ class Provider(ABC):
     """
 
     name: str
+    """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.opening` sets that
+    before it opens the provider."""
     capabilities: frozenset[Capability]
     snapshot_kind: str
     """The kind of snapshot that `restore` accepts."""
@@ -154,6 +156,19 @@ class Provider(ABC):
     async def diagnose(self, id: str | None = None) -> list[Step]:
         """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
 
+    async def check_access(self) -> list[Step]:
+        """Check that the provider answers (`reach`) and accepts the credential (`authorize`), up to the first failure.
+
+        Creates nothing. A provider with a credential checks the two for itself.
+        """
+        began = time.perf_counter()
+        steps = await self.diagnose()
+        taken = (time.perf_counter() - began) * 1000
+        if (failed := next((each for each in steps if not each.ok), None)) is not None:
+            return [Step("reach", False, taken, f"{failed.name}: {failed.detail}", failed.next_step)]
+        found = ", ".join(each.detail for each in steps if each.detail)
+        return [Step("reach", True, taken, found), Step("authorize", True, 0.0, "it needs no credential")]
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -178,23 +193,3 @@ def check_known_id(id: str, provider: str) -> None:
     """Raises `BoxNotFound` if no box can have this id, so that it never becomes part of a path."""
     if not is_box_id(id):
         raise BoxNotFound(f"there is no {provider} box {id}")
-
-
-class Providers(dict[str, Provider]):
-    """The providers of a service, by name. Does not own them: the caller that opened them closes them."""
-
-    def named(self, name: str) -> Provider:
-        """Raises `Unsupported` if there is no provider of that name."""
-        try:
-            return self[name]
-        except KeyError:
-            known = ", ".join(sorted(self)) or "none"
-            raise Unsupported(f"there is no provider {name}", hint=f"use one of: {known}") from None
-
-    def for_spec(self, spec: BoxSpec, *more: Capability) -> Provider:
-        """Returns the provider of a spec. Raises `Unsupported` if it cannot create such a box."""
-        refuse_reserved(spec.labels)
-        provider = self.named(spec.provider)
-        provider.check_usable()
-        require(provider.name, provider.capabilities, *needed(spec), *more)
-        return provider

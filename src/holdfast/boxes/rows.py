@@ -98,6 +98,9 @@ class BoxRows(Protocol):
     async def live(self, tenant: str, node: str) -> list[BoxRow]:
         """Returns all live boxes of a node, oldest first."""
 
+    async def count_live(self, tenant: str) -> dict[str, int]:
+        """Returns how many live boxes each provider has, on all nodes. Leaves out those that have none."""
+
     async def list(self, tenant: str, wanted: BoxFilter) -> BoxPage: ...
 
     async def swap(self, before: BoxRow, after: BoxRow) -> None:

@@ -33,6 +33,9 @@ class SyncProvider(SyncOwner):
 
     @property
     def name(self) -> str:
+        """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.opening` sets that
+        before it opens the provider.
+        """
         return self._async.name
 
     @property
@@ -157,6 +160,13 @@ class SyncProvider(SyncOwner):
     def diagnose(self, id: str | None = None) -> list[Step]:
         """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
         return self._loop.run(self._async.diagnose(id))
+
+    def check_access(self) -> list[Step]:
+        """Check that the provider answers (`reach`) and accepts the credential (`authorize`), up to the first failure.
+
+        Creates nothing. A provider with a credential checks the two for itself.
+        """
+        return self._loop.run(self._async.check_access())
 
     def __enter__(self) -> Self:
         self._enter(self._async.__aenter__())

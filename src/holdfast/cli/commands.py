@@ -123,6 +123,10 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "Models: what agents use, and their keys, which stay on the server.",
         {"add": "model:add", "list": "model:list_", "test": "model:try_", "remove": "model:remove"},
     ),
+    "provider": Group(
+        "Providers: where boxes are created, and their accounts.",
+        {"list": "provider:list_", "add": "provider:add", "test": "provider:try_", "remove": "provider:remove"},
+    ),
     "key": Group(
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},

@@ -56,6 +56,13 @@ def complete_model(incomplete: str) -> Completions:
     )
 
 
+def complete_provider(incomplete: str) -> Completions:
+    """Providers that are ready."""
+    return _complete(
+        incomplete, lambda client: ((each.name, each.kind) for each in client.providers.list() if each.is_ready)
+    )
+
+
 def _complete(incomplete: str, ask: Callable[[SyncClient], Iterable[tuple[str, str]]]) -> Completions:
     try:
         found = find_server(None, None, None, os.environ, home_or_default(None))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
+    from holdfast.client.providers import ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
     from holdfast.client.thread.thread import Thread
@@ -107,6 +108,12 @@ class Client:
         from holdfast.client.models import ModelStore
 
         return ModelStore(self._connection)
+
+    @cached_property
+    def providers(self) -> ProviderStore:
+        from holdfast.client.providers import ProviderStore
+
+        return ProviderStore(self._connection)
 
     @cached_property
     def runs(self) -> Runs:

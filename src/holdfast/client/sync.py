@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
+    from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
+    from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
     from holdfast.client.transport import Transport
@@ -103,6 +105,10 @@ class SyncClient(SyncOwner):
     @property
     def models(self) -> SyncModelStore:
         return SyncModelStore._wrap(self._async.models, self)
+
+    @property
+    def providers(self) -> SyncProviderStore:
+        return SyncProviderStore._wrap(self._async.providers, self)
 
     @property
     def runs(self) -> SyncRuns:
@@ -315,6 +321,45 @@ class SyncModelStore(SyncHandle):
         be omitted if there is only one.
         """
         return self._loop.run(self._async.complete(messages, model=model, timeout=timeout))
+
+
+class SyncProviderStore(SyncHandle):
+    """`ProviderStore` for code without `await`."""
+
+    _async: ProviderStore
+
+    def get(self, name: str) -> ProviderRecord:
+        return self._loop.run(self._async.get(name))
+
+    def add(
+        self,
+        name: str,
+        *,
+        kind: str | None = None,
+        settings: Mapping[str, SettingValue | None] | None = None,
+        credential: Mapping[str, str] | None = None,
+    ) -> ProviderRecord:
+        """Add an account, or change one: what is omitted stays as it is. `kind` defaults to the name.
+
+        `credential` has the settings that the provider declares as secret: `{"sprites_token": …}`. It is stored
+        encrypted, and never returned. Other `settings` than before need it again.
+        """
+        return self._loop.run(self._async.add(name, kind=kind, settings=settings, credential=credential))
+
+    def remove(self, name: str) -> None:
+        """Remove an account and its credential. Raises `AccountInUse` while it has boxes."""
+        self._loop.run(self._async.remove(name))
+
+    def test(self, name: str, *, on_step: OnStep | None = None) -> ProviderTrial:
+        """Reach a provider, create a box, run a command in it and delete it. `on_step` gets each step when it is done.
+
+        If this is cancelled, the server deletes what was created.
+        """
+        return self._loop.run(self._async.test(name, on_step=on_step))
+
+    def list(self) -> list[ProviderRecord]:
+        """Returns all providers, usable ones first."""
+        return self._loop.run(self._async.list())
 
 
 class SyncAgentStore(SyncHandle):

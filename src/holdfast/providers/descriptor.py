@@ -1,7 +1,8 @@
 """Describes a provider: its name, its settings, its checks of this machine, and how to create it.
 
-The settings of a server, the options of `holdfast up` and the findings of `holdfast doctor` are derived from this. The
-command line reads all descriptors, so a descriptor's module imports its provider only when it creates one.
+The settings of a server, the options of `holdfast up` and `holdfast provider add`, and the findings of `holdfast
+doctor` are derived from this. The command line reads all descriptors, so a descriptor's module imports its provider
+only when it creates one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Setting:
     metavar: str | None = None
     variable: str | None = None
     """The environment variable to use if the option is not given."""
+    secret: bool = False
+    """Part of the credential of an account: encrypted at rest, never shown, and never read from a command line."""
 
     @property
     def option(self) -> str:
@@ -65,6 +68,17 @@ class ProviderDescriptor:
     """The switch that enables the provider. None if it is always enabled."""
     warning: str | None = None
     """Shown when a server starts with a provider that had to be enabled."""
+    credential_file: str | None = None
+    """Where the vendor's own tools keep a credential: `~/.vendor.toml`. `make` uses it if no setting has one."""
+
+    @property
+    def secrets(self) -> tuple[Setting, ...]:
+        return tuple(each for each in self.settings if each.secret)
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether there can be several, each with a credential of its own."""
+        return bool(self.secrets)
 
     def is_offered(self, chosen: Mapping[str, Any]) -> bool:
         return self.opt_in is None or bool(chosen.get(self.opt_in))

@@ -34,7 +34,7 @@ async def open_providers(
     try:
         for descriptor in known:
             if descriptor.is_offered(chosen):
-                opened[descriptor.name] = await _open(descriptor, home, egress, descriptor.values(chosen))
+                opened[descriptor.name] = await open_provider(descriptor, descriptor.name, home, egress, chosen)
     except BaseException:
         for provider in opened.values():
             await provider.close()
@@ -42,16 +42,37 @@ async def open_providers(
     return opened
 
 
-async def _open(
-    descriptor: ProviderDescriptor, home: Path, egress: Egress | None, values: Mapping[str, Any]
+async def open_provider(
+    descriptor: ProviderDescriptor, name: str, home: Path, egress: Egress | None, settings: Mapping[str, Any]
 ) -> Provider:
+    """Open one provider, under the name by which boxes name it. Settings that it does not declare are ignored."""
     try:
-        # On a thread, because importing a provider takes long and would block the event loop.
-        provider = await asyncio.to_thread(_make, descriptor, home, egress, values)
+        return await opened(await make_provider(descriptor, name, home, egress, settings))
+    except BoxError as error:
+        return UnusableProvider(name, error)
+
+
+async def opened(provider: Provider) -> Provider:
+    """Open a provider that was made, or return one that refuses every call with the reason why it cannot be opened."""
+    try:
         await provider.open()
     except BoxError as error:
-        log.warning("provider %s cannot be used here: %s", descriptor.name, error.message)
-        return UnusableProvider(descriptor.name, error)
+        log.warning("provider %s cannot be used here: %s", provider.name, error.message)
+        return UnusableProvider(provider.name, error)
+    return provider
+
+
+async def make_provider(
+    descriptor: ProviderDescriptor, name: str, home: Path, egress: Egress | None, settings: Mapping[str, Any]
+) -> Provider:
+    """Create a provider without opening it. Raises `BoxError` if its settings or this machine do not allow that."""
+    try:
+        # On a thread, because importing a provider takes long and would block the event loop.
+        provider = await asyncio.to_thread(_make, descriptor, home, egress, descriptor.values(settings))
+    except BoxError as error:
+        log.warning("provider %s cannot be used here: %s", name, error.message)
+        raise
+    provider.name = name
     return provider
 
 

@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from holdfast.images.registry.pull import Puller
     from holdfast.runs.service import Runs
     from holdfast.server.clocks import Clocks
+    from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.server.providers import ServerProviders
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
@@ -44,7 +47,7 @@ log = logging.getLogger(__name__)
 FindAgent = Callable[[str], "Harness"]
 """Returns an agent by its name. Raises `UnknownAgent`."""
 
-OpenProviders = Callable[["Egress"], Awaitable["Mapping[str, Provider]"]]
+OpenProviders = Callable[["Settings", "Egress"], Awaitable["Mapping[str, Provider]"]]
 
 _KERNEL_START: Final = "holdfast.interpreter.kernel.start"
 
@@ -73,8 +76,38 @@ async def open_egress(
 
 
 @asynccontextmanager
+async def open_accounts(
+    storage: Storage, secret: bytes, egress: Lazy[ServerEgress], open_providers: OpenProviders, settings: Settings
+) -> AsyncIterator[ServerProviders]:
+    """Open all providers, and the accounts that were added. `secret` seals their credentials."""
+    await _load("holdfast.server.providers", "holdfast.providers.registry")
+    from holdfast.providers.accounts import Accounts
+    from holdfast.providers.registry import descriptors
+    from holdfast.server.providers import ServerProviders
+
+    kinds = {each.name: each for each in await asyncio.to_thread(descriptors)}
+    proxy = (await egress.get()).proxy
+    store = await load_in_thread(lambda: storage.provider_accounts)
+    async with Accounts(store, secret, kinds) as accounts:
+        providers = ServerProviders(
+            accounts,
+            kinds,
+            settings.home,
+            proxy,
+            flags=settings.provider_settings,
+            environment=settings.provider_environment,
+        )
+        try:
+            opened = await open_providers(replace(settings, provider_settings=providers.settings()), proxy)
+            await providers.open_accounts(opened)
+            yield providers
+        finally:
+            await providers.close()
+
+
+@asynccontextmanager
 async def open_boxes(
-    storage: Storage, egress: Lazy[ServerEgress], open_providers: OpenProviders, *, node: str, pool: int
+    storage: Storage, accounts: Lazy[ServerProviders], *, node: str, pool: int
 ) -> AsyncIterator[Boxes]:
     """`pool` boxes are kept ready at most. Boxes outlive the service."""
     await _load(
@@ -87,33 +120,20 @@ async def open_boxes(
     from holdfast.boxes.service.pool_rules import PoolSettings
 
     rows = await load_in_thread(lambda: storage.boxes)
-    async with _providers(open_providers, await egress.get()) as providers:
-        if storage.is_exclusive:
-            await _release_leases(rows)
-        settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
-        boxes = Boxes(rows, providers, node=node, pool=settings)
-        # The first sweep may have much to clean up: nothing waits for it.
-        sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
-        sweep.add_done_callback(_log_sweep)
-        try:
-            yield boxes
-        finally:
-            sweep.cancel()
-            await asyncio.gather(sweep, return_exceptions=True)
-            await boxes.close()
-
-
-@asynccontextmanager
-async def _providers(open_providers: OpenProviders, egress: ServerEgress) -> AsyncIterator[Mapping[str, Provider]]:
-    providers = await open_providers(egress.proxy)
+    providers = (await accounts.get()).providers
+    if storage.is_exclusive:
+        await _release_leases(rows)
+    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
+    boxes = Boxes(rows, providers, node=node, pool=settings)
+    # The first sweep may have much to clean up: nothing waits for it.
+    sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
+    sweep.add_done_callback(_log_sweep)
     try:
-        yield providers
+        yield boxes
     finally:
-        for name, provider in providers.items():
-            try:
-                await provider.close()
-            except Exception:
-                log.exception("provider %s did not close", name)
+        sweep.cancel()
+        await asyncio.gather(sweep, return_exceptions=True)
+        await boxes.close()
 
 
 async def _release_leases(rows: BoxRows) -> None:

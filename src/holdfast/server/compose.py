@@ -24,6 +24,7 @@ from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks
 from holdfast.server.components import (
     FindAgent,
+    open_accounts,
     open_boxes,
     open_egress,
     open_gateway,
@@ -129,7 +130,7 @@ def serve(
                     home,
                     listener,
                     started,
-                    functools.partial(open_providers, settings),
+                    open_providers,
                     functools.partial(make_outside, settings),
                     clocks or Clocks(),
                     find_agent or registry.find,
@@ -159,7 +160,7 @@ async def _serve(
     home: Home,
     listener: socket.socket,
     started: Started,
-    open_providers: Callable[[Egress], Awaitable[Mapping[str, Provider]]],
+    open_providers: OpenProviders,
     make_outside: Callable[[], Outside],
     clocks: Clocks,
     find_agent: FindAgent,
@@ -201,7 +202,11 @@ async def _serve(
         # parts unopened, and an opener is called only once the server answers. So one of them, that of the egress, may
         # name an object that is created below: the guest API.
         egress = Lazy("egress", lambda: open_egress(storage, home.path, make_outside, guest_api))
-        boxes = Lazy("boxes", lambda: open_boxes(storage, egress, open_providers, node=home.node(), pool=settings.pool))
+        providers = Lazy(
+            "providers",
+            lambda: open_accounts(storage, derive(secret, "provider credentials"), egress, open_providers, settings),
+        )
+        boxes = Lazy("boxes", lambda: open_boxes(storage, providers, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
         gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
         runs = Lazy(
@@ -226,8 +231,9 @@ async def _serve(
         )
         puller = Lazy("image puller", lambda: open_puller(egress, home.path, settings.registry_mirrors))
         samples = BoxSamples()
-        for close in (egress.close, boxes.close, samples.close, models.close, gateway.close, runs.close):
+        for close in (egress.close, providers.close, boxes.close, samples.close, models.close, gateway.close):
             stack.push_async_callback(close)
+        stack.push_async_callback(runs.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
         guest_api = GuestApi(surface, access, streams.next_request_id, runs, gateway, max_body=settings.max_body)
@@ -258,6 +264,7 @@ async def _serve(
                 find_agent,
                 interpreters,
                 puller,
+                providers,
             )
             return create_app(services, mounts)
 

@@ -45,5 +45,7 @@ class Settings:
     """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
-    provider_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that providers declare, by name (`holdfast.providers.descriptor`)."""
+    provider_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Settings that providers declare, by name (`holdfast.providers.descriptor`), given on the command line."""
+    provider_environment: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The same, as the variables of the environment have them. A stored account comes before them."""

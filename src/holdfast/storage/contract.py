@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.egress.environment_policies import PolicyStore
     from holdfast.egress.models.model import ModelStore
     from holdfast.egress.records import DecisionStore
+    from holdfast.providers.accounts import AccountStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
@@ -62,6 +63,9 @@ class Storage(Protocol):
 
     @property
     def models(self) -> ModelStore: ...
+
+    @property
+    def provider_accounts(self) -> AccountStore: ...
 
     @property
     def daytona_records(self) -> RecordStore: ...

@@ -235,7 +235,7 @@ async def test_a_token_that_is_not_accepted_is_told(counterpart: SpritesCounterp
             await provider.create(SPEC, id="b-any")
         (step,) = await provider.diagnose()
         assert (step.ok, step.detail.partition(":")[0]) == (False, "probe-failed")
-        assert "--sprites-token" in (step.next_step or "")
+        assert "holdfast provider list" in (step.next_step or "")
 
 
 async def test_an_api_that_is_not_there_is_told() -> None:
@@ -243,6 +243,19 @@ async def test_an_api_that_is_not_there_is_told() -> None:
         assert await provider.probe("b-any") is Liveness.UNKNOWN
         (step,) = await provider.diagnose()
         assert (step.ok, step.detail.partition(":")[0]) == (False, "unreachable")
+
+
+async def test_the_way_in_is_checked_in_two_steps(counterpart: SpritesCounterpart, provider: SpritesProvider) -> None:
+    assert [(step.name, step.ok) for step in await provider.check_access()] == [("reach", True), ("authorize", True)]
+    async with SpritesProvider(Account("wrong", counterpart.url), namespace=NAMESPACE) as wrong:
+        wrong.name = "work"
+        reach, authorize = await wrong.check_access()
+        assert (reach.ok, authorize.ok) == (True, False)
+        assert authorize.next_step == "give another credential: holdfast provider add work"
+    async with SpritesProvider(Account("any", "http://127.0.0.1:9"), namespace=NAMESPACE) as away:
+        (step,) = await away.check_access()
+        assert (step.name, step.ok) == ("reach", False)
+        assert step.next_step
 
 
 async def test_a_sprite_without_its_guest_is_told(provider: SpritesProvider, box: Box) -> None:

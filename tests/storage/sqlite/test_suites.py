@@ -14,16 +14,19 @@ from holdfast.api.errors import Unavailable
 from holdfast.egress.environment_policies import PolicyStore
 from holdfast.egress.models.model import ModelStore
 from holdfast.egress.records import DecisionStore
+from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.models import SqliteModels
+from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.store_suites import (
+    AccountSuite,
     ApiKeySuite,
     DecisionSuite,
     ModelSuite,
@@ -88,6 +91,17 @@ class TestSqliteModels(ModelSuite):
         async def open_store(tenant: str) -> AsyncIterator[ModelStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteModels(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteAccounts(AccountSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[AccountStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[AccountStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteAccounts(database, tenant=tenant)
 
         return open_store
 

@@ -199,7 +199,16 @@ _BY_HEADER: Final = (
 
 def class_of(code: str) -> type[HoldfastError] | None:
     """Returns the class of an error by its code, or None."""
-    from holdfast.api.errors import agents, boxes, images, interpreters, models, runs, threads  # noqa: F401  # they register
+    from holdfast.api.errors import (  # noqa: F401  # they register
+        agents,
+        boxes,
+        images,
+        interpreters,
+        models,
+        providers,
+        runs,
+        threads,
+    )
 
     return _BY_CODE.get(code)
 

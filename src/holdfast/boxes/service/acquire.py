@@ -14,7 +14,6 @@ from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxUnreachable, Inva
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import KEY, TENANT
 from holdfast.boxes.lifecycle import ASLEEP
-from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Acquired,
@@ -34,6 +33,7 @@ from holdfast.boxes.service.creation import Creation
 from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.network_update import NetworkUpdate
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry, keeps_changing
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.states import BoxStates
@@ -178,7 +178,7 @@ class Acquire:
         if row.state in (BoxState.CREATING, BoxState.DELETING):
             return Found(row, abandoned=True)
         liveness, power = await self._states.look(row)
-        network_live = Capability.NETWORK_LIVE in self._providers.named(row.provider).capabilities
+        network_live = Capability.NETWORK_LIVE in self._providers.of(row).capabilities
         return Found(row, liveness=liveness, power=power, network_live=network_live)
 
     async def _latest(self, key: str, spec: BoxSpec) -> Snapshot | None:

@@ -17,7 +17,7 @@ from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec, check_name
 from holdfast.api.ids import now_ms
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired
@@ -30,6 +30,7 @@ from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.boxes.service.power_switch import PowerSwitch
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.snapshot_store import SnapshotStore
@@ -54,11 +55,12 @@ class Boxes:
         sweep_seconds: float = 30.0,
         pool: PoolSettings = _NO_POOL,
     ) -> None:
+        """`providers` that are `Providers` may change while the service runs."""
         self.rows = rows
         self.node = node
         self.tenant = tenant
         self.clock = clock
-        self.providers = known = Providers(providers)
+        self.providers = known = providers if isinstance(providers, Providers) else Providers(providers)
         self.leases = leases = Leases(rows, tenant, clock)
         self._activity = activity = Activity(rows, tenant, clock)
         interval = WatchInterval()

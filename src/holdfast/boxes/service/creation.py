@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -22,9 +23,10 @@ from holdfast.api.errors.boxes import (
     InvalidSpec,
 )
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.pool import Pool
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
@@ -58,7 +60,11 @@ class Creation:
         if id is None:
             return await self.fresh(spec, owner, None, provider)
         row = self._registry.new_row(spec, owner, id=id)
-        return await self.make(row, lambda: provider.create(spec, id=row.id, labels=row.labels), named=True)
+
+        def make() -> Awaitable[Box]:
+            return provider.create(spec, id=row.id, labels=row.labels)
+
+        return await self.make(row, provider, make, named=True)
 
     async def fresh(self, spec: BoxSpec, owner: Owner, key: str | None, provider: Provider) -> BoxRow:
         """Returns a new box, from the pool or created now."""
@@ -77,7 +83,7 @@ class Creation:
             self._pool.lost(id)
         row = self._registry.new_row(spec, owner, key=key)
         labels = row.labels
-        return await self.make(row, lambda: provider.create(spec, id=row.id, labels=labels))
+        return await self.make(row, provider, lambda: provider.create(spec, id=row.id, labels=labels))
 
     async def _hand_over(self, row: BoxRow, provider: Provider) -> BoxRow | None:
         """Hand over a box of the pool. Returns None if another caller got it or it is dead.
@@ -86,7 +92,7 @@ class Creation:
         and a sweep removes it.
         """
         row = replace(row, state=BoxState.RUNNING, holder=None)
-        with self._pool.live_create(), self._registry.at_work(row.id):
+        with self._at_work(row, provider):
             handing = asyncio.ensure_future(
                 provider.hand_over(row.id, row.spec, labels=row.labels, created_at=row.created_at)
             )
@@ -142,13 +148,23 @@ class Creation:
             async with await self._states.peek(id) as box:
                 return await box.fork(id=row.id, labels=row.labels)
 
-        return await self.make(row, make, named=key is not None)  # another box may have the key
+        return await self.make(row, provider, make, named=key is not None)  # another box may have the key
 
     async def restored(self, row: BoxRow, provider: Provider, snapshot: str) -> BoxRow:
-        return await self.make(row, lambda: provider.restore(snapshot, row.spec, id=row.id, labels=row.labels))
+        return await self.make(
+            row, provider, lambda: provider.restore(snapshot, row.spec, id=row.id, labels=row.labels)
+        )
 
-    async def make(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, named: bool = False) -> BoxRow:
-        with self._pool.live_create(), self._registry.at_work(row.id):
+    @contextmanager
+    def _at_work(self, row: BoxRow, provider: Provider) -> Iterator[None]:
+        """Keep the pool, the sweep and changes of the provider away while a box is created."""
+        with self._providers.creating(row.provider, provider), self._pool.live_create(), self._registry.at_work(row.id):
+            yield
+
+    async def make(
+        self, row: BoxRow, provider: Provider, make: Callable[[], Awaitable[Box]], *, named: bool = False
+    ) -> BoxRow:
+        with self._at_work(row, provider):
             if named:
                 # Another box may have this name. Nothing is started or undone before the row is written.
                 await self._registry.rows.insert(row)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.capabilities import Capability, needed, require
-from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 
 
@@ -27,7 +27,7 @@ class NetworkUpdate:
         async with self._leases.alone(f"box/{id}"):
             row = await self._registry.get_live(id)
             self._registry.check_here(row)
-            provider = self._providers.named(row.provider)
+            provider = self._providers.of(row)
             wanted = needed(BoxSpec(provider=row.provider, network=policy))
             require(provider.name, provider.capabilities, Capability.NETWORK_LIVE, *wanted)
             await self._registry.join()

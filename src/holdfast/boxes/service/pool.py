@@ -20,8 +20,9 @@ from holdfast.api.box.box import Box, BoxInfo
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
 from holdfast.api.ids import new_id
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool_rules import (
@@ -35,6 +36,7 @@ from holdfast.boxes.service.pool_rules import (
     made_ahead,
     shelf_key,
 )
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.shielded import to_the_end
 from holdfast.time_limit import time_limit
@@ -257,11 +259,12 @@ class Pool:
         began = asyncio.get_running_loop().time()
         self._in_hand.add(id)
         try:
-            box = await provider.create(shelf.spec, id=id, labels=self._labels(shelf))
-            try:
-                await self._furnish(box, shelf)
-            finally:
-                await box.close()
+            with self._providers.creating(shelf.spec.provider, provider):
+                box = await provider.create(shelf.spec, id=id, labels=self._labels(shelf))
+                try:
+                    await self._furnish(box, shelf)
+                finally:
+                    await box.close()
             if await self._is_current(shelf):
                 shelf.ready.append(id)
                 self._made += 1
@@ -372,6 +375,19 @@ class Pool:
             if shelf.spec.provider == provider and any(each.volume == volume for each in shelf.spec.volumes):
                 await self._empty(shelf)
 
+    async def drain_provider(self, name: str) -> None:
+        """Remove all pooled boxes of a provider that is about to go, also those that no process holds."""
+        self._shelves = {key: shelf for key, shelf in self._shelves.items() if shelf.spec.provider != name}
+        provider, registry = self._providers.named(name), self._registry
+        if Capability.POOL not in provider.capabilities:
+            return
+        try:
+            for info in await provider.find({TENANT: registry.tenant, NODE: registry.node}):
+                if POOL in info.labels:
+                    await to_the_end(self._remove(provider, info.id, info.spec))
+        except BoxError as error:  # its credential may be the reason why it goes
+            log.warning("boxes of the pool may be left at %s: %s", name, error)
+
     async def close(self) -> None:
         """Stop filling the pool, and remove its boxes. Closing twice has no effect."""
         self._closed = True
@@ -389,7 +405,7 @@ class Pool:
         registry = self._registry
         if not registry.joined:
             return
-        for name, provider in self._providers.items():
+        for name, provider in list(self._providers.items()):
             try:
                 found = await provider.find({TENANT: registry.tenant, NODE: registry.node})
                 if ahead := [info for info in found if POOL in info.labels]:

@@ -8,10 +8,10 @@ from holdfast.api.box.box import BoxInfo, Deleted
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry, keeps_changing
 from holdfast.time_limit import time_limit
 
@@ -49,14 +49,16 @@ class Removal:
             raise BoxConflict(f"another caller has been using key {row.key} for {TURN_SECONDS:g} s") from None
 
     async def remove(self, row: BoxRow, why: str) -> BoxRow:
-        """Delete a box in any state, unless a live process is creating it. Returns its tombstone.
+        """Delete a box in any state, unless a live process is creating it. Returns its tombstone. Raises
+        `BoxUnreachable` if this server does not have its provider.
 
         Use `remove_judged` for a box that was chosen by its row.
         """
+        provider = self._providers.of(row)  # first, so that a box whose provider is missing stays as it is
         with self._registry.at_work(row.id):
             for _ in range(_TRIES):
                 if row.state is BoxState.DELETING:
-                    freed = await self._providers.named(row.provider).remove(row.id)
+                    freed = await provider.remove(row.id)
                     if row.spec.when_idle is OnIdle.HIBERNATE:
                         freed += await self._sleep_snapshots.remove_of(row)
                     return await self._registry.end(row, BoxState.DELETED, row.ended_why or why, freed)
@@ -72,6 +74,7 @@ class Removal:
 
     async def remove_judged(self, row: BoxRow, why: str) -> BoxRow:
         """Delete a box that was chosen by its row. Raises `BoxConflict` if the row has changed since it was read."""
+        self._providers.of(row)  # as in `remove`
         with self._registry.at_work(row.id):
             ended_why = row.ended_why or why
             if row.state is BoxState.DELETING:  # a process died while deleting it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from holdfast.api.box.records import RESERVED
 from holdfast.api.box.snapshots import Snapshot
@@ -10,8 +10,9 @@ from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.idle.idleness import Activity
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates
 
@@ -29,7 +30,7 @@ class SnapshotStore:
         row = await self._registry.get_live(id)
         given = dict(labels or {})
         refuse_reserved(given)
-        require(row.provider, self._providers.named(row.provider).capabilities, Capability.SNAPSHOTS)
+        require(row.provider, self._providers.of(row).capabilities, Capability.SNAPSHOTS)
         ours = {name: value for name, value in row.labels.items() if name.startswith(RESERVED)}
         check_labels({**given, **ours})
         with self._activity.using(id):
@@ -60,5 +61,5 @@ class SnapshotStore:
     def _is_ours(self, snapshot: Snapshot) -> bool:
         return snapshot.labels.get(TENANT, "default") == self._registry.tenant
 
-    def _with_snapshots(self) -> Iterator[Provider]:
-        return (each for each in self._providers.values() if Capability.SNAPSHOTS in each.capabilities)
+    def _with_snapshots(self) -> list[Provider]:
+        return [each for each in self._providers.values() if Capability.SNAPSHOTS in each.capabilities]

@@ -11,9 +11,9 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import DORMANT, PASSING, state_of
-from holdfast.boxes.provider import Providers
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.shielded import settled, to_the_end
 
@@ -30,7 +30,9 @@ class BoxStates:
 
     async def look(self, row: BoxRow) -> tuple[Liveness, Power | None]:
         """Returns whether the box exists and runs, as its provider reports it."""
-        provider = self._providers.named(row.provider)
+        if row.provider not in self._providers:
+            return Liveness.UNKNOWN, None  # its account may come back
+        provider = self._providers.of(row)
         liveness = await provider.probe(row.id)
         if liveness is not Liveness.LIVE:
             return liveness, None
@@ -49,7 +51,7 @@ class BoxStates:
     async def attach(self, row: BoxRow, wake: Wake | None = None) -> Box:
         """Returns a handle, which the caller closes. Raises `BoxGone` if the provider no longer has the box."""
         self._registry.check_here(row)
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         try:
             return await provider.attach(row.id, wake=wake)
         except (BoxNotFound, BoxGone):
@@ -93,7 +95,7 @@ class BoxStates:
         """
         row = await self._registry.get_live(id)
         self._registry.check_here(row)
-        require(row.provider, self._providers.named(row.provider).capabilities, capability)
+        require(row.provider, self._providers.of(row).capabilities, capability)
         await self._registry.join()
         if await self._registry.is_being_changed(row):
             raise BoxConflict(f"box {id} is {row.state}", hint="another caller is changing it: try again in a moment")
@@ -108,7 +110,7 @@ class BoxStates:
         with self._registry.at_work(row.id):
             row = await self._registry.move(row, passing)
             async with self.settling(row):
-                async with await self._providers.named(row.provider).attach(row.id) as box:
+                async with await self._providers.of(row).attach(row.id) as box:
                     await work(box)
                 return await self._registry.move(row, to, last_active_at=self._registry.clock())
 

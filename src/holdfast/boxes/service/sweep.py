@@ -15,7 +15,7 @@ from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxStopped
 from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.idle.idleness import (
@@ -30,6 +30,7 @@ from holdfast.boxes.service.idle.idleness import (
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool import Pool
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
@@ -228,11 +229,11 @@ class Sweep:
             for name, infos in found.items():
                 async with self._trying(f"pool at {name}", report):
                     ahead = [info for info in infos.values() if POOL in info.labels]
-                    removed = await self._pool.tend(self._providers[name], ahead, known)
+                    removed = await self._pool.tend(self._providers.named(name), ahead, known)
                     report.leftovers.extend(f"box {id} of a pool" for id in removed)
                 async with self._trying(f"strangers at {name}", report):
                     strangers = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
-                    await self._strangers(self._providers[name], strangers, since, report)
+                    await self._strangers(self._providers.named(name), strangers, since, report)
             async with self._trying("tombstones", report):
                 await self._forget(report)
             return report.done()

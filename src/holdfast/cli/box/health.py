@@ -80,9 +80,9 @@ def _print_steps(steps: Sequence[Step], *, as_json: bool) -> Exit:
     return Exit.OK if works else Exit.FAILURE
 
 
-def step_lines(steps: Sequence[Step]) -> list[tuple[Cell | str, ...]]:
-    """A line for each step, names and times aligned. Under a failed step, what to do."""
-    width = max((len(step.name) for step in steps), default=0)
+def step_lines(steps: Sequence[Step], width: int = 0) -> list[tuple[Cell | str, ...]]:
+    """A line for each step, names and times aligned. Under a failed step, what to do. Names have at least `width`."""
+    width = max(width, *(len(step.name) for step in steps)) if steps else width
     lines: list[tuple[Cell | str, ...]] = []
     for step in steps:
         sign = Cell("✓", "green") if step.ok else Cell("✗", "red")

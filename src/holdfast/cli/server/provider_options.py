@@ -1,8 +1,8 @@
-"""Options of `holdfast up` for providers: one for each setting that a provider declares."""
+"""Options for the settings that providers declare: those of `holdfast up`, and those of an account."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +14,9 @@ from holdfast.providers.descriptor import Setting, SettingKind
 from holdfast.providers.registry import descriptors
 
 
-def _option(setting: Setting) -> Any:
-    more = {
-        name: value for name, value in (("metavar", setting.metavar), ("envvar", setting.variable)) if value is not None
-    }
+def _option(setting: Setting, **more: Any) -> Any:
+    if setting.metavar is not None:
+        more["metavar"] = setting.metavar
     option = Option(setting.option, help=setting.help, **more)
     match setting.kind:
         case SettingKind.SWITCH:
@@ -27,32 +26,58 @@ def _option(setting: Setting) -> Any:
     return Annotated[str | None, option]
 
 
-if TYPE_CHECKING:
-    ProviderOptions = OptionGroup
-else:
-    ProviderOptions = make_dataclass(
-        "ProviderOptions",
-        [
-            (setting.name, _option(setting), setting.default)
-            for descriptor in descriptors()
-            for setting in descriptor.settings
-        ],
+def _group(name: str, options: Iterable[tuple[Setting, Any]]) -> type[OptionGroup]:
+    return make_dataclass(
+        name,
+        [(setting.name, option, setting.default) for setting, option in options],
         bases=(OptionGroup,),
         namespace={"__module__": __name__},
         frozen=True,
     )
 
+
+def _of_server() -> Iterator[tuple[Setting, Any]]:
+    for descriptor in descriptors():
+        for setting in descriptor.settings:
+            more = {} if setting.variable is None else {"envvar": setting.variable}
+            yield setting, _option(setting, **more)
+
+
+def _of_account() -> Iterator[tuple[Setting, Any]]:
+    """No variables: those are for the default accounts. No secrets: other users can read command lines."""
+    for descriptor in descriptors():
+        if descriptor.has_accounts:
+            for setting in descriptor.settings:
+                if not setting.secret:
+                    yield setting, _option(setting)
+
+
+if TYPE_CHECKING:
+    ProviderOptions = OptionGroup
+    AccountOptions = OptionGroup
+else:
+    ProviderOptions = _group("ProviderOptions", _of_server())
+    AccountOptions = _group("AccountOptions", _of_account())
+
 NO_PROVIDER_OPTIONS = ProviderOptions()
+NO_ACCOUNT_OPTIONS = AccountOptions()
 
 
-def settings_of(options: ProviderOptions) -> dict[str, Any]:
-    """The settings of providers that are on the command line."""
+def settings_of(options: OptionGroup) -> dict[str, Any]:
+    """The settings of providers that have a value."""
     sizes = {each.name for known in descriptors() for each in known.settings if each.kind is SettingKind.SIZE}
     return {
         name: read_value(parse_size, value) if name in sizes else value
         for name, value in vars(options).items()
         if value not in (None, False)
     }
+
+
+def split_by_source(settings: dict[str, Any], used: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate the settings of the command line, whose options were `used`, from those of the environment."""
+    on_line = {each.name for known in descriptors() for each in known.settings if each.option in used}
+    flags = {name: value for name, value in settings.items() if name in on_line}
+    return flags, {name: value for name, value in settings.items() if name not in on_line}
 
 
 def warnings(settings: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,13 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parsing.parameters import Option, OptionsUsed
-from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOptions, settings_of, warnings
+from holdfast.cli.server.provider_options import (
+    NO_PROVIDER_OPTIONS,
+    ProviderOptions,
+    settings_of,
+    split_by_source,
+    warnings,
+)
 from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 from holdfast.client.local_server import find_answering
@@ -90,6 +96,7 @@ def up(
 
     folder = home_or_default(home)
     provider_settings = settings_of(provider_options)
+    flags, environment = split_by_source(provider_settings, used)
     _check_network(allow_private or (), egress_proxy)
     settings = Settings(
         home=folder,
@@ -103,7 +110,8 @@ def up(
         registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
         pool=pool,
         daytona=daytona,
-        provider_settings=provider_settings,
+        provider_settings=flags,
+        provider_environment=environment,
         first_key=first_key,
     )
 

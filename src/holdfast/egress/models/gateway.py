@@ -28,6 +28,7 @@ from holdfast.egress.models.headers import (
 )
 from holdfast.egress.models.registry import Endpoint, Models
 from holdfast.egress.models.upstream import Upstream
+from holdfast.redaction import Scrubber
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -392,32 +393,3 @@ def _catalog(model: str) -> dict[str, Any]:
 
 def _with_hint(error: ModelError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else error.message
-
-
-class Scrubber:
-    """Removes a key from an answer, piece by piece: some providers quote a wrong key, and a box must not learn it.
-
-    Holds back only bytes at the end of a piece that could begin the key.
-    """
-
-    def __init__(self, key: str | None) -> None:
-        self._key = key.encode() if key is not None and len(key) >= _SHORTEST else None
-        self._held = b""
-
-    def text(self, text: str) -> str:
-        """Redact a complete text, such as a header."""
-        return text if self._key is None else text.replace(self._key.decode(), "*" * len(self._key))
-
-    def feed(self, piece: bytes) -> bytes:
-        key = self._key
-        if key is None:
-            return piece
-        data = (self._held + piece).replace(key, b"*" * len(key))
-        held = next((size for size in range(min(len(key) - 1, len(data)), 0, -1) if key.startswith(data[-size:])), 0)
-        self._held = data[len(data) - held :]
-        return data[: len(data) - held]
-
-    def rest(self) -> bytes:
-        """Returns what was held back when the answer ended."""
-        held, self._held = self._held, b""
-        return held

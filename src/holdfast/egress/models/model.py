@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast.api.errors.models import InvalidModel
 from holdfast.api.models import Api, shared
+from holdfast.encryption import is_plain_text
 
 DEFAULT_CONTEXT: Final = 128_000
 DEFAULT_MAX_TOKENS: Final = 8192
@@ -127,21 +127,11 @@ def checked_base_url(url: str, api: Api) -> str:
 
 def check_secrecy(url: str) -> None:
     """Raises `InvalidModel` if a key would cross the internet in plain text."""
-    parts = urlsplit(url)
-    if parts.scheme == "http" and not _is_near(parts):
+    if is_plain_text(url):
         raise InvalidModel(
-            f"the key would be sent to {parts.hostname} in plain text",
+            f"the key would be sent to {urlsplit(url).hostname} in plain text",
             hint="use https, or a server on this machine or network",
         )
-
-
-def _is_near(parts: SplitResult) -> bool:
-    host = parts.hostname or ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or "." not in host or host.endswith((".local", ".internal", ".lan", ".home.arpa"))
-    return address.is_loopback or address.is_private or address.is_link_local
 
 
 @dataclass(frozen=True, slots=True)

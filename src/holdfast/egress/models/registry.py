@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from holdfast.api.errors.models import InvalidModel, ModelKeyMissing, ModelNotFound
 from holdfast.api.ids import now_ms
@@ -31,10 +27,9 @@ from holdfast.egress.models.model import (
     checked_name,
     checked_tokens,
 )
+from holdfast.encryption import CannotUnseal, Seal
 
 _MOST: Final = 1000
-_NONCE: Final = 12
-_VERSION: Final = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,31 +218,3 @@ class Models:
         if not apis:
             raise InvalidModel(f"the API at {base_url[:200]} is not known", hint=f"--api {' or '.join(Api)}")
         return json.dumps({api.value: checked_base_url(base_url, api) for api in apis})
-
-
-class CannotUnseal(Exception):
-    """It was encrypted with another secret or for another purpose, or is damaged."""
-
-
-class Seal:
-    """Encrypts keys at rest, so that a copy of the database reveals none: AES-256-GCM with a separate key.
-
-    Data encrypted for one purpose cannot be decrypted for another.
-    """
-
-    def __init__(self, secret: bytes) -> None:
-        self._cipher = AESGCM(secret)
-
-    def close(self, text: str, purpose: str) -> bytes:
-        nonce = secrets.token_bytes(_NONCE)
-        return _VERSION + nonce + self._cipher.encrypt(nonce, text.encode(), purpose.encode())
-
-    def open(self, sealed: bytes, purpose: str) -> str:
-        """Raises `CannotUnseal`."""
-        if sealed[:1] != _VERSION:
-            raise CannotUnseal("encrypted in a format that this version does not support")
-        nonce, content = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
-        try:
-            return self._cipher.decrypt(nonce, content, purpose.encode()).decode()
-        except (InvalidTag, ValueError):
-            raise CannotUnseal("sealed with another secret, or for another purpose") from None

@@ -24,10 +24,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         from holdfast.api.errors.boxes import CannotIsolate
         from holdfast.providers.unusable import AbsentProvider
 
-        error = CannotIsolate(
-            "there is no API key for Daytona",
-            hint=f"set {KEY_VARIABLE} or use holdfast up --daytona-api-key, and restart the server",
-        )
+        error = CannotIsolate("there is no API key for Daytona", hint="give it: holdfast provider add daytona")
         return AbsentProvider("daytona", error)
     from holdfast.providers.daytona.account import API_URL, Account
     from holdfast.providers.daytona.provider import DaytonaProvider
@@ -57,7 +54,7 @@ DAYTONA: Final = ProviderDescriptor(
     "daytona",
     _make,
     settings=(
-        Setting("daytona_api_key", "Key for boxes at Daytona.", metavar="KEY", variable=KEY_VARIABLE),
+        Setting("daytona_api_key", "Key for boxes at Daytona.", metavar="KEY", variable=KEY_VARIABLE, secret=True),
         Setting("daytona_api_url", "Address of the Daytona API.", metavar="URL", variable=URL_VARIABLE),
         Setting(
             "daytona_target",

@@ -61,7 +61,7 @@ from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords
-from holdfast.providers.steps import take_step
+from holdfast.providers.steps import check_account, reach_address, take_step
 from holdfast.providers.stream import StreamGuestClient
 from holdfast.providers.stream.stream_egress import StreamEgress
 
@@ -689,6 +689,9 @@ class DaytonaProvider(Provider):
             except BoxError as error:
                 steps.append(Step("box", False, 0.0, error.message, error.hint or "holdfast box list --all"))
         return steps
+
+    async def check_access(self) -> list[Step]:
+        return await check_account(self.name, lambda: reach_address(self._api.account.api_url), self._ask_api)
 
     async def _ask_api(self) -> str:
         return f"{len(await self._list())} boxes at {self._api.account.api_url}"

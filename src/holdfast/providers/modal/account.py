@@ -62,6 +62,10 @@ class Account:
         self._app: modal.App | None = None
         self._opening = asyncio.Lock()
 
+    @property
+    def url(self) -> str:
+        return self._credentials.server_url
+
     async def client(self) -> modal.Client:
         return (await self._connect())[0]
 

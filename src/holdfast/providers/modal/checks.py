@@ -15,6 +15,6 @@ def judge_modal(installed: bool, configured: bool) -> Finding:
         next_step = "only if you want such boxes: pip install 'holdfast[modal]'"
         return Finding("modal", Word.MISSING, "the package modal is not installed", _PURPOSE, next_step)
     if not configured:
-        next_step = "modal token new, or holdfast up --modal-token-id ID --modal-token-secret SECRET"
+        next_step = "modal token new, or give a token to the server: holdfast provider add modal"
         return Finding("modal", Word.LIMITED, "installed, but ~/.modal.toml has no token", _PURPOSE, next_step)
     return Finding("modal", Word.OK, "installed, with a token in ~/.modal.toml", _PURPOSE)

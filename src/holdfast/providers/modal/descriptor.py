@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.providers.modal.account import Credentials
 
 _CONFIG: Final = ".modal.toml"
-_HINT: Final = "make a token with modal token new, or name one with --modal-token-id and --modal-token-secret"
+_HINT: Final = "make a token with modal token new, and give it: holdfast provider add modal"
 
 
 def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Provider:
@@ -29,9 +29,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     if credentials is None:
         from holdfast.providers.unusable import AbsentProvider
 
-        return AbsentProvider(
-            "modal", CannotIsolate("there is no token for Modal", hint=f"{_HINT}; restart the server")
-        )
+        return AbsentProvider("modal", CannotIsolate("there is no token for Modal", hint=_HINT))
     from holdfast.providers.modal.provider import ModalProvider
 
     return ModalProvider(
@@ -82,8 +80,20 @@ MODAL: Final = ProviderDescriptor(
     "modal",
     _make,
     settings=(
-        Setting("modal_token_id", "Id of a token for boxes at Modal.", metavar="ID", variable="MODAL_TOKEN_ID"),
-        Setting("modal_token_secret", "Secret of that token.", metavar="SECRET", variable="MODAL_TOKEN_SECRET"),
+        Setting(
+            "modal_token_id",
+            "Id of a token for boxes at Modal.",
+            metavar="ID",
+            variable="MODAL_TOKEN_ID",
+            secret=True,
+        ),
+        Setting(
+            "modal_token_secret",
+            "Secret of that token.",
+            metavar="SECRET",
+            variable="MODAL_TOKEN_SECRET",
+            secret=True,
+        ),
         Setting(
             "modal_server_url",
             "Address of Modal's API, if not the usual one.",
@@ -108,4 +118,5 @@ MODAL: Final = ProviderDescriptor(
         ),
     ),
     examine=_examine,
+    credential_file=f"~/{_CONFIG}",
 )

@@ -53,7 +53,7 @@ from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
 from holdfast.providers.snapshot_records import SnapshotRecord
-from holdfast.providers.steps import take_step
+from holdfast.providers.steps import check_account, reach_address, take_step
 from holdfast.providers.stream import StreamGuestClient, StreamProcesses
 from holdfast.providers.stream.stream_egress import StreamEgress
 
@@ -736,6 +736,13 @@ class ModalProvider(Provider):
             except BoxError as error:
                 steps.append(Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all"))
         return steps
+
+    async def check_access(self) -> list[Step]:
+        async def authorize() -> str:
+            await self._ask_hello()
+            return f"the token is valid, app {await self._ask_app()}"
+
+        return await check_account(self.name, lambda: reach_address(self._account.url), authorize)
 
     async def _ask_hello(self) -> str:
         with told("Modal cannot be reached"):

@@ -17,7 +17,7 @@ _TOKEN_NAMES: Final = ("api_token", "token")
 class Account:
     token: str = field(repr=False)
     url: str = API_URL
-    source: str = "--sprites-token"
+    source: str = "the settings"
     """Where the token was found, for messages."""
 
 

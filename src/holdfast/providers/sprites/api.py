@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+import httpx
 from sprites import AsyncSpritesClient
 from sprites.async_sprite import AsyncSprite
 from sprites.exceptions import SpriteError
@@ -22,7 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from holdfast.providers.retries import TRIES, pause_before, read_retry_after
 from holdfast.providers.sprites.account import Account
-from holdfast.providers.sprites.errors import ApiProblem, message_in
+from holdfast.providers.sprites.errors import ApiProblem, message_in, translated
 from holdfast.providers.sprites.retries import RetryingTransport, may_repeat
 from holdfast.time_limit import time_limit
 
@@ -97,6 +98,13 @@ class SpritesApi:
         if self._client is None:
             raise RuntimeError("the provider is not open: use it in `async with`, or await its open()")
         return self._client
+
+    async def reach(self) -> str:
+        """Ask without the token. Any answer will do. Raises `BoxUnreachable`."""
+        with translated(f"{self.account.url} cannot be asked"):
+            async with time_limit(_REQUEST_SECONDS), httpx.AsyncClient() as client:
+                answer = await client.head(self.account.url)
+        return f"{self.account.url} answers ({answer.status_code})"
 
     def sprite(self, name: str) -> AsyncSprite:
         return self._sdk.sprite(name)

@@ -40,7 +40,7 @@ def ask(account: Account) -> int | str:
 
 def judge(installed: bool, account: Account | None, answer: int | str | None) -> Finding:
     if account is None:
-        next_step = f"only if you want such boxes: set {TOKEN_VARIABLE}, or log in with `sprite login`"
+        next_step = "only if you want such boxes: holdfast provider add sprites, or log in with `sprite login`"
         return Finding("sprites", Word.MISSING, "no token", _PURPOSE, next_step)
     if not installed:
         next_step = "pip install 'holdfast[sprites]'"

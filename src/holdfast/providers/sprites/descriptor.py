@@ -27,7 +27,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
 
         error = CannotIsolate(
             "there is no token for Sprites",
-            hint=f"set {TOKEN_VARIABLE} or log in with `sprite login`, and restart the server",
+            hint="give one of sprites.dev: holdfast provider add sprites; or log in with `sprite login`",
         )
         return AbsentProvider("sprites", error)
     from holdfast.providers.namespace import namespace_of
@@ -53,6 +53,7 @@ SPRITES: Final = ProviderDescriptor(
             "Token for boxes that are Sprites of Fly.io. By default that of the sprite command.",
             metavar="TOKEN",
             variable=TOKEN_VARIABLE,
+            secret=True,
         ),
         Setting("sprites_url", "Address of the Sprites API.", metavar="URL", variable=URL_VARIABLE),
         Setting(
@@ -62,4 +63,5 @@ SPRITES: Final = ProviderDescriptor(
         ),
     ),
     examine=_examine,
+    credential_file="~/.sprites/sprites.json",
 )

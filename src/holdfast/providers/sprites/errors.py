@@ -47,7 +47,7 @@ def message_in(body: bytes) -> str:
 def as_box_error(problem: ApiProblem, what: str) -> BoxError:
     if problem.status == 401:
         return ProviderRefused(
-            f"{what}: Sprites does not accept the token", hint="give a valid one: holdfast up --sprites-token"
+            f"{what}: Sprites does not accept the token", hint="give a valid one: holdfast provider add sprites"
         )
     if problem.status == 403:
         return ProviderRefused(

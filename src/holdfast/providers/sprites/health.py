@@ -29,7 +29,7 @@ class Health(StrEnum):
 REMEDIES = {
     Health.UNREACHABLE: "see https://status.sprites.dev; if the sprite is gone, create the box again",
     Health.AGENT_MISSING: "stop and start the box: that puts the guest into its sprite again",
-    Health.PROBE_FAILED: "check that the token belongs to the organization of the sprite: holdfast up --sprites-token",
+    Health.PROBE_FAILED: "check that the token belongs to the organization of the sprite: holdfast provider list",
 }
 
 

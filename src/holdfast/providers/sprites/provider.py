@@ -51,6 +51,7 @@ from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
 from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
 from holdfast.providers.sprites.records import FILE, BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
+from holdfast.providers.steps import check_account
 from holdfast.providers.stream import StreamGuestClient
 from holdfast.providers.stream.stream_egress import StreamEgress
 
@@ -726,6 +727,14 @@ class SpritesProvider(Provider):
         if not record.ready:
             return "its creation was interrupted" if now_ms() - record.created_at > _UNFINISHED_MS else None
         return "nobody keeps it" if keep is not None and record.id not in keep else None
+
+    async def check_access(self) -> list[Step]:
+        async def authorize() -> str:
+            with translated("the API cannot be asked"):
+                found = await self._api.list_sprites(self._prefix)
+            return f"the token is valid, {len(found)} sprites of this account"
+
+        return await check_account(self.name, self._api.reach, authorize)
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
         steps = await diagnose_api(self._api, self._prefix)

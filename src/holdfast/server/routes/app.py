@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 import holdfast
 from holdfast.api.errors import HoldfastError, InvalidRequest
+from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import now_ms
 from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
@@ -26,13 +27,14 @@ from holdfast.server.routes import (
     keys,
     models,
     page,
+    providers,
     runs,
     runtime_tests,
     threads,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.requests import ClientLeft
-from holdfast.server.routes.services import Services, UseMetrics
+from holdfast.server.routes.services import Services, UseMetrics, services_of
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 
 _ROUTERS = (
@@ -48,6 +50,7 @@ _ROUTERS = (
     interpreters.router,
     models.router,
     page.router,
+    providers.router,
     runs.router,
     runtime_tests.router,
 )
@@ -95,8 +98,11 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
     return app
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HoldfastError)
+    if isinstance(error, BoxError) and (providers := services_of(request).providers.opened) is not None:
+        error.message = providers.redacted(error.message)  # a vendor may quote the credential that it refuses
+        error.hint = error.hint and providers.redacted(error.hint)
     return refusal(error)
 
 

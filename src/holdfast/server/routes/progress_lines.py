@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Final
 
+from holdfast.api.box.records import Step
 from holdfast.api.errors.boxes import BoxError
 
 NDJSON: Final = "application/x-ndjson"
@@ -38,6 +39,10 @@ class ProgressLines:
 
     def end(self, summary: str = "") -> None:
         self._tell({"type": "end", "summary": summary})
+
+    def step(self, step: Step) -> None:
+        """A step of a diagnosis is done."""
+        self._tell({"type": "step", "step": step.to_json()})
 
     def skip(self, step: str, detail: str = "") -> None:
         self._tell({"type": "skip", "step": step, "detail": detail})

@@ -32,6 +32,7 @@ from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
     from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.server.providers import ServerProviders
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -59,6 +60,7 @@ class Services:
     find_agent: FindAgent
     interpreters: Lazy[ServerInterpreters]
     puller: Lazy[Puller]
+    providers: Lazy[ServerProviders]
 
 
 def services_of(connection: HTTPConnection) -> Services:

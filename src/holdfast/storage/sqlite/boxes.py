@@ -146,6 +146,10 @@ class SqliteBoxes:
             (tenant, node),
         )
 
+    async def count_live(self, tenant: str) -> dict[str, int]:
+        query = f"SELECT provider, count(*) FROM boxes WHERE tenant = ? AND state IN ({_list(LIVE)}) GROUP BY provider"
+        return dict(await self._read(lambda rows: rows.execute(query, (tenant,)).fetchall()))
+
     async def swap(self, before: BoxRow, after: BoxRow) -> None:
         def work(rows: sqlite3.Connection) -> None:
             key = (before.tenant, before.id)

@@ -209,6 +209,16 @@ CREATE TABLE IF NOT EXISTS models (
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS provider_accounts (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    settings TEXT NOT NULL,
+    credential BLOB,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',
     kind TEXT NOT NULL,

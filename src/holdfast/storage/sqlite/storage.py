@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.models import SqliteModels
+    from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 
 
 class SqliteStorage:
@@ -87,6 +88,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.models import SqliteModels
 
         return SqliteModels(self._database)
+
+    @cached_property
+    def provider_accounts(self) -> SqliteAccounts:
+        from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
+
+        return SqliteAccounts(self._database)
 
     @cached_property
     def daytona_records(self) -> SqliteDaytonaRecords:

@@ -9,9 +9,9 @@
                     yield storage.api_keys
             return open_store
 
-`open_store` opens the same data each time it is called. The data is empty when a test begins. The suites of boxes,
-models, policies and secrets open it several times at once, as several servers do. `StreamSuite` and `ThreadRowSuite`
-need other fixtures: their modules tell which.
+`open_store` opens the same data each time it is called. The data is empty when a test begins. The suites of accounts,
+boxes, models, policies and secrets open it several times at once, as several servers do. `StreamSuite` and
+`ThreadRowSuite` need other fixtures: their modules tell which.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "api_keys", "box_leases", "box_rows", "egress_decisions", "egress_policies", "models", "secrets", "streams",
-    "subscriptions", "thread_rows",
+    "accounts", "api_keys", "box_leases", "box_rows", "egress_decisions", "egress_policies", "models", "secrets",
+    "streams", "subscriptions", "thread_rows",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
-from holdfast.testing.store_suites.api_keys import ApiKeySuite  # noqa: E402 - after the rewrite is asked for
+from holdfast.testing.store_suites.accounts import AccountSuite  # noqa: E402 - after the rewrite is asked for
+from holdfast.testing.store_suites.api_keys import ApiKeySuite  # noqa: E402
 from holdfast.testing.store_suites.box_leases import BoxLeaseSuite  # noqa: E402
 from holdfast.testing.store_suites.box_rows import BoxRowSuite  # noqa: E402
 from holdfast.testing.store_suites.egress_decisions import DecisionSuite  # noqa: E402
@@ -36,6 +37,6 @@ from holdfast.testing.store_suites.subscriptions import SubscriptionSuite  # noq
 from holdfast.testing.store_suites.thread_rows import ThreadRowSuite  # noqa: E402
 
 __all__ = [
-    "ApiKeySuite", "BoxLeaseSuite", "BoxRowSuite", "DecisionSuite", "ModelSuite", "PolicySuite", "SecretSuite",
-    "StreamSuite", "SubscriptionSuite", "ThreadRowSuite",
+    "AccountSuite", "ApiKeySuite", "BoxLeaseSuite", "BoxRowSuite", "DecisionSuite", "ModelSuite", "PolicySuite",
+    "SecretSuite", "StreamSuite", "SubscriptionSuite", "ThreadRowSuite",
 ]  # fmt: skip

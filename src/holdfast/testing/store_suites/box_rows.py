@@ -96,6 +96,20 @@ class BoxRowSuite:
         await store.insert(box_row(id="b-6", node="there"))
         assert [row.id for row in await store.live(TENANT, "here")] == ["b-9", "b-2", "b-3"]
 
+    async def test_live_boxes_are_counted_by_provider(self, store: BoxRows) -> None:
+        assert await store.count_live(TENANT) == {}
+        for id, provider, state in (
+            ("b-1", "local", BoxState.RUNNING),
+            ("b-2", "local", BoxState.CREATING),
+            ("b-3", "work", BoxState.HIBERNATED),
+            ("b-4", "work", BoxState.DELETED),
+            ("b-5", "old", BoxState.GONE),
+        ):
+            await store.insert(box_row(state, id=id, key=None, provider=provider))
+        await store.insert(box_row(id="b-6", key=None, provider="work", node="there"))
+        await store.insert(box_row(id="b-7", key=None, provider="work", tenant="other"))
+        assert await store.count_live(TENANT) == {"local": 2, "work": 2}
+
     async def test_rows_are_listed_page_by_page_with_the_newest_first(self, store: BoxRows) -> None:
         for number in range(5):
             await store.insert(box_row(id=f"b-{number}", key=None, created_at=NOW + number // 2))

@@ -16,11 +16,12 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.lifecycle import ASLEEP, DORMANT
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
+from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates, gone
 from holdfast.boxes.shielded import settled, to_the_end
@@ -85,7 +86,7 @@ class Hibernation:
                     return row
 
     def _able(self, row: BoxRow, capability: Capability) -> Provider:
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         require(provider.name, provider.capabilities, capability)
         return provider
 
@@ -140,7 +141,7 @@ class Hibernation:
 
     async def rouse(self, row: BoxRow) -> BoxRow:
         """Wake a sleeping box. The caller holds the lock of the box."""
-        if await self._providers.named(row.provider).probe(row.id) is not Liveness.GONE:
+        if await self._providers.of(row).probe(row.id) is not Liveness.GONE:
             woken = await self._states.switch(row, BoxState.WAKING, BoxState.RUNNING, lambda box: box.start())
             return self._registry.remember(woken)
         snapshot = await self._sleep_snapshots.of(row)
@@ -151,7 +152,7 @@ class Hibernation:
 
     async def _restore(self, row: BoxRow, snapshot: Snapshot) -> BoxRow:
         """Restores a box whose files were lost from the snapshot that it hibernated with."""
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         with self._registry.at_work(row.id):
             row = await self._registry.move(row, BoxState.WAKING)
             async with self._states.settling(row):

@@ -11,8 +11,9 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import HIBERNATION
-from holdfast.boxes.provider import Provider, Providers
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.providers import Providers
 
 
 class SleepSnapshots:
@@ -23,7 +24,7 @@ class SleepSnapshots:
 
     async def take(self, box: Box, row: BoxRow) -> None:
         """Take a snapshot, and remove the one of the previous hibernation."""
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         if Capability.SNAPSHOTS not in provider.capabilities:
             return
         ours = {name: value for name, value in row.labels.items() if name.startswith(RESERVED)}
@@ -32,7 +33,7 @@ class SleepSnapshots:
 
     async def of(self, row: BoxRow) -> Snapshot | None:
         """Returns the latest snapshot of a box."""
-        provider = self._providers.named(row.provider)
+        provider = self._providers.of(row)
         if Capability.SNAPSHOTS not in provider.capabilities:
             return None
         found = await provider.snapshots({HIBERNATION: row.id})
@@ -40,7 +41,7 @@ class SleepSnapshots:
 
     async def remove_of(self, row: BoxRow) -> int:
         """Remove the snapshots of a deleted box. Returns the bytes freed."""
-        return await _remove(row.id, self._providers.named(row.provider))
+        return await _remove(row.id, self._providers.of(row))
 
     async def remove(self, snapshots: Iterable[Snapshot]) -> int:
         """Remove these snapshots. Returns the bytes freed."""
