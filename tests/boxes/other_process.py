@@ -6,9 +6,12 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.api.box.spec import BoxSpec, Lifetime
+from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
@@ -29,7 +32,7 @@ async def race(boxes: Boxes, provider: DummyProvider, key: str) -> None:
     say(f"{acquired.row.id} {acquired.how} {provider.calls['create']}")
 
 
-async def die(boxes: Boxes, provider: DummyProvider, point: str, work: str) -> None:
+async def die(boxes: Boxes, provider: DummyProvider, other: DummyProvider, point: str, work: str) -> None:
     def kill() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -52,6 +55,24 @@ async def die(boxes: Boxes, provider: DummyProvider, point: str, work: str) -> N
             row = (await boxes.acquire("k", SPEC)).row
             provider.at[point] = kill
             await boxes.snapshot(row.id)
+        case "move":
+            row = (await boxes.acquire("k", SPEC)).row
+            async with await boxes.open(row.id) as box:
+                await box.files.write("a.txt", b"one")
+            if point in ("commit", "committed"):
+                swap_all = boxes.rows.swap_all
+
+                async def swap_and_die(changes: Sequence[tuple[BoxRow, BoxRow]]) -> None:
+                    if point == "committed":
+                        await swap_all(changes)
+                    kill()
+
+                boxes.rows.swap_all = swap_and_die  # type: ignore[method-assign]
+            elif point.startswith("remove"):
+                provider.at[point] = kill
+            else:
+                other.at[point] = kill
+            await boxes.move(row.id, lambda spec: replace(spec, provider="other"))
         case "work in a one-shot":
             row = await boxes.create(BoxSpec(provider="dummy", lifetime=Lifetime.ONE_SHOT))
             with boxes.working(row.id):
@@ -60,13 +81,17 @@ async def die(boxes: Boxes, provider: DummyProvider, point: str, work: str) -> N
 
 
 async def main(folder: Path, what: str, where: str, work: str = "") -> None:
-    async with SqliteBoxes(folder / "data.db") as rows, DummyProvider(folder / "dummy") as provider:
-        boxes = Boxes(rows, {"dummy": provider}, node="here")
+    async with (
+        SqliteBoxes(folder / "data.db") as rows,
+        DummyProvider(folder / "dummy") as provider,
+        DummyProvider(folder / "other", name="other") as other,
+    ):
+        boxes = Boxes(rows, {"dummy": provider, "other": other}, node="here")
         try:
             if what == "race":
                 await race(boxes, provider, where)
             else:
-                await die(boxes, provider, where, work)
+                await die(boxes, provider, other, where, work)
         finally:
             await boxes.close()
 

@@ -15,7 +15,7 @@ from holdfast.api.box.records import TOMBSTONES, BoxState
 from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, BoxDiffers, BoxUnreachable
-from holdfast.boxes.labels import KEY, NODE
+from holdfast.boxes.labels import KEY, MOVED_FROM, MOVED_KEY, NODE
 from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TRANSITIONS, move
 from holdfast.boxes.rows import BoxRow
@@ -58,7 +58,7 @@ def snapshot(of: BoxSpec = SPEC) -> Snapshot:
 
 MAY_FOLLOW = {
     S.CREATING: {S.RUNNING, S.DELETING, S.DELETED, S.GONE},
-    S.RUNNING: {S.STOPPING, S.STOPPED, S.HIBERNATING, S.PAUSED, S.DELETING, S.GONE},
+    S.RUNNING: {S.STOPPING, S.STOPPED, S.HIBERNATING, S.PAUSED, S.MOVING, S.DELETING, S.GONE},
     S.STOPPING: {S.STOPPED, S.RUNNING, S.PAUSED, S.DELETING, S.GONE},
     S.STOPPED: {S.STARTING, S.RUNNING, S.PAUSED, S.DELETING, S.GONE},
     S.STARTING: {S.RUNNING, S.STOPPED, S.PAUSED, S.DELETING, S.GONE},
@@ -66,6 +66,7 @@ MAY_FOLLOW = {
     S.HIBERNATING: {S.HIBERNATED, S.RUNNING, S.PAUSED, S.DELETING, S.GONE},
     S.HIBERNATED: {S.WAKING, S.RUNNING, S.STOPPED, S.PAUSED, S.DELETING, S.GONE},
     S.WAKING: {S.RUNNING, S.HIBERNATED, S.PAUSED, S.DELETING, S.GONE},
+    S.MOVING: {S.RUNNING, S.STOPPING, S.STOPPED, S.PAUSED, S.DELETING, S.GONE},
     S.DELETING: {S.DELETED},
     S.DELETED: set(),
     S.GONE: set(),
@@ -309,5 +310,14 @@ def stranger(labels: dict[str, str], spec: BoxSpec = SPEC, created_at: int = NOW
 def test_the_fate_of_strangers(info: BoxInfo, known: BoxRow | None, keys: tuple[str, ...], fate: str) -> None:
     rows = {} if known is None else {known.id: known}
     judged = judge_strangers([info], rows, keys, node="here", since=NOW - 1, now=NOW + GRACE)
-    assert judged.adopted == ((info,) if fate == "adopted" else ())
+    assert judged.adopted == (((info, info.labels.get(KEY)),) if fate == "adopted" else ())
     assert judged.orphans == (() if fate in ("adopted", "left") else ((info, fate),))
+
+
+@pytest.mark.parametrize(("present", "key"), [(("b-moved",), "k"), (("b-moved", "b-old"), None), (None, None)])
+def test_a_moved_stranger_has_its_key_only_if_the_box_it_came_from_is_gone(
+    present: tuple[str, ...] | None, key: str | None
+) -> None:
+    info = stranger({MOVED_FROM: "b-old", MOVED_KEY: "k"}, created_at=NOW - 2)
+    judged = judge_strangers([info], {}, (), node="here", since=NOW - 1, now=NOW + GRACE, present=present)
+    assert judged.adopted == ((info, key),)

@@ -12,7 +12,7 @@ from holdfast.cli.exits import Exit
 
 COMMANDS = [
     "create", "list", "show", "exec", "shell", "cp", "logs", "port", "top", "stop", "start", "snapshot", "snapshots",
-    "restore", "fork", "delete", "ping", "diagnose", "prune",
+    "restore", "fork", "move", "delete", "ping", "diagnose", "prune",
 ]  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, World, config_of
 
 from holdfast.api.box.box import Liveness
+from holdfast.api.errors.boxes import NoSpace
 from holdfast.api.errors.runs import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
 from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.runs.diagnosis import diagnose
-from holdfast.runs.launch import steps as launch
 from holdfast.runs.launch.plan import Options, Prompt
 from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds
 from holdfast.threads.run_events import MAX_WAITING, ThreadRuns
@@ -113,11 +113,11 @@ async def test_another_machine_gets_the_files_of_the_one_before(world: World, st
         await box.files.write("b", b"two\n")
     if stopped:
         await world.boxes.stop(first.box)
-    other = replace(SPEC, workdir="/elsewhere")
+    other = replace(SPEC, workdir="/elsewhere")  # what is left of the last run in the old one is ended for it
     run = (await world.runner(await world.runs.resume(thread, change=lambda old: replace(old, spec=other)))).run
     assert run.box is not None
     assert run.box != first.box
-    assert (run.box_how, run.files, run.session) == ("created", "kept", "rebuilt")
+    assert (run.box_how, run.files, run.session) == ("moved", "kept", "rebuilt")
     assert "another machine, with the same files" in world.agents.scripted.tasks[-1].prompt
     async with await world.boxes.open(run.box) as box:
         assert await box.files.read("/elsewhere/b") == b"two\n"
@@ -374,19 +374,21 @@ async def test_a_run_whose_box_was_stopped_under_it_says_so_and_goes_on_in_it(wo
     assert (run.box, run.box_how, run.files, run.session) == (runner.run.box, "started", "kept", "rebuilt")
 
 
-async def test_a_workspace_that_is_too_large_for_another_box_says_where_to_make_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_box_that_cannot_be_replaced_is_kept_with_its_files(world: World) -> None:
     thread = await finished_run(world)
     box = (await world.latest(thread)).box
-    monkeypatch.setattr(launch, "MAX_BYTES", 0)
+    assert box is not None
+    async with await world.boxes.open(box) as opened:
+        await opened.files.write("b", b"two\n")
+    world.provider.fail_next("create", NoSpace("the new box is full"))
     other = replace(SPEC, env={"OTHER": "machine"})
     resumed = await world.runs.resume(thread, change=lambda options: replace(options, spec=other))
     error = (await world.settled(resumed)).error or {}
-    assert error["code"] == "workspace_too_large"
-    go_on = f"go on in the box that it has: holdfast resume {thread}"
-    assert error["hint"] == f"{go_on}; to make room there first: holdfast box shell {box}"
-    assert (await world.runner(await world.runs.resume(thread))).run.box == box
+    assert (error["code"], error["message"]) == ("no_space", "the new box is full")
+    run = (await world.runner(await world.runs.resume(thread))).run
+    assert (run.box, run.files) == (box, "kept")
+    async with await world.boxes.open(box) as opened:
+        assert await opened.files.read("b") == b"two\n"
 
 
 async def test_a_diagnosis_names_a_box_that_was_stopped_under_its_run(world: World) -> None:

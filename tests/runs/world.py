@@ -158,11 +158,12 @@ class World:
         self.rows = rows
         self.clock = clock
         self.provider = DummyProvider(folder / "dummy", clock=clock.now)
+        self.other = DummyProvider(folder / "other", name="other", clock=clock.now)
         self.agents = Agents()
         self.access = Access(SqliteApiKeys(store), b"of these tests", clock=clock.now)
         self.projection = Projection(store, SqliteThreadRows(store), SEALS)
         self.threads = Threads(store, self.projection, clock=clock.now)
-        self.boxes = Boxes(rows, {"dummy": self.provider}, node="here", clock=clock.now)
+        self.boxes = Boxes(rows, {"dummy": self.provider, "other": self.other}, node="here", clock=clock.now)
         self.servers: list[Runs] = []
         self.start()
 
@@ -241,6 +242,7 @@ class World:
         await self.boxes.close()
         await self.projection.close()
         await self.provider.close()
+        await self.other.close()
 
 
 class Runner:
@@ -297,6 +299,7 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
         async with SqliteBoxes(folder / "holdfast.db") as rows:
             world = World(folder, store, rows, clock)
             await world.provider.open()
+            await world.other.open()
             try:
                 yield world
             finally:

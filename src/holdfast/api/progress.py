@@ -1,4 +1,7 @@
-"""How building and pulling images report their progress, one step at a time. The receiver decides how to show it."""
+"""How long work, such as pulling an image or moving a box, reports its progress, one step at a time.
+
+The receiver decides how to show it.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class RunInfo(Document):
     provider: str
     box: str | None
     box_how: str | None
-    """live, started, restored or created."""
+    """live, started, restored, created or moved."""
     files: str | None
     """How its workspace started: kept, snapshot, workspace or empty."""
     session: str | None

@@ -141,6 +141,8 @@ class Resume(Document):
     box: RunBox | None = None
     network: NetworkPolicy | None = None
     """The new network policy of its box. Everything else stays as it is."""
+    provider: ProviderName | None = None
+    """The provider to which its box is moved, with the files of its workspace."""
     memory: MemoryBytes | None = None
     """The new limits of its box. A new box with the same files replaces it."""
     disk: DiskBytes | None = None

@@ -26,6 +26,11 @@ POOL_FURNISHED: Final = "holdfast.pool.furnished"
 HIBERNATION: Final = "holdfast.hibernation"
 """Id of the box that hibernated with this snapshot. Deleted with the box, or when it hibernates again."""
 
+MOVED_FROM: Final = "holdfast.moved.from"
+"""Id of the box whose files this one took over."""
+MOVED_KEY: Final = "holdfast.moved.key"
+"""The key that the box took over. It has the key once the move is recorded, or the box it came from is gone."""
+
 
 def owner_labels(owner: Owner) -> dict[str, str]:
     labels = {TENANT: owner.tenant}

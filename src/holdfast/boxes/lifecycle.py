@@ -17,6 +17,7 @@ PASSING: Final = frozenset(
         BoxState.STARTING,
         BoxState.HIBERNATING,
         BoxState.WAKING,
+        BoxState.MOVING,
         BoxState.DELETING,
     }
 )
@@ -31,7 +32,8 @@ _END: Final = frozenset({BoxState.DELETING, BoxState.GONE})
 TRANSITIONS: Final[dict[BoxState, frozenset[BoxState]]] = {
     BoxState.CREATING: frozenset({BoxState.RUNNING, BoxState.DELETING, BoxState.DELETED, BoxState.GONE}),
     # A box can also stop, start or pause without a request: its machine was restarted, or its guest died.
-    BoxState.RUNNING: _END | {BoxState.STOPPING, BoxState.STOPPED, BoxState.HIBERNATING, BoxState.PAUSED},
+    BoxState.RUNNING: _END
+    | {BoxState.STOPPING, BoxState.STOPPED, BoxState.HIBERNATING, BoxState.PAUSED, BoxState.MOVING},
     BoxState.STOPPING: _END | {BoxState.STOPPED, BoxState.RUNNING, BoxState.PAUSED},
     BoxState.STOPPED: _END | {BoxState.STARTING, BoxState.RUNNING, BoxState.PAUSED},
     BoxState.STARTING: _END | {BoxState.RUNNING, BoxState.STOPPED, BoxState.PAUSED},
@@ -40,6 +42,8 @@ TRANSITIONS: Final[dict[BoxState, frozenset[BoxState]]] = {
     BoxState.HIBERNATING: _END | {BoxState.HIBERNATED, BoxState.RUNNING, BoxState.PAUSED},
     BoxState.HIBERNATED: _END | {BoxState.WAKING, BoxState.RUNNING, BoxState.STOPPED, BoxState.PAUSED},
     BoxState.WAKING: _END | {BoxState.RUNNING, BoxState.HIBERNATED, BoxState.PAUSED},
+    # It is kept or deleted after the move, or used again if the move failed.
+    BoxState.MOVING: _END | {BoxState.RUNNING, BoxState.STOPPING, BoxState.STOPPED, BoxState.PAUSED},
     # A box that is being deleted is never used again, even if the deletion fails and is retried.
     BoxState.DELETING: frozenset({BoxState.DELETED}),
     BoxState.DELETED: frozenset(),
@@ -71,6 +75,7 @@ _HINTS: Final = {
     BoxState.STARTING: "wait until it has started, and try again",
     BoxState.HIBERNATING: "wait until it has hibernated, and try again",
     BoxState.WAKING: "wait until it is awake, and try again",
+    BoxState.MOVING: "wait until it has moved, and use the new box",
     BoxState.DELETING: "it is being deleted: acquire or create another box",
     BoxState.DELETED: "it was deleted: acquire or create another box",
     BoxState.GONE: "it no longer exists: acquire or create another box",

@@ -5,7 +5,7 @@ Each box has a row, which stays as a tombstone after the box has ended. Processe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -108,6 +108,9 @@ class BoxRows(Protocol):
 
         Raises `BoxConflict` otherwise, even if the row has left the state and returned to it.
         """
+
+    async def swap_all(self, changes: Sequence[tuple[BoxRow, BoxRow]]) -> None:
+        """Like `swap` for several rows, in this order: all of them are replaced, or none."""
 
     async def touch(self, tenant: str, id: str, state: BoxState, now: int) -> bool:
         """Record activity if the box is still in that state. A power cut may lose the record."""

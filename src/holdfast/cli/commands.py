@@ -61,6 +61,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "snapshots": "box.snapshots:snapshots",
             "restore": "box.snapshots:restore",
             "fork": "box.snapshots:fork",
+            "move": "box.move:move",
             "delete": "box.lifecycle:delete",
             "ping": "box.health:ping",
             "diagnose": "box.health:diagnose",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from holdfast.api.box.records import Freed
-from holdfast.api.errors import Unreachable, error_from_document
+from holdfast.api.errors import Unreachable
 from holdfast.api.images import Image, ImageConfig, ImageList, NewImage, NewPull, RegistryCredentials
 from holdfast.client.connection import ServerConnection, encode_json
+from holdfast.client.progress_lines import follow_progress
 from holdfast.client.resource import LONG_SECONDS, Resource
 
 if TYPE_CHECKING:
@@ -63,9 +64,8 @@ class Images:
         async with self._images.exchange(
             "POST", "/pull", body=body, media_type=media_type, silence=LONG_SECONDS
         ) as response:
-            async for text in response.aiter_lines():
-                if text and (image := _pulled(json.loads(text), progress)) is not None:
-                    return image
+            if (last := await follow_progress(response, progress)) is not None:
+                return Image.from_json(last["image"])
         raise Unreachable(
             f"{self._images.url} closed the connection before the image was pulled",
             hint="pull it again: downloaded layers are kept",
@@ -98,21 +98,3 @@ class Images:
         """Returns all images, sorted by name."""
         answer = await self._images.ask("GET", parameters=[("provider", provider)])
         return list(answer.read(ImageList.from_json).images)
-
-
-def _pulled(line: dict[str, Any], told: Progress | None) -> Image | None:
-    """Pass one line of a pull on to `told`. Returns the image if this is the last line."""
-    match line["type"]:
-        case "error":
-            raise error_from_document(line["error"])
-        case "image":
-            return Image.from_json(line["image"])
-        case "begin" if told is not None:
-            told.begin(line["step"], line["detail"], total=line["total"])
-        case "advance" if told is not None:
-            told.advance(line["amount"])
-        case "end" if told is not None:
-            told.end(line["summary"])
-        case "skip" if told is not None:
-            told.skip(line["step"], line["detail"])
-    return None

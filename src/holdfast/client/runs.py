@@ -124,6 +124,7 @@ class Runs:
         model: str | None = None,
         fresh: bool = False,
         box: Mapping[str, Any] | None = None,
+        provider: str | None = None,
         network: Mapping[str, Any] | None = None,
         memory: int | None = None,
         disk: int | None = None,
@@ -132,7 +133,8 @@ class Runs:
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
-        `memory` and `disk` are in bytes. `timeout` is in seconds; 0 means no limit.
+        With `provider`, its box is moved there first, with the files of its workspace. `memory` and `disk` are in
+        bytes. `timeout` is in seconds; 0 means no limit.
         """
         wanted = Resume(
             prompt=prompt,
@@ -140,6 +142,7 @@ class Runs:
             agent=agent,
             model=model,
             fresh=fresh,
+            provider=provider,
             memory=memory,
             disk=disk,
             timeout=timeout,

@@ -437,6 +437,7 @@ class SyncRuns(SyncHandle):
         model: str | None = None,
         fresh: bool = False,
         box: Mapping[str, Any] | None = None,
+        provider: str | None = None,
         network: Mapping[str, Any] | None = None,
         memory: int | None = None,
         disk: int | None = None,
@@ -445,7 +446,8 @@ class SyncRuns(SyncHandle):
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
-        `memory` and `disk` are in bytes. `timeout` is in seconds; 0 means no limit.
+        With `provider`, its box is moved there first, with the files of its workspace. `memory` and `disk` are in
+        bytes. `timeout` is in seconds; 0 means no limit.
         """
         return self._loop.run(
             self._async.resume(
@@ -455,6 +457,7 @@ class SyncRuns(SyncHandle):
                 model=model,
                 fresh=fresh,
                 box=box,
+                provider=provider,
                 network=network,
                 memory=memory,
                 disk=disk,

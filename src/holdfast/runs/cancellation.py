@@ -9,7 +9,7 @@ from holdfast.api.run_info import CancelKind, RunStatus, Stage
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.launches import Launches
-from holdfast.runs.launch.steps import key_of
+from holdfast.runs.launch.plan import key_of
 from holdfast.runs.reconcile.probe import TERMINATE, RunnerProbe
 from holdfast.runs.reconcile.reconciler import Reconciler
 from holdfast.runs.reconcile.rules import End

@@ -156,8 +156,12 @@ class Runs:
     async def _plan(self, options: Options, thread: str | None) -> LaunchPlan:
         if options.spec is None:
             runs = ThreadRuns() if thread is None else await self._log.runs(thread)
-            options = replace(options, spec=spec_of(runs))
-        return self._planner.plan(options)
+            box = None if thread is None else await self._planner.box_of(thread)
+            options = replace(options, spec=spec_of(runs, box))
+        plan = self._planner.plan(options)
+        if thread is not None:
+            await self._planner.check_move(thread, plan.options)
+        return plan
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
         """Returns the run that an earlier request with the same prompt has launched."""
@@ -192,8 +196,10 @@ class Runs:
             )
         if row.runs.live is not None:
             raise thread_busy(thread, row.runs.live.run)
-        plan = self._planner.plan(change(next_options(row.runs, agent, model)))
+        box = await self._planner.box_of(thread)
+        plan = self._planner.plan(change(next_options(row.runs, agent, model, box)))
         check_workspace(row.runs, plan.options)
+        await self._planner.check_move(thread, plan.options)
         if prompt is None and not row.runs.waiting:
             prompt = Prompt(GO_ON)
         return await self.launches.claim(thread, prompt, plan.options, plan)
@@ -303,6 +309,8 @@ class Runs:
         thread = (await self.get(id)).thread
         runs = await self._log.runs(thread)
         box_id = runs.latest.box if runs.latest is not None else None
+        if box_id is not None and (row := await self._planner.box_of(thread)) is not None:
+            box_id = row.id  # it may have been moved since the run
         if box_id is None or not (runs.latest is not None and runs.latest.is_ours):
             raise NoFiles(f"thread {thread} has no box yet", hint="wait until its run has one")
         base = None

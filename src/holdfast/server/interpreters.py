@@ -54,7 +54,7 @@ _HELD_BYTES: Final = 4 << 20
 """Most output of an execution to hold for its followers."""
 _HELD_CHUNKS: Final = 4096
 _KEPT_EXECUTIONS: Final = 16
-_KEY: Final = "interpreter/"
+KEY_PREFIX: Final = "interpreter/"
 """The prefix of the keys of their boxes; the id follows."""
 _MOST_KNOWN: Final = 10_000
 _MOST_RESUMED: Final = _KEPT_EXECUTIONS
@@ -220,7 +220,11 @@ class ServerInterpreters:
     async def boxes(self) -> dict[str, str]:
         """The boxes of interpreters, by the interpreter's id."""
         rows = await self._boxes.rows.live(self._boxes.tenant, self._boxes.node)
-        return {row.key.removeprefix(_KEY): row.id for row in rows if row.key is not None and row.key.startswith(_KEY)}
+        return {
+            row.key.removeprefix(KEY_PREFIX): row.id
+            for row in rows
+            if row.key is not None and row.key.startswith(KEY_PREFIX)
+        }
 
     def is_live(self, id: str) -> bool:
         return id in self._live
@@ -306,7 +310,7 @@ class ServerInterpreters:
             if live is not None:
                 await self._remove(id, live)
             else:
-                for box in (await self._boxes.list(BoxFilter(key=f"{_KEY}{id}"))).rows:
+                for box in (await self._boxes.list(BoxFilter(key=f"{KEY_PREFIX}{id}"))).rows:
                     await self._boxes.delete(box.id)
         if not row.archived:
             await self._threads.archive(row.id, True)

@@ -43,6 +43,8 @@ class BoxState(StrEnum):
     HIBERNATED = "hibernated"
     """Stopped because it was idle, with a snapshot of its files. The next request wakes it."""
     WAKING = "waking"
+    MOVING = "moving"
+    """Its files are being copied to a box of another provider, which replaces it."""
     DELETING = "deleting"
     DELETED = "deleted"
     """A tombstone: Holdfast deleted it."""
@@ -186,6 +188,33 @@ class Fork(Document):
     """The key of the new box, which must not have a box yet."""
     idle_seconds: IdleSeconds | None = None
     """If set, the new box is ephemeral and deleted after this idle time, whatever the source box is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveBox(Document):
+    to: ProviderName
+    """The provider of the new box."""
+    image: ImageText | None = None
+    """The image of the new box. Defaults to that of the old one."""
+    stop: StrictBool = False
+    """End the processes of the box first. If false, a box with processes is not moved."""
+    keep: StrictBool = False
+    """Keep the old box, stopped and without its key, instead of deleting it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedBox(Document):
+    """The new box, and what was copied to it."""
+
+    box: BoxRecord
+    moved_from: str
+    """The id of the old box."""
+    kept: bool
+    """Whether the old box is kept."""
+    entries: int
+    """Files, folders and links below the workdir."""
+    bytes: int
+    """Bytes of all files."""
 
 
 @dataclass(frozen=True, slots=True)

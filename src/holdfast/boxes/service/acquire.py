@@ -192,7 +192,7 @@ class Acquire:
         """Adopts a box of this key that the provider has but this store does not know."""
         for info in await self._providers.named(spec.provider).find({KEY: key, TENANT: self._registry.tenant}):
             if info.spec.lifetime is not Lifetime.ONE_SHOT and await self._registry.find(info.id) is None:
-                return await self._registry.adopt(info)
+                return await self._registry.adopt(info, key)
         return None
 
     async def _with_network(self, row: BoxRow, wanted: BoxSpec) -> BoxRow:

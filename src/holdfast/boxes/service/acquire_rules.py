@@ -135,10 +135,7 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
             )
     if fresh:
         return Replace(row)
-    changed = changes(row.spec, wanted)
-    if not found.network_live:
-        changed += network_changes(row.spec, wanted)
-    if changed:
+    if changed := all_changes(row.spec, wanted, network_live=found.network_live):
         if not replaces:
             raise BoxDiffers(f"box {row.id} has another spec: {', '.join(changed)}", hint="delete it first")
         return Replace(row, changed)
@@ -171,6 +168,11 @@ def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:
         else:
             changed.append(f"{name} {_shown(before[name])} → {_shown(after[name])}")
     return tuple(changed)
+
+
+def all_changes(had: BoxSpec, wanted: BoxSpec, *, network_live: bool) -> tuple[str, ...]:
+    """Returns everything that requires a new box, if the network policy of this one can or cannot be changed."""
+    return changes(had, wanted) + (() if network_live else network_changes(had, wanted))
 
 
 def network_changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:

@@ -16,16 +16,18 @@ from holdfast.api.box.records import Owner
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec, check_name
 from holdfast.api.ids import now_ms
+from holdfast.api.progress import Progress
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
-from holdfast.boxes.service.acquire_rules import Acquired
+from holdfast.boxes.service.acquire_rules import Acquired, all_changes
 from holdfast.boxes.service.creation import Creation
 from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.idle.idleness import Activity, OneShots, WatchInterval
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import TURN_SECONDS, Leases
+from holdfast.boxes.service.move import Move, Moved
 from holdfast.boxes.service.network_update import NetworkUpdate
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.pool_rules import PoolSettings
@@ -75,6 +77,7 @@ class Boxes:
         self._creation = creation = Creation(registry, known, states, self.pool, snapshots)
         self._network_update = network = NetworkUpdate(registry, known, leases)
         self._acquire = Acquire(registry, known, leases, states, hibernation, removal, creation, network)
+        self._move = Move(registry, known, leases, activity, states, hibernation, removal, creation)
         self._sweep = Sweep(
             registry,
             known,
@@ -149,6 +152,32 @@ class Boxes:
         """
         return await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces)
 
+    async def move(
+        self,
+        id: str,
+        change: Callable[[BoxSpec], BoxSpec],
+        *,
+        stop: bool = False,
+        keep: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved:
+        """Replace a box by one of another spec, usually of another provider, with the files of its workspace.
+
+        `change` returns the new spec. The new box has the key and the owner of the old one, which is deleted, or with
+        `keep` stopped. Raises `Unsupported` if the new provider lacks something that the spec asks for, and
+        `BoxConflict` if processes run in the box, unless `stop` ends them. A failure leaves the old box as it was.
+        """
+        return await self._move.move(id, change, stop=stop, keep=keep, progress=progress)
+
+    def differs(self, row: BoxRow, spec: BoxSpec) -> bool:
+        """Returns whether a box with this spec would be another machine than the given one."""
+        network_live = Capability.NETWORK_LIVE in self.providers.named(row.provider).capabilities
+        return bool(all_changes(row.spec, spec, network_live=network_live))
+
+    async def check_move(self, id: str, change: Callable[[BoxSpec], BoxSpec]) -> None:
+        """Raises if `move` would refuse to move the box. Changes nothing."""
+        await self._move.check(id, change)
+
     async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRow:
         """Change what a box may reach. Takes effect immediately."""
         return await self._network_update.set(id, policy)
@@ -162,6 +191,10 @@ class Boxes:
     async def get(self, id: str) -> BoxRow:
         """Returns a box, dead or alive. Raises `BoxNotFound`."""
         return await self._registry.get(id)
+
+    async def of_key(self, key: str) -> BoxRow | None:
+        """Returns the live box of a key. Ignores one-shot boxes."""
+        return await self._registry.of_key(key)
 
     async def resolve(self, name: str) -> str:
         """The id of the box with this id, or else of the live box with this key. Raises `BoxNotFound`."""

@@ -101,12 +101,12 @@ class Creation:
             except (BoxConflict, BoxGone, BoxNotFound):
                 return None
             except (BoxStopped, BoxUnreachable):
-                await to_the_end(self._undo(row, CreateFailed("it was dead")))
+                await to_the_end(self.undo(row, CreateFailed("it was dead")))
                 return None
             except asyncio.CancelledError as error:
                 await to_the_end(settled(handing))
                 if not handing.cancelled() and handing.exception() is None:
-                    await to_the_end(self._undo(row, error))
+                    await to_the_end(self.undo(row, error))
                 raise
             writing = asyncio.ensure_future(self._registry.rows.insert(row))
             try:
@@ -114,7 +114,7 @@ class Creation:
                 await asyncio.shield(writing)
             except BaseException as error:
                 await to_the_end(settled(writing))
-                await to_the_end(self._undo(row, error))
+                await to_the_end(self.undo(row, error))
                 raise
             return self._registry.remember(row)
 
@@ -169,7 +169,7 @@ class Creation:
                 # Another box may have this name. Nothing is started or undone before the row is written.
                 await self._registry.rows.insert(row)
             try:
-                box = await self._made(row, make, inserted=named)
+                box = await self.made(row, make, inserted=named)
             except BoxConflict:
                 if not named:
                     raise
@@ -183,11 +183,14 @@ class Creation:
                     await self._registry.move(row, BoxState.RUNNING, snapshot=info.snapshot or row.snapshot)
                 )
             except BaseException as error:
-                await to_the_end(self._undo(row, error))
+                await to_the_end(self.undo(row, error))
                 raise
 
-    async def _made(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, inserted: bool) -> Box:
-        """Writes the row while the box is created, to hide the fsync. Ends with both or neither."""
+    async def made(self, row: BoxRow, make: Callable[[], Awaitable[Box]], *, inserted: bool = False) -> Box:
+        """Returns a complete box whose row is still `creating`. Ends with both or neither.
+
+        Writes the row while the box is created, to hide the fsync.
+        """
         writing = asyncio.ensure_future(nothing() if inserted else self._registry.rows.insert(row))
         making = asyncio.ensure_future(make())
         try:
@@ -198,13 +201,13 @@ class Creation:
             await to_the_end(settled(making, writing))
             if inserted and isinstance(error, BoxConflict):
                 raise
-            await to_the_end(self._undo(row, error))
+            await to_the_end(self.undo(row, error))
             if isinstance(error, BoxError) or not isinstance(error, Exception):
                 raise
             raise CreateFailed(f"the box could not be created: {str(error) or type(error).__name__}") from error
         return box
 
-    async def _undo(self, row: BoxRow, error: BaseException) -> None:
+    async def undo(self, row: BoxRow, error: BaseException) -> None:
         """Removes what exists of a box that could not be created. The sweep removes what cannot be removed now."""
         why = "cancelled" if isinstance(error, asyncio.CancelledError) else f"could not be created: {error}"
         current = await self._registry.find(row.id)

@@ -12,8 +12,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 from weakref import WeakValueDictionary
 
+from holdfast.api.errors.boxes import BoxConflict
 from holdfast.api.ids import new_id
 from holdfast.boxes.rows import BoxRows
+from holdfast.time_limit import time_limit
 
 LEASE: Final = 15_000
 """Milliseconds after which a lease expires, and its process counts as dead."""
@@ -79,6 +81,20 @@ class Leases:
                 yield
             finally:
                 await self._release(name)
+
+    @asynccontextmanager
+    async def turn_soon(self, name: str, *, frees_space: bool = False) -> AsyncIterator[None]:
+        """Like `turn`, but waits for `TURN_SECONDS` at most. Raises `BoxConflict`. The body may take longer."""
+        limit = time_limit(TURN_SECONDS)
+        try:
+            async with limit, self.turn(name, frees_space=frees_space):
+                limit.reschedule(None)
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            what = name.replace("/", " ", 1)
+            raise BoxConflict(f"another caller has been using {what} for {TURN_SECONDS:g} s") from None
 
     async def _take(self, name: str, *, frees_space: bool = False) -> bool:
         self._held.add(name)  # before the call, because a cancelled call may still have taken the lease

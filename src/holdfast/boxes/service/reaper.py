@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.api.box.box import BoxInfo, Metrics, Power
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import Lifetime, OnIdle
-from holdfast.boxes.labels import KEY, NODE
+from holdfast.boxes.labels import KEY, MOVED_FROM, MOVED_KEY, NODE
 from holdfast.boxes.lifecycle import PASSING, SETTLED, state_of
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.idleness import Doing, follows, idle_time, is_due
@@ -108,26 +108,46 @@ class Strangers:
 
     orphans: tuple[tuple[BoxInfo, str], ...]
     """Boxes to remove, with the reason."""
-    adopted: tuple[BoxInfo, ...]
-    """Boxes to write into the store, because their rows were lost."""
+    adopted: tuple[tuple[BoxInfo, str | None], ...]
+    """Boxes to write into the store, because their rows were lost, with their keys."""
+
+
+def key_of(info: BoxInfo, present: Collection[str] | None) -> str | None:
+    """Returns the key of a box that only its provider knows. `present` has all boxes there are, or None if unknown.
+
+    A moved box has the key of the box that it came from only if that one is gone. Otherwise its files may be
+    incomplete.
+    """
+    origin = info.labels.get(MOVED_FROM)
+    if origin is not None and present is not None and origin not in present:
+        return info.labels.get(KEY) or info.labels.get(MOVED_KEY)
+    return info.labels.get(KEY)
 
 
 def judge_strangers(
-    found: Iterable[BoxInfo], known: Mapping[str, BoxRow], keys: Collection[str], *, node: str, since: int, now: int
+    found: Iterable[BoxInfo],
+    known: Mapping[str, BoxRow],
+    keys: Collection[str],
+    *,
+    node: str,
+    since: int,
+    now: int,
+    present: Collection[str] | None = None,
 ) -> Strangers:
     """Decides what to do with boxes that are not live in the store.
 
     `known` has their tombstones, and `keys` the keys that have a live box. `since` is when this store first knew of
-    this node. Older boxes belonged to another store and are kept.
+    this node. Older boxes belonged to another store and are kept. `present` has all boxes of all providers, or None
+    if one of them did not answer.
     """
     orphans: list[tuple[BoxInfo, str]] = []
-    adopted: list[BoxInfo] = []
+    adopted: list[tuple[BoxInfo, str | None]] = []
     taken = set(keys)
     for info in found:
         row = known.get(info.id)
         if info.labels.get(NODE) != node or now - info.created_at < GRACE or (row is not None and row.live):
             continue
-        key = info.labels.get(KEY)
+        key = key_of(info, present)
         shared = info.spec.lifetime is not Lifetime.ONE_SHOT
         if row is not None:
             # A box that was recorded as gone may be the only copy, on a disk that came back. It is left alone.
@@ -136,7 +156,7 @@ def judge_strangers(
         elif key is not None and key in taken and shared:
             orphans.append((info, f"key {key} has another box"))
         elif (key is not None and shared) or info.created_at < since:
-            adopted.append(info)
+            adopted.append((info, key))
             if key is not None:
                 taken.add(key)
         else:

@@ -96,6 +96,8 @@ class Registry:
             raise BoxGone(f"box {id} is being deleted")
         if row.state is BoxState.CREATING:
             raise BoxConflict(f"box {id} is being created", hint="try again in a moment")
+        if row.state is BoxState.MOVING and await self.is_being_changed(row):
+            raise BoxConflict(f"box {id} is being moved", hint="wait until it has moved, and use the new box")
         return row
 
     async def of_key(self, key: str) -> BoxRow | None:
@@ -170,9 +172,9 @@ class Registry:
             holder=self._holder_in(state),
         )
 
-    async def adopt(self, info: BoxInfo) -> BoxRow:
+    async def adopt(self, info: BoxInfo, key: str | None) -> BoxRow:
         """Write a box that only its provider knew into the store."""
-        row = self.row_of(info, state_of(info.power), key=info.labels.get(KEY))
+        row = self.row_of(info, state_of(info.power), key=key)
         await self.rows.insert(row)
         log.info("box %s was found at %s and written into the store", info.id, info.provider)
         return self.remember(row)

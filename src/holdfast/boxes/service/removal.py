@@ -10,10 +10,9 @@ from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
-from holdfast.boxes.service.leases import TURN_SECONDS, Leases
+from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry, keeps_changing
-from holdfast.time_limit import time_limit
 
 _TRIES: Final = 20
 
@@ -38,15 +37,8 @@ class Removal:
         if row.key is None or row.lifetime is Lifetime.ONE_SHOT:
             async with self._leases.alone(f"box/{id}"):
                 return Deleted((await self.remove(row, "deleted")).freed or 0)
-        limit = time_limit(TURN_SECONDS)
-        try:
-            async with limit, self._leases.turn(f"key/{row.key}", frees_space=True):
-                limit.reschedule(None)  # only the wait is bounded here; the provider bounds the deletion
-                return Deleted((await self.remove(row, "deleted")).freed or 0)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise BoxConflict(f"another caller has been using key {row.key} for {TURN_SECONDS:g} s") from None
+        async with self._leases.turn_soon(f"key/{row.key}", frees_space=True):
+            return Deleted((await self.remove(row, "deleted")).freed or 0)
 
     async def remove(self, row: BoxRow, why: str) -> BoxRow:
         """Delete a box in any state, unless a live process is creating it. Returns its tombstone. Raises

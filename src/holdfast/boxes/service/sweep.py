@@ -226,6 +226,8 @@ class Sweep:
             known = {row.id: row for row in rows}
             self._samples = {id: sample for id, sample in self._samples.items() if id in known}
             self._interval.reset(rows)
+            everywhere = len(found) == len(self._providers)
+            present = {id for infos in found.values() for id in infos} if everywhere else None
             for name, infos in found.items():
                 async with self._trying(f"pool at {name}", report):
                     ahead = [info for info in infos.values() if POOL in info.labels]
@@ -233,7 +235,7 @@ class Sweep:
                     report.leftovers.extend(f"box {id} of a pool" for id in removed)
                 async with self._trying(f"strangers at {name}", report):
                     strangers = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
-                    await self._strangers(self._providers.named(name), strangers, since, report)
+                    await self._strangers(self._providers.named(name), strangers, since, present, report)
             async with self._trying("tombstones", report):
                 await self._forget(report)
             return report.done()
@@ -334,7 +336,9 @@ class Sweep:
         except (BoxStopped, BoxGone, BoxNotFound):
             return None  # the box changed meanwhile: the next sweep sees its new state
 
-    async def _strangers(self, provider: Provider, strangers: list[BoxInfo], since: int, report: _Report) -> None:
+    async def _strangers(
+        self, provider: Provider, strangers: list[BoxInfo], since: int, present: set[str] | None, report: _Report
+    ) -> None:
         if not strangers:
             return
         registry = self._registry
@@ -348,6 +352,7 @@ class Sweep:
             node=registry.node,
             since=since,
             now=registry.clock(),
+            present=present,
         )
         for info, why in judged.orphans:
             async with self._trying(info.id, report):
@@ -358,9 +363,9 @@ class Sweep:
                     continue
                 report.removed.append(Removed(info.id, why, await provider.remove(info.id)))  # it has a tombstone
                 log.info("box %s was removed: %s", info.id, why)
-        for info in judged.adopted:
+        for info, key in judged.adopted:
             async with self._trying(info.id, report):
-                await registry.adopt(info)
+                await registry.adopt(info, key)
                 report.adopted.append(info.id)
 
     async def _forget(self, report: _Report) -> None:

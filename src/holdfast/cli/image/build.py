@@ -79,7 +79,7 @@ def build(
     holdfast image build recipe.toml --name team/web
     holdfast box create --image team/web
     """
-    from holdfast.cli.image.build_progress import BuildProgress
+    from holdfast.cli.terminal.step_progress import StepProgress
 
     options = (package, mirror, suite, component, keyring, arch)
     is_base = recipe in ("base", "holdfast/base")
@@ -99,7 +99,7 @@ def build(
 
         workshop = ServerWorkshop(client, provider)
         try:
-            with BuildProgress() as progress:
+            with StepProgress() as progress:
                 if not is_base:
                     return await _from_recipe(workshop, recipe, name, progress, cache=not no_cache)
                 return await build_of_machine(

@@ -47,14 +47,14 @@ def pull(
     holdfast image pull ghcr.io/team/app:1 --username me --password-stdin < token
     holdfast box create --image debian:12
     """
-    from holdfast.cli.image.build_progress import BuildProgress
+    from holdfast.cli.terminal.step_progress import StepProgress
 
     login = _read_login(username, password_stdin=password_stdin)
     began = time.monotonic()
 
     async def work(client: Client) -> Image:
         credentials = login or _docker_login(image, client.url)
-        with BuildProgress() as progress:
+        with StepProgress() as progress:
             return await client.images.pull(
                 image,
                 save_as=name,

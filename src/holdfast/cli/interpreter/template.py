@@ -162,7 +162,7 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
 
     async def work(templates: Templates) -> None:
         from holdfast.cli.image.build import show_output
-        from holdfast.cli.image.build_progress import BuildProgress
+        from holdfast.cli.terminal.step_progress import StepProgress
         from holdfast.images.errors import StepFailed
 
         known = await templates.inspect(templates.files.get(name))
@@ -170,7 +170,7 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
             return
         note("template", Cell(name, "bold"), Cell(f"  is {known.status}: building it", "dim"))
         try:
-            with BuildProgress() as progress:
+            with StepProgress() as progress:
                 await templates.build(known.template, progress)
         except StepFailed as error:
             show_output(error.output)
@@ -189,7 +189,7 @@ def _build(
     as_json: bool,
     again: bool,
 ) -> None:
-    from holdfast.cli.image.build_progress import BuildProgress
+    from holdfast.cli.terminal.step_progress import StepProgress
 
     began = time.monotonic()
 
@@ -199,7 +199,7 @@ def _build(
 
         template = _chosen(templates, name, packages, recipe)
         try:
-            with BuildProgress() as progress:
+            with StepProgress() as progress:
                 image = await templates.build(template, progress, again=again)
         except StepFailed as error:
             show_output(error.output)

@@ -28,6 +28,9 @@ def resume(
     ] = None,
     model: ModelOption = None,
     fresh: Annotated[bool, Option("--fresh", help="Use a new box, with the old one's files if possible.")] = False,
+    provider: Annotated[
+        str | None, Option("--provider", metavar="NAME", help="Move its box to this provider first, with its files.")
+    ] = None,
     network: Annotated[NetworkName | None, Option(help="What the box may reach from now on.")] = None,
     allow: AllowOption = None,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory of the box from now on, such as 4G.")] = None,
@@ -46,6 +49,7 @@ def resume(
     holdfast resume t-1
     holdfast resume t-1 "now write the docs" --agent codex
     holdfast resume t-1 --disk 20G
+    holdfast resume t-1 --provider docker
     holdfast resume t-1 "pip install pytest, then go on" --allow default
     """
     from holdfast.cli.run.follow import begin_and_follow
@@ -69,6 +73,7 @@ def resume(
                 agent=agent,
                 model=model,
                 fresh=fresh,
+                provider=provider,
                 network=policy,
                 memory=memory_bytes,
                 disk=disk_bytes,

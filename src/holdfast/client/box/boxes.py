@@ -24,14 +24,17 @@ from holdfast.api.box.records import (
     Steps,
 )
 from holdfast.api.box.spec import BoxSpec
-from holdfast.client.connection import ServerConnection
+from holdfast.api.errors import Unreachable
+from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.resource import LONG_SECONDS, Resource
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Deleted
     from holdfast.api.box.network import NetworkPolicy
+    from holdfast.api.box.records import MovedBox
     from holdfast.api.box.snapshots import Snapshot
     from holdfast.api.box.usage import BoxUsages
+    from holdfast.api.progress import Progress
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.volumes import Volumes
 
@@ -133,6 +136,37 @@ class Boxes:
         wanted = Fork(owner=None if owner is None else _owner(owner), key=key, idle_seconds=idle_seconds).to_request()
         answer = await self._boxes.below(id).ask("POST", "/fork", wanted, repeatable=False, timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
+
+    async def move(
+        self,
+        id: str,
+        to: str,
+        *,
+        image: str | None = None,
+        stop: bool = False,
+        keep: bool = False,
+        progress: Progress | None = None,
+    ) -> MovedBox:
+        """Move a box to another provider: a new box there gets its files, key and owner, and the old one is deleted.
+
+        Only the workspace travels. `image` is for the new box, and defaults to that of the old one. Raises
+        `Unsupported` if the provider lacks something that the box has, and `BoxConflict` if processes run in the box,
+        unless `stop` ends them. `keep` stops the old box instead of deleting it. If a move fails, the box stays as it
+        was.
+        """
+        from holdfast.api.box.records import MoveBox, MovedBox
+        from holdfast.client.progress_lines import follow_progress
+
+        wanted = MoveBox(to=to, image=image, stop=stop, keep=keep)
+        box = self._boxes.below(id)
+        async with box.exchange(
+            "POST", "/move", body=encode_json(wanted.to_request()), media_type="application/json", silence=LONG_SECONDS
+        ) as response:
+            if (last := await follow_progress(response, progress)) is not None:
+                return MovedBox.from_json(last["moved"])
+        raise Unreachable(
+            f"{box.url} closed the connection before box {id} was moved", hint="look where it is: holdfast box list"
+        )
 
     async def prune(self) -> Pruned:
         """Delete idle and stopped ephemeral boxes, and leftovers, now."""

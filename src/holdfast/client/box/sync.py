@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from holdfast.api.box.box import Deleted
     from holdfast.api.box.network import NetworkPolicy
-    from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, Owner, Pruned, Step
+    from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, MovedBox, Owner, Pruned, Step
     from holdfast.api.box.snapshots import Snapshot, Volume
     from holdfast.api.box.spec import BoxSpec
     from holdfast.api.box.usage import BoxUsages
+    from holdfast.api.progress import Progress
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.box.volumes import Volumes
 
@@ -98,6 +99,25 @@ class SyncBoxes(SyncHandle):
         ephemeral, even if the original is not.
         """
         return self._loop.run(self._async.fork(id, owner=owner, key=key, idle_seconds=idle_seconds))
+
+    def move(
+        self,
+        id: str,
+        to: str,
+        *,
+        image: str | None = None,
+        stop: bool = False,
+        keep: bool = False,
+        progress: Progress | None = None,
+    ) -> MovedBox:
+        """Move a box to another provider: a new box there gets its files, key and owner, and the old one is deleted.
+
+        Only the workspace travels. `image` is for the new box, and defaults to that of the old one. Raises
+        `Unsupported` if the provider lacks something that the box has, and `BoxConflict` if processes run in the box,
+        unless `stop` ends them. `keep` stops the old box instead of deleting it. If a move fails, the box stays as it
+        was.
+        """
+        return self._loop.run(self._async.move(id, to, image=image, stop=stop, keep=keep, progress=progress))
 
     def prune(self) -> Pruned:
         """Delete idle and stopped ephemeral boxes, and leftovers, now."""

@@ -22,6 +22,7 @@ _STATES: Final = {
     BoxState.HIBERNATING: "archiving",
     BoxState.HIBERNATED: "archived",
     BoxState.WAKING: "resuming",
+    BoxState.MOVING: "resizing",
     BoxState.DELETING: "destroying",
     BoxState.DELETED: "destroyed",
     BoxState.GONE: "destroyed",

@@ -103,7 +103,8 @@ class Launches:
         if self._stopped:
             return False
         try:
-            await self.claim(thread, None, self._planner.fit(next_options(runs, None, None)))
+            box = await self._planner.box_of(thread)
+            await self.claim(thread, None, self._planner.fit(next_options(runs, None, None, box)))
         except _NothingWaiting:
             return False
         except ThreadBusy:

@@ -6,16 +6,19 @@ A plan is made once and passed to every step of the launch. Options are kept on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.api.errors.agents import ModelNotSpoken
-from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.models import Api, shared
 from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.labels import MOVED_FROM
+from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.harness import Harness
@@ -77,8 +80,8 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
     return Options(agent, model, found, workspace, timeout=timeout_in(kept))
 
 
-def next_options(runs: ThreadRuns, agent: str | None, model: str | None) -> Options:
-    """Returns the options of the last run, with another agent or model if given.
+def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None) -> Options:
+    """Returns the options of the last run, with another agent or model if given, at the provider of the thread's box.
 
     The options of a run that this server cannot prove to be its own are ignored.
     """
@@ -87,14 +90,22 @@ def next_options(runs: ThreadRuns, agent: str | None, model: str | None) -> Opti
         assert agent is not None
         return Options(agent, model, default_spec())
     kept = last.model or None
-    return options_of(agent or last.agent, model or kept, last.options, runs.workspace)
+    options = options_of(agent or last.agent, model or kept, last.options, runs.workspace)
+    return replace(options, spec=_where_it_is(options.box, box))
 
 
-def spec_of(runs: ThreadRuns) -> BoxSpec:
+def spec_of(runs: ThreadRuns, box: BoxRow | None = None) -> BoxSpec:
     """Returns the spec of a thread's box. With another spec, the box would be replaced."""
     if runs.latest is None or not runs.latest.is_proven:
         return default_spec()
-    return options_of("", None, runs.latest.options, None).box
+    return _where_it_is(options_of("", None, runs.latest.options, None).box, box)
+
+
+def _where_it_is(spec: BoxSpec, box: BoxRow | None) -> BoxSpec:
+    """Returns the spec with what a move has changed since the last run."""
+    if box is None or MOVED_FROM not in box.labels:
+        return spec
+    return replace(spec, provider=box.spec.provider, image=box.spec.image)
 
 
 def check_workspace(runs: ThreadRuns, options: Options) -> None:
@@ -158,6 +169,11 @@ class LaunchPlan:
     """The API that the agent and the model have in common."""
 
 
+def key_of(thread: str) -> str:
+    """Returns the key of a thread's box."""
+    return f"thread/{thread}"
+
+
 class LaunchPlanner:
     def __init__(self, agents: Agents, models: ModelNames, boxes: Boxes) -> None:
         self._agents = agents
@@ -174,6 +190,17 @@ class LaunchPlanner:
         api = _shared_api(harness, str(model), model.apis)
         named = replace(options, agent=harness.agent, model=str(model))
         return LaunchPlan(self.fit(named), harness, model, api)
+
+    async def box_of(self, thread: str) -> BoxRow | None:
+        """Returns the box that a thread has now."""
+        return await self._boxes.of_key(key_of(thread))
+
+    async def check_move(self, thread: str, options: Options) -> None:
+        """Raises if the options want the thread's box at another provider, and it cannot be moved there."""
+        row, spec = await self.box_of(thread), options.box
+        if row is not None and row.provider != spec.provider:
+            with suppress(BoxGone):  # then there is nothing to move
+                await self._boxes.check_move(row.id, lambda _: spec)
 
     def fit(self, options: Options) -> Options:
         """Returns the options with a spec that the provider supports. Raises if there is none."""

@@ -8,34 +8,35 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.network import Network
 from holdfast.api.box.process import Process
 from holdfast.api.box.records import BoxState, Owner
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.entries import Entry
-from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
 from holdfast.api.errors.runs import RunOver
 from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.labels import MOVED_FROM
+from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.workspace_copy import NOTES, home_of
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.launch.plan import LaunchPlan, Options
+from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.workspace.store import MAX_BYTES, Workspaces
+from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.access.credentials import Access, RunScope
 from holdfast.threads.run_events import (
     DELTA,
@@ -64,7 +65,6 @@ _INSTALL_SECONDS: Final = 2400.0
 _FEED_SECONDS: Final = 30.0
 _AT_ONCE: Final = 8
 _REMEMBERED: Final = 10_000
-_PIECE: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,70 +122,51 @@ class Launcher:
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
         """Take all steps. Returns the epoch of the runner once it has received its code."""
         began = self._ticks()
-        with tempfile.TemporaryFile() as spool:
-            has_files = await self._save_files(launch, spool)
-            for left in reversed(range(_BOX_TRIES)):
-                acquired = await self._acquire(launch)
-                id = acquired.row.id
-                with self._boxes.using(id):
-                    async with await self._boxes.open(id) as box:
-                        try:
-                            prepared = await self._prepare(launch, acquired, box, began, spool if has_files else None)
-                        except (BoxStopped, BoxGone, BoxUnreachable):
-                            if not left:
-                                raise
-                        else:
-                            return await self._start(launch, plan, prepared)
-                # The box was about to end: for example, the previous run was killed together with everything in it.
-                await asyncio.sleep(_BOX_PAUSE)
+        moved_from = await self._ready_for(launch)
+        for left in reversed(range(_BOX_TRIES)):
+            acquired = await self._acquire(launch)
+            with self._boxes.using(acquired.row.id):
+                try:
+                    prepared = await self._open(launch, acquired, began, moved_from)
+                except (BoxStopped, BoxGone, BoxUnreachable, BoxConflict):
+                    if not left:
+                        raise
+                else:
+                    async with prepared.box:
+                        return await self._start(launch, plan, prepared)
+            # The box was about to end or to move: for example, the previous run was killed with everything in it.
+            await asyncio.sleep(_BOX_PAUSE)
         raise AssertionError("the last try returns or raises")
 
     # --- the box ---
 
-    async def _save_files(self, launch: Launch, spool: IO[bytes]) -> bool:
-        """Save the workspace of a box that is about to be replaced to `spool`. Returns whether there was one."""
+    async def _ready_for(self, launch: Launch) -> BoxRow | None:
+        """Move the thread's box if this run wants another machine. Returns the old box if it was moved."""
         spec, key = launch.options.box, key_of(launch.thread)
         if spec.network.mode is not Network.NONE:
             await self._network_ready()
-        if launch.options.fresh:
-            await self._retire(key)
-        return await self._download(key, spec, spool)
+        row = await self._boxes.of_key(key)
+        if row is None:
+            return None
+        if not self._boxes.differs(row, spec):
+            if launch.options.fresh:
+                await self._retire(row)
+            return None
+        # Another provider is a choice: what else runs in the box is not ended for it.
+        stops = Capability.STOP in self._boxes.provider(row.provider).capabilities
+        try:
+            moved = await self._boxes.move(row.id, lambda _: spec, stop=stops and row.provider == spec.provider)
+        except BoxGone:
+            return None
+        return moved.source
 
     async def _acquire(self, launch: Launch) -> Acquired:
         return await self._boxes.acquire(
             key_of(launch.thread), launch.options.box, owner=Owner(thread=launch.thread), timeout=_BOX_SECONDS
         )
 
-    async def _download(self, key: str, spec: BoxSpec, spool: IO[bytes]) -> bool:
-        """Download the workspace of a box that is about to be replaced because another spec is wanted."""
-        row = await self._boxes.rows.of_key(self._boxes.tenant, key)
-        if row is None or row.spec.hash == spec.hash:
-            return False
-        try:
-            size = 0
-            with self._boxes.using(row.id):
-                if row.state is BoxState.STOPPED:
-                    await self._boxes.start_box(row.id)
-                async with time_limit(_STEP_SECONDS), await self._boxes.open(row.id) as box:
-                    async for piece in box.files.download_tar(row.spec.workdir):
-                        size += len(piece)
-                        if size > MAX_BYTES:
-                            raise LaunchFailed(
-                                "workspace_too_large",
-                                f"the workspace has more than {MAX_BYTES} bytes: too many to be carried to another box",
-                                hint="go on in the box that it has: holdfast resume THREAD;"
-                                f" to make room there first: holdfast box shell {row.id}",
-                            )
-                        await asyncio.to_thread(spool.write, piece)
-        except BoxGone:
-            return False
-        return True
-
-    async def _retire(self, key: str) -> None:
-        """Delete the box of a key. If the provider has snapshots, the next box starts from its files."""
-        row = await self._boxes.rows.of_key(self._boxes.tenant, key)
-        if row is None:
-            return
+    async def _retire(self, row: BoxRow) -> None:
+        """Delete a box. If the provider has snapshots, the next box of its key starts from its files."""
         capabilities = self._boxes.provider(row.provider).capabilities
         with suppress(BoxGone, Unsupported):
             if Capability.STOP in capabilities and row.state is not BoxState.STOPPED:
@@ -194,23 +175,36 @@ class Launcher:
                 await self._boxes.snapshot(row.id)
         await self._boxes.delete(row.id)
 
+    async def _open(self, launch: Launch, acquired: Acquired, began: int, moved_from: BoxRow | None) -> LaunchBox:
+        """Open the box and prepare it. The caller closes it."""
+        box = await self._boxes.open(acquired.row.id)
+        try:
+            return await self._prepare(launch, acquired, box, began, moved_from)
+        except BaseException:
+            await box.close()
+            raise
+
     async def _prepare(
-        self, launch: Launch, acquired: Acquired, box: Box, began: int, spool: IO[bytes] | None
+        self, launch: Launch, acquired: Acquired, box: Box, began: int, moved_from: BoxRow | None
     ) -> LaunchBox:
         """Unpack the workspace, and let the box reach the guest API."""
         last = launch.before.latest
         home, guest_api = await asyncio.gather(self._home(box), box.open_guest_api())
-        folder = f"{home}/.holdfast/threads/{launch.thread}"
+        note = f"{home}/{NOTES}/{launch.thread}"
         known = last is not None and last.box == box.id and last.session is not None
         files = _FILES[acquired.how]
         digest = launch.options.workspace or launch.before.workspace
-        if not known and (acquired.how is How.CREATED or not await box.files.exists(f"{folder}/prepared")):
-            # An interrupted launch leaves no such file, so the workspace is unpacked again.
-            files = await self._unpack(box, digest, spool)
+        if not known and (acquired.how is How.CREATED or not await box.files.exists(note)):
+            # An interrupted launch leaves no such note, so the workspace is unpacked again. A moved box has it.
+            files = await self._unpack(box, digest)
+            await box.files.write(note, json.dumps({"workspace": digest}).encode())
+        if not known:
             await self._identify(box, home)
-            await box.files.write(f"{folder}/prepared", json.dumps({"workspace": digest}).encode())
         changed = last is not None and last.box is not None and last.box != box.id
         how = "live" if acquired.how is How.RESUMED and acquired.why == "it was there" else _HOW[acquired.how]
+        why = "" if how == "live" else acquired.why
+        if moved_from is not None and acquired.row.labels.get(MOVED_FROM) == moved_from.id:
+            how, why = "moved", f"moved from box {moved_from.id} of {moved_from.provider}"
         await self._append(
             launch,
             box_found(
@@ -220,7 +214,7 @@ class Launcher:
                 how=how,
                 files=files.value,
                 ms=self._ticks() - began,
-                why="" if how == "live" else acquired.why,
+                why=why,
                 isolation=self._isolation(acquired),
             ),
         )
@@ -233,16 +227,12 @@ class Launcher:
         network = "no network" if mode is Network.NONE else f"network {mode}"
         return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
 
-    async def _unpack(self, box: Box, digest: str | None, spool: IO[bytes] | None) -> FilesHow:
+    async def _unpack(self, box: Box, digest: str | None) -> FilesHow:
+        if digest is None:
+            return FilesHow.EMPTY
         async with time_limit(_STEP_SECONDS):
-            if spool is not None:
-                spool.seek(0)
-                await box.files.upload_tar(_pieces(spool), box.spec.workdir)
-                return FilesHow.KEPT
-            if digest is not None:
-                await box.files.upload_tar(self._workspaces.read(digest), box.spec.workdir)
-                return FilesHow.WORKSPACE
-        return FilesHow.EMPTY
+            await box.files.upload_tar(self._workspaces.read(digest), box.spec.workdir)
+        return FilesHow.WORKSPACE
 
     async def _identify(self, box: Box, home: str) -> None:
         """Give git a name and an address, so that the agent can commit. Settings of the repository take precedence."""
@@ -253,10 +243,7 @@ class Launcher:
     async def _home(self, box: Box) -> str:
         home = self._homes.get(box.id)
         if home is None:
-            done = await box.exec(["sh", "-c", 'printf %s "$HOME"'], timeout=30)
-            home = done.text.rstrip("/")
-            if not done.ok or not home.startswith("/"):
-                raise LaunchFailed("no_home", f"box {box.id} has no home folder: its HOME is {done.text[:200]!r}")
+            home = await home_of(box)
             self._homes[box.id] = home
             while len(self._homes) > _REMEMBERED:
                 self._homes.popitem(last=False)
@@ -453,16 +440,6 @@ async def _end(booting: asyncio.Task[Process]) -> None:
     """Kill a runner that will not get its code."""
     with suppress(BoxError, asyncio.CancelledError):
         await (await booting).kill()
-
-
-async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(file.read, _PIECE):
-        yield piece
-
-
-def key_of(thread: str) -> str:
-    """Returns the key of a thread's box."""
-    return f"thread/{thread}"
 
 
 _FILES: Final = {How.RESUMED: FilesHow.KEPT, How.RESTORED: FilesHow.SNAPSHOT, How.CREATED: FilesHow.EMPTY}

@@ -19,7 +19,7 @@ _PAUSE: Final = 0.1
 
 
 class ProgressLines:
-    """A `holdfast.images.Progress`. The queue stays short: there are few steps, and amounts are added up."""
+    """A `holdfast.api.progress.Progress`. The queue stays short: there are few steps, and amounts are added up."""
 
     def __init__(self) -> None:
         self._held: deque[dict[str, Any]] = deque()

@@ -133,6 +133,8 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
         spec = options.spec if wanted.box is None else spec_of(wanted.box)
         if wanted.network is not None:
             spec = replace(options.box if spec is None else spec, network=wanted.network)
+        if wanted.provider is not None:
+            spec = replace(options.box if spec is None else spec, provider=wanted.provider)
         if wanted.memory is not None:
             spec = replace(options.box if spec is None else spec, memory=wanted.memory)
         if wanted.disk is not None:

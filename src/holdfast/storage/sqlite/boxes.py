@@ -151,19 +151,17 @@ class SqliteBoxes:
         return dict(await self._read(lambda rows: rows.execute(query, (tenant,)).fetchall()))
 
     async def swap(self, before: BoxRow, after: BoxRow) -> None:
-        def work(rows: sqlite3.Connection) -> None:
-            key = (before.tenant, before.id)
-            read = (before.state.value, before.changed_at, before.last_active_at, before.holder)
-            if rows.execute(_SWAP, (*_values(after), *key, *read)).rowcount == 1:
-                return
-            now = rows.execute("SELECT state FROM boxes WHERE tenant = ? AND id = ?", key).fetchone()
-            is_now = "gone" if now is None else now[0]
-            raise BoxConflict(
-                f"box {before.id} was {before.state} and is now {is_now}",
-                hint="another process changed it: get it again",
-            )
+        await self._change(
+            lambda rows: _swap(rows, before, after),
+            frees_space=after.state is BoxState.DELETING or after.tombstone,
+        )
 
-        await self._change(work, frees_space=after.state is BoxState.DELETING or after.tombstone)
+    async def swap_all(self, changes: Sequence[tuple[BoxRow, BoxRow]]) -> None:
+        def work(rows: sqlite3.Connection) -> None:
+            for before, after in changes:
+                _swap(rows, before, after)
+
+        await self._change(work)
 
     async def touch(self, tenant: str, id: str, state: BoxState, now: int) -> bool:
         def work(leases: sqlite3.Connection) -> bool:
@@ -408,6 +406,19 @@ def _told(error: BaseException) -> BaseException:
 
 def _list(states: Collection[BoxState]) -> str:
     return ", ".join(f"'{state.value}'" for state in sorted(states))
+
+
+def _swap(rows: sqlite3.Connection, before: BoxRow, after: BoxRow) -> None:
+    key = (before.tenant, before.id)
+    read = (before.state.value, before.changed_at, before.last_active_at, before.holder)
+    if rows.execute(_SWAP, (*_values(after), *key, *read)).rowcount == 1:
+        return
+    now = rows.execute("SELECT state FROM boxes WHERE tenant = ? AND id = ?", key).fetchone()
+    is_now = "gone" if now is None else now[0]
+    raise BoxConflict(
+        f"box {before.id} was {before.state} and is now {is_now}",
+        hint="another process changed it: get it again",
+    )
 
 
 def _values(row: BoxRow) -> tuple[object, ...]:

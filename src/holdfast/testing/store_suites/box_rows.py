@@ -52,6 +52,20 @@ class BoxRowSuite:
         async with open_store(TENANT) as store:
             yield store
 
+    # Several rows at once
+
+    async def test_several_rows_are_replaced_together_or_not_at_all(self, store: BoxRows) -> None:
+        old, new = box_row(BoxState.MOVING), box_row(BoxState.CREATING, id="b-2", key=None)
+        for row in (old, new):
+            await store.insert(row)
+        without, with_key = replace(old, key=None), replace(new, key="k", state=BoxState.RUNNING)
+        with pytest.raises(BoxConflict):
+            await store.swap_all(((old, without), (replace(new, holder="other"), with_key)))
+        assert await store.of_key(TENANT, "k") == old
+        await store.swap_all(((old, without), (new, with_key)))
+        assert await store.of_key(TENANT, "k") == with_key
+        assert await store.get(TENANT, "b-1") == without
+
     # Reading
 
     async def test_a_row_comes_back_as_it_was(self, store: BoxRows) -> None:

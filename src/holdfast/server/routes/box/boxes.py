@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.box.network import Network
 from holdfast.api.box.process import Execute, Executed
@@ -16,14 +19,17 @@ from holdfast.api.box.records import (
     Fork,
     Freed,
     MadeBox,
+    MoveBox,
     NewBox,
     Preview,
     Pruned,
     Steps,
 )
 from holdfast.api.box.usage import BoxMetrics, BoxUsages
+from holdfast.api.errors.boxes import Unsupported
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
-from holdfast.boxes.rows import BoxFilter
+from holdfast.boxes.rows import BoxFilter, BoxRow
+from holdfast.boxes.service.move import Moved
 from holdfast.server.routes.box.views import (
     box_record,
     chosen_owner,
@@ -31,11 +37,13 @@ from holdfast.server.routes.box.views import (
     encode,
     label_filter,
     metrics,
+    moved,
     pruned,
     steps,
     usage,
 )
-from holdfast.server.routes.requests import BOX_ERRORS, opened, opened_for_work, while_connected
+from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
+from holdfast.server.routes.requests import BOX_ERRORS, began, opened, opened_for_work, while_connected
 from holdfast.server.routes.services import Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024
@@ -129,6 +137,47 @@ async def fork_box(id: BoxId, boxes: UseBoxes, fork: Fork | None = None) -> BoxR
     wanted = fork or Fork()
     owner = None if wanted.owner is None else chosen_owner(wanted.owner)
     return box_record(await boxes.fork(id, owner=owner, key=wanted.key, idle_seconds=wanted.idle_seconds))
+
+
+@router.post(
+    "/{id}/move",
+    response_class=Response,
+    responses={200: {"description": "Lines of JSON: progress, then the new box.", "content": {NDJSON: {}}}},
+)
+async def move_box(id: BoxId, move: MoveBox, services: Use, boxes: UseBoxes) -> Response:
+    """Move a box to another provider. A new box gets its workspace, key and owner, and the old one is deleted or kept.
+    The answer is lines: `{"type": "begin", "step", "detail", "total"}`, `{"type": "advance", "amount"}`,
+    `{"type": "end", "summary"}`; the last line is `{"type": "moved", "moved"}` or `{"type": "error", "error"}`. Empty
+    lines mean that it is still in progress. A move whose request ends before its last step is undone."""
+    row = await boxes.get(id)
+    _check_no_interpreter(row)
+    if row.spec.network.mode is not Network.NONE:
+        await (await services.egress.get()).ready()
+    progress = ProgressLines()
+    moving = boxes.move(
+        id,
+        lambda spec: replace(spec, provider=move.to, image=move.image or spec.image),
+        stop=move.stop,
+        keep=move.keep,
+        progress=progress,
+    )
+    lines = services.shutdown.until_stopping(progress.lines(_moved_line(moving)))
+    return StreamingResponse(await began(lines), media_type=NDJSON)
+
+
+def _check_no_interpreter(row: BoxRow) -> None:
+    """Raises if the box is that of an interpreter: its context lives in the memory of its box, which cannot travel."""
+    from holdfast.server.interpreters import KEY_PREFIX  # here: it loads the interpreters
+
+    if row.key is not None and row.key.startswith(KEY_PREFIX):
+        raise Unsupported(
+            f"box {row.id} is that of interpreter {row.key.removeprefix(KEY_PREFIX)}, whose context does not travel",
+            hint="export its state, and import it into an interpreter at the other provider",
+        )
+
+
+async def _moved_line(moving: Awaitable[Moved]) -> dict[str, Any]:
+    return {"type": "moved", "moved": moved(await moving).to_json()}
 
 
 @router.get("/{id}/metrics")

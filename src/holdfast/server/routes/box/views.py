@@ -10,12 +10,13 @@ from dataclasses import fields, replace
 from holdfast.api.box import box
 from holdfast.api.box.files import FileInfo
 from holdfast.api.box.process import ProcessInfo
-from holdfast.api.box.records import BoxOwner, BoxRecord, Owner, Pruned, RemovedBox, ShownSpec, Step, Steps
+from holdfast.api.box.records import BoxOwner, BoxRecord, MovedBox, Owner, Pruned, RemovedBox, ShownSpec, Step, Steps
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.box.usage import BoxMetrics, BoxUsage
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service import sweep
+from holdfast.boxes.service.move import Moved
 from holdfast.server import box_metrics
 
 
@@ -63,6 +64,16 @@ def box_record(row: BoxRow) -> BoxRecord:
 def _spec(spec: BoxSpec) -> ShownSpec:
     shared = {each.name: getattr(spec, each.name) for each in fields(ShownSpec) if each.name not in ("env", "hash")}
     return ShownSpec(**shared, env=tuple(sorted(spec.env)), hash=spec.hash)
+
+
+def moved(found: Moved) -> MovedBox:
+    return MovedBox(
+        box=box_record(found.row),
+        moved_from=found.source.id,
+        kept=found.kept,
+        entries=found.entries,
+        bytes=found.bytes,
+    )
 
 
 def pruned(found: sweep.Pruned) -> Pruned:

@@ -1,4 +1,4 @@
-"""Shows the progress of a build on standard error: a line for each finished step, and on a terminal a live line."""
+"""Shows the progress of long work on standard error: a line for each finished step, and on a terminal a live line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STATUS_WIDTH: Final = 60
 _DETAIL_WIDTH: Final = 44
 
 
-class BuildProgress:
-    """A `holdfast.images.Progress`. Leaving the `with` block removes the live line."""
+class StepProgress:
+    """A `holdfast.api.progress.Progress`. Leaving the `with` block removes the live line."""
 
     def __init__(self) -> None:
         self._step, self._detail = "", ""
