@@ -145,5 +145,23 @@ async def test_a_box_that_was_not_finished_is_swept_away(
     assert (await provider.sweep()).removed == ("box b-1: its creation was interrupted",)
 
 
+async def test_a_fork_that_was_not_finished_is_swept_away(
+    provider: DaytonaProvider, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await provider.create(SPEC, id="b-1")
+    proxy.add(Fault("POST", "/files", 100, 500))
+    proxy.add(Fault("DELETE", "/daytona/sandbox/", 100, 500))
+    with pytest.raises(BoxError):
+        await box.fork(id="b-2")
+    proxy.clear()
+    assert [info.id for info in await provider.find()] == ["b-1"]
+    assert (await provider.sweep()).removed == ()
+    monkeypatch.setattr("holdfast.providers.daytona.provider._UNFINISHED_MS", -60_000)
+    assert (await provider.sweep()).removed == (
+        f"sandbox {provider.sandbox_name('b-2')}: a fork that was never finished",
+    )
+    assert (await box.exec(["true"])).ok
+
+
 async def test_the_home_without_boxes_asks_for_nothing(provider: DaytonaProvider, proxy: FaultyProxy) -> None:
     assert proxy.requests == []

@@ -10,6 +10,7 @@ import contextlib
 import random
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -339,3 +340,11 @@ def failed(sandbox: AsyncSandbox) -> Refused:
 
 def state_name(sandbox: AsyncSandbox) -> str:
     return str(getattr(sandbox.state, "value", sandbox.state))
+
+
+def milliseconds(text: str | datetime | None) -> int:
+    """Returns a time of Daytona's, or 0 if there is none."""
+    if text is None:
+        return 0
+    moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)

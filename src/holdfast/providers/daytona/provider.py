@@ -674,6 +674,10 @@ class DaytonaProvider(Provider):
             if why is not None and not self._locks.is_locked(each.record.id):
                 freed += await self.remove(each.record.id)
                 removed.append(f"box {each.record.id}: {why}")
+        for sandbox in await self._sandboxes.strays(now_ms() - _UNFINISHED_MS):
+            with translated(f"sandbox {sandbox.name} cannot be removed"):
+                await self._api.delete(sandbox)
+            removed.append(f"sandbox {sandbox.name}: a fork that was never finished")
         return Swept(tuple(removed), freed)
 
     def _why_remove(self, record: BoxRecord, keep: Collection[str] | None) -> str | None:

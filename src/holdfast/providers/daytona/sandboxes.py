@@ -20,7 +20,7 @@ from holdfast.api.box.spec import Lifetime
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, ImageNotFound, SnapshotNotFound
 from holdfast.boxes.provider import is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.daytona.api import DaytonaApi, Refused, state_name
+from holdfast.providers.daytona.api import DaytonaApi, Refused, milliseconds, state_name
 from holdfast.providers.daytona.errors import status_of, translated
 from holdfast.providers.daytona.images import Origin
 from holdfast.providers.daytona.network import DaytonaNetwork
@@ -111,6 +111,18 @@ class Sandboxes:
             if id not in found and (whole := await self.look(id, unfinished=unfinished)) is not None:
                 found[id] = whole
         return list(found.values())
+
+    async def strays(self, before: int) -> list[AsyncSandbox]:
+        """Returns sandboxes of this home, made before a time, that are no boxes: forks that were never finished."""
+        with translated("boxes cannot be listed"):
+            listed = await self._api.list_sandboxes({HOME_LABEL: self._namespace})
+        return [
+            each
+            for each in listed
+            if each.name.startswith(self.name(""))
+            and self._record_of(each) is None
+            and 0 < milliseconds(each.created_at) < before
+        ]
 
     # --- creating ---
 

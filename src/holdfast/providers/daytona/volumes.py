@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final
 
 from daytona import DaytonaConflictError, DaytonaNotFoundError, VolumeMount
@@ -11,7 +10,7 @@ from daytona import DaytonaConflictError, DaytonaNotFoundError, VolumeMount
 from holdfast.api.box.snapshots import Volume
 from holdfast.api.box.spec import BoxSpec, check_name
 from holdfast.api.errors.boxes import Unsupported, VolumeExists, VolumeInUse, VolumeNotFound
-from holdfast.providers.daytona.api import DaytonaApi
+from holdfast.providers.daytona.api import DaytonaApi, milliseconds
 from holdfast.providers.daytona.records import BoxRecord
 
 _GONE: Final = ("deleted", "deleting", "pending_delete")
@@ -32,11 +31,11 @@ class Volumes:
             made = await self._api.create_volume(whole)
         except DaytonaConflictError:
             raise VolumeExists(f"there is a volume {name} already") from None
-        return Volume(name, _milliseconds(made.created_at))
+        return Volume(name, milliseconds(made.created_at))
 
     async def all(self) -> list[Volume]:
         found = [
-            Volume(each.name.removeprefix(self._prefix), _milliseconds(each.created_at))
+            Volume(each.name.removeprefix(self._prefix), milliseconds(each.created_at))
             for each in await self._api.volumes()
             if each.name.startswith(self._prefix) and str(getattr(each.state, "value", each.state)) not in _GONE
         ]
@@ -74,10 +73,3 @@ def check_mounts(spec: BoxSpec) -> None:
                 f"provider daytona does not support read-only volumes ({mount.volume})",
                 hint="mount it for writing, or use a provider that supports them",
             )
-
-
-def _milliseconds(text: str | datetime | None) -> int:
-    if text is None:
-        return 0
-    moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
