@@ -495,7 +495,7 @@ async def test_a_box_that_was_handed_over_and_has_no_row_is_removed(
 
     with monkeypatch.context() as patch:
         patch.setattr(rows, "insert", fails)
-        patch.setattr(Creation, "_undo", dies)
+        patch.setattr(Creation, "undo", dies)
         with pytest.raises(BoxError, match="full"):
             await boxes.create(SPEC_A)
     assert await provider.probe(id) is Liveness.LIVE
