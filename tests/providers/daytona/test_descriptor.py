@@ -33,7 +33,7 @@ def test_without_a_key_there_is_no_such_provider_and_that_is_no_failure(tmp_path
     with pytest.raises(BoxError) as caught:
         absent.check_usable()
     assert caught.value.hint is not None
-    assert "DAYTONA_API_KEY" in caught.value.hint
+    assert "holdfast provider add daytona" in caught.value.hint
 
 
 @pytest.mark.parametrize(
