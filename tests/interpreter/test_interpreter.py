@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,14 @@ async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
 
 
 @pytest.fixture
-async def py(host: ClientHost) -> AsyncIterator[Interpreter]:
-    async with Interpreter(host=host) as py:
+def spec() -> BoxSpec:
+    """Of the boxes. `tests/providers/docker/test_interpreters.py` has another."""
+    return BoxSpec()
+
+
+@pytest.fixture
+async def py(host: ClientHost, spec: BoxSpec) -> AsyncIterator[Interpreter]:
+    async with Interpreter(host=host, spec=spec) as py:
         yield py
 
 
@@ -143,9 +150,10 @@ async def test_a_killed_kernel_is_reported_and_a_new_one_is_there(py: Interprete
     assert [each["what"] for each in states] == ["lost"]
 
 
-async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told(host: ClientHost) -> None:
-    spec = BoxSpec(memory=256 << 20)
-    async with Interpreter(host=host, spec=spec) as py:
+async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told(
+    host: ClientHost, spec: BoxSpec
+) -> None:
+    async with Interpreter(host=host, spec=replace(spec, memory=256 << 20)) as py:
         done = await py.execute("data = [bytearray(1 << 20) for _ in range(2000)]\nlen(data)")
         assert done.error is not None
         assert done.state_lost or done.error.kind == "MemoryError"
@@ -223,8 +231,8 @@ async def test_a_child_has_a_box_of_its_own_the_same_budget_and_what_it_submits_
     assert [(each["id"], each["result"], each["status"]) for each in kept] == [(child.id, {"answer": 42}, "ok")]
 
 
-async def test_a_session_is_saved_on_the_volume_and_goes_on_in_another_box(host: ClientHost) -> None:
-    async with Interpreter(host=host, workspace="shop", user="ada") as py:
+async def test_a_session_is_saved_on_the_volume_and_goes_on_in_another_box(host: ClientHost, spec: BoxSpec) -> None:
+    async with Interpreter(host=host, spec=spec, workspace="shop", user="ada") as py:
         await py.execute("prices = {'tea': 2}\ndef price(n): return prices[n]\nlock = __import__('threading').Lock()")
         saved = await py.save_session("s-1")
         assert "lock" in saved.unsaved
@@ -233,20 +241,20 @@ async def test_a_session_is_saved_on_the_volume_and_goes_on_in_another_box(host:
         assert py.runtime_metadata()["session_revision"] == 2
         state_files = await py.execute("import os\nlen(os.listdir('/home/box/memory/buffers'))")
         assert state_files.value == 1
-    async with Interpreter(host=host, workspace="shop", user="ada") as later:
+    async with Interpreter(host=host, spec=spec, workspace="shop", user="ada") as later:
         await later.execute("mine = 1")
         assert "price" in (await later.load_session("s-1")).names
         assert (await later.execute("price('tea')")).value == 3
         replaced = await later.execute("mine")
         assert replaced.error is not None
-        async with Interpreter(host=host, workspace="shop", user="ada") as other:
+        async with Interpreter(host=host, spec=spec, workspace="shop", user="ada") as other:
             await other.load_session("s-1")
             await other.save_session("s-1")
         with pytest.raises(ManifestConflict):
             await later.save_session("s-1")
         path = "meta/workspaces/shop/users/ada/session-s-1.json"
         assert await later.box.files.exists(f"/home/box/memory/{path}")
-    async with Interpreter(host=host, workspace="shop", user="grace") as stranger:
+    async with Interpreter(host=host, spec=spec, workspace="shop", user="grace") as stranger:
         with pytest.raises(InvalidInterpreter, match="no session"):
             await stranger.load_session("s-1")
         forged = (
@@ -257,7 +265,7 @@ async def test_a_session_is_saved_on_the_volume_and_goes_on_in_another_box(host:
         )
         with pytest.raises((InvalidInterpreter, ManifestConflict)):
             await stranger.load_session("s-1")
-    async with Interpreter(host=host) as bare:
+    async with Interpreter(host=host, spec=spec) as bare:
         with pytest.raises(InvalidInterpreter, match="volume"):
             await bare.save_session()
 
