@@ -13,6 +13,7 @@ from tests.runs.world import PATIENCE, World
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxConflict, NoSpace, Unsupported
 from holdfast.boxes.service import move
+from holdfast.boxes.workspace_copy import NOTES, home_of
 from holdfast.runs.launch.plan import Options, Prompt
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +45,24 @@ async def check_files(world: World, id: str) -> None:
     async with await world.boxes.open(id) as box:
         assert await box.files.read("a") == b"changed\n"
         assert not await box.files.exists("gone")
+
+
+@pytest.mark.parametrize("to", ["other", None])
+async def test_a_box_that_version_0_1_prepared_keeps_its_files(world: World, to: str | None) -> None:
+    thread, first = await a_thread_with_files(world)
+    async with await world.boxes.open(first) as box:
+        home = await home_of(box)
+        note = await box.files.read(f"{home}/{NOTES}/{thread}")
+        await box.files.delete(f"{home}/{NOTES}", recursive=True)
+        await box.files.write(f"{home}/.holdfast/threads/{thread}/prepared", note)
+    if to is None:
+        await world.boxes.snapshot(first)  # which the next box begins with
+        await world.boxes.delete(first)
+    resumed = await world.runs.resume(thread, Prompt("and more"), change=at(to or "dummy"))  # type: ignore[arg-type]
+    run = (await world.runner(resumed)).run
+    assert run.box not in (None, first)
+    assert run.box is not None
+    await check_files(world, run.box)
 
 
 async def test_a_resume_at_another_provider_goes_on_with_the_files_and_a_rebuilt_session(world: World) -> None:

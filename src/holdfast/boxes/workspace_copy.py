@@ -16,6 +16,9 @@ from holdfast.api.errors.boxes import CreateFailed
 
 NOTES: Final = ".holdfast/workspace"
 """A folder in the home folder of a box: what Holdfast knows about the files of its workspace. It travels with them."""
+_OLD_NOTES: Final = ".holdfast/threads"
+_OLD_NOTE: Final = "prepared"
+"""Where version 0.1.0 had them, in a folder for each thread."""
 _TREE_SECONDS: Final = 1800.0
 _SHORT_SECONDS: Final = 60.0
 
@@ -67,11 +70,23 @@ async def copy_folder(
     return _summary(await _ask(target, to, op="finish", mode=summary.mode, modified=summary.modified))
 
 
+async def is_noted(box: Box, home: str, thread: str) -> bool:
+    """Returns whether the workspace of a thread was unpacked in this box. Older versions wrote the note elsewhere."""
+    return await box.files.exists(f"{home}/{NOTES}/{thread}") or await box.files.exists(
+        f"{home}/{_OLD_NOTES}/{thread}/{_OLD_NOTE}"
+    )
+
+
 async def copy_notes(source: Box, target: Box) -> None:
     """Copy what Holdfast knows about the files of a workspace."""
-    notes = f"{await home_of(source)}/{NOTES}"
-    if await source.files.exists(notes):
-        await target.files.upload_tar(source.files.download_tar(notes), f"{await home_of(target)}/{NOTES}")
+    here, there = await home_of(source), await home_of(target)
+    if await source.files.exists(f"{here}/{NOTES}"):
+        await target.files.upload_tar(source.files.download_tar(f"{here}/{NOTES}"), f"{there}/{NOTES}")
+    if await source.files.exists(f"{here}/{_OLD_NOTES}"):
+        for each in await source.files.list(f"{here}/{_OLD_NOTES}"):
+            old = f"{here}/{_OLD_NOTES}/{each.name}/{_OLD_NOTE}"
+            if await source.files.exists(old) and not await target.files.exists(f"{there}/{NOTES}/{each.name}"):
+                await target.files.write(f"{there}/{NOTES}/{each.name}", await source.files.read(old))
 
 
 async def home_of(box: Box) -> str:

@@ -27,7 +27,7 @@ from holdfast.boxes.labels import MOVED_FROM
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.boxes.workspace_copy import NOTES, home_of
+from holdfast.boxes.workspace_copy import NOTES, home_of, is_noted
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
@@ -194,7 +194,7 @@ class Launcher:
         known = last is not None and last.box == box.id and last.session is not None
         files = _FILES[acquired.how]
         digest = launch.options.workspace or launch.before.workspace
-        if not known and (acquired.how is How.CREATED or not await box.files.exists(note)):
+        if not known and (acquired.how is How.CREATED or not await is_noted(box, home, launch.thread)):
             # An interrupted launch leaves no such note, so the workspace is unpacked again. A moved box has it.
             files = await self._unpack(box, digest)
             await box.files.write(note, json.dumps({"workspace": digest}).encode())
