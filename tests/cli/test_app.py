@@ -49,6 +49,7 @@ WIRE_TYPES = {
     for command, names in {
         "exec": "errors errors.boxes",
         "list": "box box.network box.records box.spec document errors errors.boxes limits",
+        "list with a hint": "box box.network box.records box.spec document errors errors.boxes limits",
         "create": "box box.network box.records box.spec document errors errors.boxes limits",
         "append": "document entries errors errors.threads ids limits",
     }.items()
@@ -67,6 +68,8 @@ def test_everyday_commands_import_nothing_heavy(command: str, box_server: Server
     elif command == "exec":
         box_cli("box", "create", "--key", "everyday")
         arguments = ("box", "exec", *home, "everyday", "--", "true")
+    elif command == "list with a hint":
+        arguments = ("box", "list", "--key", "no-such-key", *home)
     else:
         arguments = ("box", command, *home)
     modules = modules_after(*arguments)

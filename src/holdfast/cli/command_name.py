@@ -6,10 +6,14 @@ in the name that the user typed, and the `--home` or `--server` that the user ga
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from functools import cache
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
@@ -93,9 +97,16 @@ def command_name() -> str:
     if typed.name != _NAME:
         return _NAME  # python -m holdfast, or another program that imports us
     import shlex
-    import shutil
 
-    found = shutil.which(_NAME)
-    if found is not None and typed.exists() and Path(found).samefile(typed):
+    found = _find_on_path(_NAME)
+    if found is not None and typed.exists() and found.samefile(typed):
         return _NAME
     return shlex.quote(sys.argv[0])
+
+
+def _find_on_path(program: str) -> Path | None:
+    """As `shutil.which`, whose module takes longer to load than an everyday command takes in all."""
+    from pathlib import Path
+
+    candidates = (Path(folder, program) for folder in os.get_exec_path())
+    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
