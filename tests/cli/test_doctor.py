@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli
 
-from holdfast.boxes.finding import Finding, Word
 from holdfast.cli.exits import Exit
 from holdfast.cli.server.machine import (
     judge_descriptors,
@@ -19,6 +18,7 @@ from holdfast.cli.server.machine import (
     judge_space,
     judge_sqlite,
 )
+from holdfast.providers.check_result import CheckResult, CheckStatus
 from holdfast.providers.docker.checks import judge_docker, judge_docker_disk
 from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, RLIMITS, LimitBackend
 from holdfast.providers.local.checks import (
@@ -40,61 +40,67 @@ UBUNTU = Facts(apparmor_restricts=True)
 
 
 @pytest.mark.parametrize(
-    ("finding", "word"),
+    ("finding", "status"),
     [
-        (judge_python((3, 11, 0)), Word.OK),
-        (judge_python((3, 10, 9)), Word.MISSING),
-        (judge_sqlite((3, 40, 1)), Word.OK),
-        (judge_sqlite((3, 31, 0)), Word.MISSING),
-        (judge_space(Path("/home"), 20 * 1024**3), Word.OK),
-        (judge_space(Path("/home"), 1024), Word.LIMITED),
-        (judge_fsync(0.0002), Word.OK),
-        (judge_fsync(0.05), Word.LIMITED),
-        (judge_descriptors(65536, 65536), Word.OK),
-        (judge_descriptors(resource.RLIM_INFINITY, resource.RLIM_INFINITY), Word.OK),
-        (judge_descriptors(1024, resource.RLIM_INFINITY), Word.LIMITED),
-        (judge_bubblewrap(Bubblewrap(Path("/usr/bin/bwrap"), (0, 11, 0))), Word.OK),
-        (judge_bubblewrap(Bubblewrap(Path("/usr/bin/bwrap"), (0, 8, 0))), Word.MISSING),
-        (judge_bubblewrap(None), Word.MISSING),
-        (judge_filter("x86_64"), Word.OK),
-        (judge_filter("riscv64"), Word.LIMITED),
-        (judge_landlock(7), Word.OK),
-        (judge_landlock(1), Word.LIMITED),
-        (judge_landlock(0), Word.LIMITED),
-        (judge_sandbox(WORKED, Facts()), Word.OK),
-        (judge_sandbox(WORKED, UBUNTU), Word.OK),
-        (judge_sandbox(Trial(False, "bwrap: setting up uid map: Permission denied"), UBUNTU), Word.MISSING),
-        (judge_sandbox(Trial(False, ""), Facts()), Word.MISSING),
-        (judge_overlay(WORKED, Facts()), Word.OK),
-        (judge_overlay(Trial(False, "bwrap: Can't make overlay mount: Invalid argument"), Facts()), Word.MISSING),
-        (judge_overlay_place(Path("/proc/nowhere"), "No such file or directory"), Word.MISSING),
-        (judge_users(WORKED), Word.OK),
-        (judge_users(None), Word.OK),
-        (judge_users(Trial(False, "mount_setattr: Invalid argument")), Word.LIMITED),
-        (judge_limits(LimitBackend(CGROUP_V2, ROOTS, {})), Word.OK),
-        (judge_limits(LimitBackend(CGROUP_V1, ROOTS, {})), Word.OK),
-        (judge_limits(LimitBackend(CGROUP_V2, {"pids": "/sys/fs/cgroup"}, {"memory": "no memory"})), Word.LIMITED),
-        (judge_limits(LimitBackend(RLIMITS, {}, {"memory": "not writable: run it as root"})), Word.LIMITED),
-        (judge_node(fetched=None, has_wheel=True, can_fetch=False), Word.OK),
-        (judge_node(fetched=None, has_wheel=False, can_fetch=True), Word.OK),
-        (judge_node(fetched=None, has_wheel=False, can_fetch=False), Word.MISSING),
-        (judge_node(fetched=NODE, has_wheel=False, can_fetch=True), Word.OK),
-        (judge_docker(installed=True, server_version="29.0"), Word.OK),
-        (judge_docker(installed=True, server_version=None), Word.LIMITED),
-        (judge_docker(installed=False, server_version=None), Word.MISSING),
-        (judge_docker_disk("overlay2 [[Backing Filesystem extfs] [Supports d_type true]]\n"), Word.LIMITED),
-        (judge_docker_disk("overlay2 [[Backing Filesystem xfs] [Supports d_type true]]\n"), Word.LIMITED),
-        (judge_docker_disk("btrfs [[Btrfs ]]\n"), Word.LIMITED),
-        (judge_docker_disk(None), Word.LIMITED),
-        (judge_git("2.39.5"), Word.OK),
-        (judge_git(None), Word.MISSING),
+        (judge_python((3, 11, 0)), CheckStatus.OK),
+        (judge_python((3, 10, 9)), CheckStatus.MISSING),
+        (judge_sqlite((3, 40, 1)), CheckStatus.OK),
+        (judge_sqlite((3, 31, 0)), CheckStatus.MISSING),
+        (judge_space(Path("/home"), 20 * 1024**3), CheckStatus.OK),
+        (judge_space(Path("/home"), 1024), CheckStatus.LIMITED),
+        (judge_fsync(0.0002), CheckStatus.OK),
+        (judge_fsync(0.05), CheckStatus.LIMITED),
+        (judge_descriptors(65536, 65536), CheckStatus.OK),
+        (judge_descriptors(resource.RLIM_INFINITY, resource.RLIM_INFINITY), CheckStatus.OK),
+        (judge_descriptors(1024, resource.RLIM_INFINITY), CheckStatus.LIMITED),
+        (judge_bubblewrap(Bubblewrap(Path("/usr/bin/bwrap"), (0, 11, 0))), CheckStatus.OK),
+        (judge_bubblewrap(Bubblewrap(Path("/usr/bin/bwrap"), (0, 8, 0))), CheckStatus.MISSING),
+        (judge_bubblewrap(None), CheckStatus.MISSING),
+        (judge_filter("x86_64"), CheckStatus.OK),
+        (judge_filter("riscv64"), CheckStatus.LIMITED),
+        (judge_landlock(7), CheckStatus.OK),
+        (judge_landlock(1), CheckStatus.LIMITED),
+        (judge_landlock(0), CheckStatus.LIMITED),
+        (judge_sandbox(WORKED, Facts()), CheckStatus.OK),
+        (judge_sandbox(WORKED, UBUNTU), CheckStatus.OK),
+        (judge_sandbox(Trial(False, "bwrap: setting up uid map: Permission denied"), UBUNTU), CheckStatus.MISSING),
+        (judge_sandbox(Trial(False, ""), Facts()), CheckStatus.MISSING),
+        (judge_overlay(WORKED, Facts()), CheckStatus.OK),
+        (
+            judge_overlay(Trial(False, "bwrap: Can't make overlay mount: Invalid argument"), Facts()),
+            CheckStatus.MISSING,
+        ),
+        (judge_overlay_place(Path("/proc/nowhere"), "No such file or directory"), CheckStatus.MISSING),
+        (judge_users(WORKED), CheckStatus.OK),
+        (judge_users(None), CheckStatus.OK),
+        (judge_users(Trial(False, "mount_setattr: Invalid argument")), CheckStatus.LIMITED),
+        (judge_limits(LimitBackend(CGROUP_V2, ROOTS, {})), CheckStatus.OK),
+        (judge_limits(LimitBackend(CGROUP_V1, ROOTS, {})), CheckStatus.OK),
+        (
+            judge_limits(LimitBackend(CGROUP_V2, {"pids": "/sys/fs/cgroup"}, {"memory": "no memory"})),
+            CheckStatus.LIMITED,
+        ),
+        (judge_limits(LimitBackend(RLIMITS, {}, {"memory": "not writable: run it as root"})), CheckStatus.LIMITED),
+        (judge_node(fetched=None, has_wheel=True, can_fetch=False), CheckStatus.OK),
+        (judge_node(fetched=None, has_wheel=False, can_fetch=True), CheckStatus.OK),
+        (judge_node(fetched=None, has_wheel=False, can_fetch=False), CheckStatus.MISSING),
+        (judge_node(fetched=NODE, has_wheel=False, can_fetch=True), CheckStatus.OK),
+        (judge_docker(installed=True, server_version="29.0"), CheckStatus.OK),
+        (judge_docker(installed=True, server_version=None), CheckStatus.LIMITED),
+        (judge_docker(installed=False, server_version=None), CheckStatus.MISSING),
+        (judge_docker_disk("overlay2 [[Backing Filesystem extfs] [Supports d_type true]]\n"), CheckStatus.LIMITED),
+        (judge_docker_disk("overlay2 [[Backing Filesystem xfs] [Supports d_type true]]\n"), CheckStatus.LIMITED),
+        (judge_docker_disk("btrfs [[Btrfs ]]\n"), CheckStatus.LIMITED),
+        (judge_docker_disk(None), CheckStatus.LIMITED),
+        (judge_git("2.39.5"), CheckStatus.OK),
+        (judge_git(None), CheckStatus.MISSING),
     ],
 )
-def test_each_finding_is_judged_and_what_is_not_ok_says_what_to_do(finding: Finding, word: Word) -> None:
-    assert finding.word is word
+def test_each_finding_is_judged_and_what_is_not_ok_says_what_to_do(finding: CheckResult, status: CheckStatus) -> None:
+    assert finding.status is status
     assert finding.detail
     assert finding.purpose
-    assert (finding.next_step is None) == (word is Word.OK)
+    assert (finding.next_step is None) == (status is CheckStatus.OK)
 
 
 def test_boxes_of_docker_are_said_to_have_no_disk_limit_by_default() -> None:

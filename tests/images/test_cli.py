@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.images.kitchen import busybox
+from tests.images.image_builds import busybox
 from tests.images.packing import Key, Repository, TestPackage
 from tests.images.test_debian import packages
 

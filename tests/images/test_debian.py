@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.images.kitchen import APPLETS, Kitchen, Steps
+from tests.images.image_builds import APPLETS, ImageBuilds, Steps
 from tests.images.packing import ARCHITECTURE, Entry, Key, Repository, TestPackage, folder, link
 from tests.providers.local.rootfs import busybox_program
 
@@ -108,10 +108,10 @@ def foundry(key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Foundr
 
 
 @pytest.fixture
-async def kitchen(tmp_path: Path) -> AsyncIterator[Kitchen]:
+async def builds(tmp_path: Path) -> AsyncIterator[ImageBuilds]:
     try:
         async with LocalProvider(tmp_path / "home") as provider:
-            yield Kitchen(provider, tmp_path)
+            yield ImageBuilds(provider, tmp_path)
             assert await provider.find() == [], "a build leaves no box behind"
             assert await provider.snapshots() == []
             assert await names(provider) in ([], ["test/base"])
@@ -124,34 +124,34 @@ async def names(provider: LocalProvider) -> list[str]:
     return [image.name for image in await provider.images.list()]
 
 
-async def test_packages_become_an_image(foundry: Foundry, kitchen: Kitchen) -> None:
+async def test_packages_become_an_image(foundry: Foundry, builds: ImageBuilds) -> None:
     foundry.publish()
     system = await foundry.choose()
     assert sorted(package.name for package in system.packages) == ["base", "conf", "tool"]
     assert system.essential == {"base", "conf"}
-    assert await is_current(kitchen.workshop, system, "test/base") is None
+    assert await is_current(builds.host, system, "test/base") is None
     steps = Steps()
-    image = await build_system(kitchen.workshop, foundry.apt, system, "test/base", steps)
+    image = await build_system(builds.host, foundry.apt, system, "test/base", steps)
     assert steps.done == ["3 packages", "2 packages", "3 packages"]
     assert b"Setting up conf (1.0)" in steps.said
-    told = await kitchen.run("test/base", "cat /etc/before /etc/conf /etc/configured-by /usr/tool; ls /usr /tmp")
+    told = await builds.run("test/base", "cat /etc/before /etc/conf /etc/configured-by /usr/tool; ls /usr /tmp")
     assert told.startswith("conf\nas shipped\n0\ntool")
     assert "unwanted" not in told
     assert "packages" not in told, "the files of packages are gone"
     assert image.config.env["LANG"] == "C.UTF-8"
-    found = await is_current(kitchen.workshop, await foundry.choose(), "test/base")
+    found = await is_current(builds.host, await foundry.choose(), "test/base")
     assert found is not None
     assert found.digest == image.digest
     foundry.publish(b"#!/bin/sh\ntrue # a new version\n")
-    assert await is_current(kitchen.workshop, await foundry.choose(), "test/base") is None
+    assert await is_current(builds.host, await foundry.choose(), "test/base") is None
 
 
-async def test_a_system_that_does_not_configure_leaves_nothing(foundry: Foundry, kitchen: Kitchen) -> None:
+async def test_a_system_that_does_not_configure_leaves_nothing(foundry: Foundry, builds: ImageBuilds) -> None:
     foundry.publish(b"#!/bin/sh\necho the disk is made of cheese >&2\nexit 4\n")
     with pytest.raises(StepFailed, match="dpkg ended with 1") as raised:
-        await build_system(kitchen.workshop, foundry.apt, await foundry.choose(), "test/base", Silent())
+        await build_system(builds.host, foundry.apt, await foundry.choose(), "test/base", Silent())
     assert b"made of cheese" in raised.value.output
-    assert await names(kitchen.provider) == []
+    assert await names(builds.provider) == []
 
 
 # --- whom apt believes ---
@@ -277,14 +277,14 @@ def archive_of(tmp_path: Path, *packed: TestPackage) -> bytes:
     return b"".join(essential_archive(paths, {"etc/extra": (0o600, b"extra")}))
 
 
-async def imported(kitchen: Kitchen, data: bytes) -> None:
+async def imported(builds: ImageBuilds, data: bytes) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield data
 
-    await kitchen.workshop.import_image("test/base", pieces())
+    await builds.host.import_image("test/base", pieces())
 
 
-async def test_bin_and_lib_are_one_with_those_of_usr(tmp_path: Path, kitchen: Kitchen) -> None:
+async def test_bin_and_lib_are_one_with_those_of_usr(tmp_path: Path, builds: ImageBuilds) -> None:
     package = TestPackage(
         "a",
         [
@@ -304,7 +304,7 @@ async def test_bin_and_lib_are_one_with_those_of_usr(tmp_path: Path, kitchen: Ki
         assert {"usr/bin/sh", "usr/lib64/ld.so", "usr/lib/ld.so", "etc/extra"} <= set(tar.getnames())
         assert not [name for name in tar.getnames() if "README" in name]
         assert tar.getnames().count("sbin") == 1
-    await imported(kitchen, data)
+    await imported(builds, data)
 
 
 @pytest.mark.parametrize(
@@ -318,10 +318,10 @@ async def test_bin_and_lib_are_one_with_those_of_usr(tmp_path: Path, kitchen: Ki
         pytest.param([link("./out", "/etc"), Entry("./out/passwd", b"x")], id="a way through a link"),
     ],
 )
-async def test_hostile_packages_are_refused(tmp_path: Path, kitchen: Kitchen, entries: list[Entry]) -> None:
+async def test_hostile_packages_are_refused(tmp_path: Path, builds: ImageBuilds, entries: list[Entry]) -> None:
     with pytest.raises(HostileArchive):
-        await imported(kitchen, archive_of(tmp_path, TestPackage("evil", entries)))
-    assert await names(kitchen.provider) == []
+        await imported(builds, archive_of(tmp_path, TestPackage("evil", entries)))
+    assert await names(builds.provider) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", TestPackage("a", [Entry("./usr/a", b"x" * 9999)]).pack()[:-300]])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.images.kitchen import Kitchen, Steps
+from tests.images.image_builds import ImageBuilds, Steps
 from tests.images.registry import (
     ARCHITECTURE,
     PASSWORD,
@@ -98,7 +98,7 @@ async def test_an_image_comes_by_name_and_boxes_begin_with_it(
     image = await puller.pull(images, name, progress=steps)
     assert (image.name, image.pulled, len(image.layers)) == (name, digest, 2)
     assert steps.done == [f"{name}, 2 layers", "2 layers"]
-    told = await Kitchen(provider, tmp_path).run(name, "cat greeting; echo $GREETING; id -u")
+    told = await ImageBuilds(provider, tmp_path).run(name, "cat greeting; echo $GREETING; id -u")
     assert told == "ahoy\nhello\n1234\n"
     assert [each.pulled for each in await images.list()] == [digest]
 

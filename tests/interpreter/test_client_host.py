@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interpreter.workshops import Repository
+from tests.interpreter.workspaces import Repository
 from tests.serving import serving
 
 from holdfast import Client, Interpreter

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.images.kitchen import Steps, pieces
+from tests.images.image_builds import Steps, pieces
 from tests.providers.docker.engine import python_files
 from tests.providers.local.networking import networked
 
@@ -32,7 +32,7 @@ from holdfast.cli.app import run as run_command
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.images import build, make_plan, parse_recipe
-from holdfast.images.build_host import ProviderWorkshop, Workshop
+from holdfast.images.build_host import BuildHost, ProviderBuildHost
 from holdfast.images.errors import InvalidRecipe, StepFailed
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.events import TEMPLATE
@@ -224,10 +224,10 @@ def made(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> lis
     """How often the base was made: no test reaches for the packages of a distribution."""
     made: list[str] = []
 
-    async def make(workshop: Workshop, name: str, packages: Sequence[str], **more: object) -> Image:
+    async def make(host: BuildHost, name: str, packages: Sequence[str], **more: object) -> Image:
         made.append(name)
         assert "python3" in packages
-        return await workshop.import_image(name, pieces(request.getfixturevalue("python_and_pip")))
+        return await host.import_image(name, pieces(request.getfixturevalue("python_and_pip")))
 
     monkeypatch.setattr(interpreter_templates, "build_of_machine", make)
     return made
@@ -242,7 +242,7 @@ async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lo
 
 def templates(provider: LocalProvider, folder: Path) -> Templates:
     return Templates(
-        ProviderWorkshop(provider),
+        ProviderBuildHost(provider),
         TemplateFiles(folder / "declared"),
         cache=folder / "cache",
         environment=pip_with(folder / "wheels"),
@@ -333,10 +333,10 @@ async def test_what_has_no_wheel_is_left_to_the_box_and_its_failure_is_shown(
 ) -> None:
     async with networked(tmp_path) as net:
         await net.provider.images.import_archive("raw", pieces(python_and_pip))
-        workshop = ProviderWorkshop(net.provider)
+        host = ProviderBuildHost(net.provider)
         # Its pip asks nobody, which is quicker than a network that is closed.
         recipe = parse_recipe('base = "raw"\nnetwork = "none"\n[env]\nPIP_NO_INDEX = "1"')
-        await build(workshop, make_plan(recipe, await workshop.image("raw"), tmp_path), BASE, recipe.network, Told())
+        await build(host, make_plan(recipe, await host.image("raw"), tmp_path), BASE, recipe.network, Told())
         known = templates(net.provider, tmp_path)
         (tmp_path / "wheels").mkdir()
         known.files.keep(Template("missing", ("no-such-package-anywhere",)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.interpreter.workshops import AS_SOMEBODY, BoxesHost, Shop, opened, sh
+from tests.interpreter.workspaces import AS_SOMEBODY, BoxesHost, Shop, opened, sh
 
 from holdfast.api.box.box import Box, Power
 from holdfast.api.box.process import Completed

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.interpreter.workshops import Shop, opened, sh
+from tests.interpreter.workspaces import Shop, opened, sh
 
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.workspace import context_files

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.interpreter.workshops import AS_SOMEBODY, Repository, sh
+from tests.interpreter.workspaces import AS_SOMEBODY, Repository, sh
 from tests.providers.local.networking import CA, TRUST, Net, networked
 from tests.providers.local.world import git_site
 

@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = """\
 import asyncio, sys, threading
 from pathlib import Path
-from holdfast.providers import opening
+from holdfast.providers import factory
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
@@ -18,7 +18,7 @@ class Watch:
 
 async def main():
     sys.meta_path.insert(0, Watch())
-    providers = await opening.open_providers(Path(sys.argv[1]), settings={"allow_process_provider": True})
+    providers = await factory.open_providers(Path(sys.argv[1]), settings={"allow_process_provider": True})
     loaded = "holdfast.providers.local.provider" in sys.modules
     sys.meta_path.pop(0)
     for each in providers.values():

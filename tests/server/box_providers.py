@@ -8,7 +8,7 @@ from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider
-from holdfast.providers.unusable import UnusableProvider
+from holdfast.providers.unavailable import UnavailableProvider
 from holdfast.server.config import Settings
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 
@@ -33,4 +33,4 @@ async def here_and_there(settings: Settings, egress: Egress) -> Mapping[str, Pro
 
 
 async def nothing_works(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
-    return {"local": UnusableProvider("local", CannotIsolate("no user namespaces here", hint="sysctl something"))}
+    return {"local": UnavailableProvider("local", CannotIsolate("no user namespaces here", hint="sysctl something"))}

@@ -41,7 +41,7 @@ class Provider(ABC):
     """
 
     name: str
-    """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.opening` sets that
+    """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.factory` sets that
     before it opens the provider."""
     capabilities: frozenset[Capability]
     snapshot_kind: str

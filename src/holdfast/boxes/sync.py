@@ -33,7 +33,7 @@ class SyncProvider(SyncOwner):
 
     @property
     def name(self) -> str:
-        """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.opening` sets that
+        """Boxes and snapshots name it by this. It is the kind, or the name of an account: `providers.factory` sets that
         before it opens the provider.
         """
         return self._async.name

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.client.client import Client
 
 
-class ServerWorkshop:
-    """A `holdfast.images.Workshop`. Owns nothing; the client must outlive it."""
+class ServerBuildHost:
+    """A `holdfast.images.BuildHost`. Owns nothing; the client must outlive it."""
 
     def __init__(self, client: Client, provider: str = "local") -> None:
         self.provider = provider

@@ -1,11 +1,11 @@
 """Builds images: from a recipe, step by step in a box, or a Debian system from its packages.
 
-Uses boxes, images and snapshots only through their contracts, which a `Workshop` provides.
+Uses boxes, images and snapshots only through their contracts, which a `BuildHost` provides.
 """
 
 from holdfast.api.progress import Progress, Silent
 from holdfast.images.base import BASE
-from holdfast.images.build_host import Workshop
+from holdfast.images.build_host import BuildHost
 from holdfast.images.builder import build
 from holdfast.images.errors import (
     BadPackage,
@@ -22,6 +22,7 @@ from holdfast.images.recipe import Recipe, parse_recipe, read_recipe
 __all__ = [
     "BASE",
     "BadPackage",
+    "BuildHost",
     "InvalidRecipe",
     "MirrorFailed",
     "NoSources",
@@ -32,7 +33,6 @@ __all__ = [
     "Silent",
     "StepFailed",
     "Unresolvable",
-    "Workshop",
     "build",
     "make_plan",
     "parse_recipe",

@@ -27,7 +27,7 @@ _IDLE_SECONDS: Final = 900
 _OUTPUT: Final = 64 * 1024
 
 
-class Workshop(Protocol):
+class BuildHost(Protocol):
     provider: str
 
     async def image(self, name: str) -> Image:
@@ -50,10 +50,10 @@ class Workshop(Protocol):
     async def delete_snapshot(self, id: str) -> None: ...
 
 
-def build_spec(workshop: Workshop, image: str, network: NetworkPolicy, name: str) -> BoxSpec:
+def build_spec(host: BuildHost, image: str, network: NetworkPolicy, name: str) -> BoxSpec:
     """Returns the spec of the box that an image is built in."""
     return BoxSpec(
-        provider=workshop.provider,
+        provider=host.provider,
         image=image,
         network=network,
         lifetime=Lifetime.EPHEMERAL,
@@ -78,9 +78,9 @@ async def for_a_while(box: Box) -> AsyncIterator[Box]:
         await box.close()
 
 
-async def image_or_none(workshop: Workshop, name: str) -> Image | None:
+async def image_or_none(host: BuildHost, name: str) -> Image | None:
     with contextlib.suppress(ImageNotFound):
-        return await workshop.image(name)
+        return await host.image(name)
     return None
 
 
@@ -99,7 +99,7 @@ class LastOutput:
         return bytes(self._kept)
 
 
-class ProviderWorkshop:
+class ProviderBuildHost:
     """A provider in this process. Does not own the provider."""
 
     def __init__(self, provider: Provider) -> None:

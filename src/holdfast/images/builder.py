@@ -17,7 +17,7 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import CannotExecute, ExecTimeout, SnapshotInUse, SnapshotNotFound
 from holdfast.api.images import Image
 from holdfast.api.progress import Progress
-from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
+from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, for_a_while, image_or_none
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import INSTALL, CommandStep, FilesStep, PackagesStep, Plan, Step
 
@@ -25,7 +25,7 @@ _STEP_SECONDS: Final = 4 * 3600.0
 
 
 async def build(
-    workshop: Workshop,
+    host: BuildHost,
     plan: Plan,
     name: str,
     network: NetworkPolicy,
@@ -38,37 +38,37 @@ async def build(
 
     `labels` are stored with the image, in addition to the build's own.
     """
-    if cache and (image := await image_or_none(workshop, name)) and _is_made_so(image, plan, labels or {}):
+    if cache and (image := await image_or_none(host, name)) and _is_made_so(image, plan, labels or {}):
         for step in plan.steps:
             progress.skip(step.kind, step.what)
         return image
-    known = _by_hash(await workshop.snapshots()) if cache else {}
+    known = _by_hash(await host.snapshots()) if cache else {}
     done = next((number for number in range(len(plan.steps), 0, -1) if plan.steps[number - 1].hash in known), 0)
     for step in plan.steps[:done]:
         progress.skip(step.kind, step.what)
     snapshot = known[plan.steps[done - 1].hash].id if done else None
     if snapshot is None or done < len(plan.steps):
-        snapshot = await _work(workshop, plan, done, snapshot, name, network, progress)
+        snapshot = await _work(host, plan, done, snapshot, name, network, progress)
     image_labels = {**(labels or {}), BUILD: plan.hash, BUILD_OF: name}
-    image = await workshop.name_snapshot(snapshot, name, config=plan.config, labels=image_labels)
-    await forget(workshop, name, keep={step.hash for step in plan.steps}, latest=snapshot)
+    image = await host.name_snapshot(snapshot, name, config=plan.config, labels=image_labels)
+    await forget(host, name, keep={step.hash for step in plan.steps}, latest=snapshot)
     return image
 
 
-async def forget(workshop: Workshop, name: str, *, keep: set[str], latest: str | None = None) -> None:
+async def forget(host: BuildHost, name: str, *, keep: set[str], latest: str | None = None) -> None:
     """Delete snapshots of steps that the recipe no longer has, and duplicates."""
-    newest = {hash: snapshot.id for hash, snapshot in _by_hash(await workshop.snapshots()).items()}
-    for snapshot in await workshop.snapshots():
+    newest = {hash: snapshot.id for hash, snapshot in _by_hash(await host.snapshots()).items()}
+    for snapshot in await host.snapshots():
         hash = snapshot.labels.get(BUILD, "")
         if snapshot.labels.get(BUILD_OF) != name or snapshot.id == latest:
             continue
         if hash not in keep or newest.get(hash) != snapshot.id:
             with contextlib.suppress(SnapshotNotFound, SnapshotInUse):
-                await workshop.delete_snapshot(snapshot.id)
+                await host.delete_snapshot(snapshot.id)
 
 
 async def _work(
-    workshop: Workshop,
+    host: BuildHost,
     plan: Plan,
     done: int,
     snapshot: str | None,
@@ -77,8 +77,8 @@ async def _work(
     progress: Progress,
 ) -> str:
     """Run the remaining steps. Returns the snapshot id of the last one."""
-    spec = build_spec(workshop, plan.base.name, network, name)
-    begun = workshop.create(spec) if snapshot is None else workshop.restore(snapshot, spec)
+    spec = build_spec(host, plan.base.name, network, name)
+    begun = host.create(spec) if snapshot is None else host.restore(snapshot, spec)
     async with for_a_while(await begun) as box:
         for step in plan.steps[done:]:
             progress.begin(step.kind, step.what)

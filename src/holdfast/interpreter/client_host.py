@@ -109,11 +109,11 @@ class ClientHost:
             return
 
     async def image_of(self, template: str, provider: str, progress: Progress | None = None) -> str:
-        from holdfast.client.image_build import ServerWorkshop
+        from holdfast.client.image_build import ServerBuildHost
         from holdfast.interpreter.workspace.templates import Templates
 
         home = self.home or default_home(os.environ, sys.platform, Path.home())
-        templates = Templates.of_home(ServerWorkshop(self.client, provider), home, os.environ)
+        templates = Templates.of_home(ServerBuildHost(self.client, provider), home, os.environ)
         return await templates.resolve(template, progress)
 
     def _open(self, record: BoxRecord, spec: BoxSpec) -> Box:

@@ -1,6 +1,6 @@
 """Describes a provider: its name, its settings, its checks of this machine, and how to create it.
 
-The settings of a server, the options of `holdfast up` and `holdfast provider add`, and the findings of `holdfast
+The settings of a server, the options of `holdfast up` and `holdfast provider add`, and the checks of `holdfast
 doctor` are derived from this. The command line reads all descriptors, so a descriptor's module imports its provider
 only when it creates one.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from holdfast.boxes.finding import Finding
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.providers.check_result import CheckResult
 
 
 class SettingKind(StrEnum):
@@ -62,7 +62,7 @@ class ProviderDescriptor:
     name: str
     make: Make
     settings: tuple[Setting, ...] = ()
-    examine: Callable[[Path], Iterable[Finding]] = lambda home: ()
+    examine: Callable[[Path], Iterable[CheckResult]] = lambda home: ()
     """Checks whether this machine has what the provider needs. Blocks."""
     opt_in: str | None = None
     """The switch that enables the provider. None if it is always enabled."""

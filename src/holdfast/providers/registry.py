@@ -1,6 +1,6 @@
 """Lists the providers: our own, and those of installed packages.
 
-The command line reads this, so no provider is imported here; `opening` does that. A provider of ours is one folder and
+The command line reads this, so no provider is imported here; `factory` does that. A provider of ours is one folder and
 one line here. Another package names its descriptor as an entry point of the group `holdfast.providers`.
 """
 

@@ -90,13 +90,13 @@ class CannotServe(Exception):
 async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     """Open all providers of this installation."""
     await asyncio.to_thread(_load_opening)  # in a thread, because it takes long
-    from holdfast.providers import opening
+    from holdfast.providers import factory
 
-    return await opening.open_providers(settings.home, egress=egress, settings=settings.provider_settings)
+    return await factory.open_providers(settings.home, egress=egress, settings=settings.provider_settings)
 
 
 def _load_opening() -> None:
-    importlib.import_module("holdfast.providers.opening")
+    importlib.import_module("holdfast.providers.factory")
 
 
 def make_outside(settings: Settings) -> Outside:

@@ -21,7 +21,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.steps import take_step
+from holdfast.providers.diagnosis import take_step
 from holdfast.time_limit import time_limit
 
 _ACCESS_SECONDS: Final = 120.0

@@ -16,8 +16,8 @@ from holdfast.api.providers import AccountChange, ProviderRecord
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.accounts import SEALED, AccountRow, Accounts, Chosen, account_home, choose, file_in_use
-from holdfast.providers.opening import make_provider, opened
-from holdfast.providers.unusable import UnusableProvider
+from holdfast.providers.factory import make_provider, opened
+from holdfast.providers.unavailable import UnavailableProvider
 from holdfast.redaction import Scrubber
 
 if TYPE_CHECKING:
@@ -92,10 +92,12 @@ class ServerProviders:
             try:
                 self._accounts.credential(row)
             except CredentialMissing as error:
-                await self._replace(row.name, UnusableProvider(row.name, CannotIsolate(error.message, hint=error.hint)))
+                await self._replace(
+                    row.name, UnavailableProvider(row.name, CannotIsolate(error.message, hint=error.hint))
+                )
                 continue
             if row.kind not in self._kinds:
-                self.providers.put(row.name, UnusableProvider(row.name, _no_such_kind(row)))
+                self.providers.put(row.name, UnavailableProvider(row.name, _no_such_kind(row)))
             elif row.name not in self.providers:
                 self.providers.put(row.name, await opened(await self._as_stored(row.name)))
 
@@ -264,7 +266,7 @@ class ServerProviders:
         try:
             return await make_provider(kind, name, home, self._egress, values)
         except BoxError as error:
-            return UnusableProvider(name, error)
+            return UnavailableProvider(name, error)
 
     async def _replace(self, name: str, provider: Provider, boxes: Boxes | None = None) -> None:
         """Close the provider of a name, open this one, and put it in its place. Two on one folder are never open.
@@ -278,7 +280,7 @@ class ServerProviders:
             return
         known = [] if boxes is None else await _some_live(before, name, boxes)
         away = BoxUnreachable(f"provider {name} is being changed", hint="try again in a moment")
-        self.providers.put(name, UnusableProvider(name, away))
+        self.providers.put(name, UnavailableProvider(name, away))
         await before.close()
         fresh = await opened(provider)
         lost = [id for id in known if await fresh.probe(id) is Liveness.GONE]

@@ -13,7 +13,7 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.api.progress import Progress
-from holdfast.images.build_host import ProviderWorkshop
+from holdfast.images.build_host import ProviderBuildHost
 from holdfast.interpreter.workspace.templates import Templates
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ NetworkReady = Callable[[], Awaitable[None]]
 """Returns when boxes with a network can reach what the policies allow."""
 
 
-class BoxesWorkshop(ProviderWorkshop):
+class BoxBuildHost(ProviderBuildHost):
     """A provider of the server. Boxes are created by the service, so that it knows about them."""
 
     def __init__(self, boxes: Boxes, network_ready: NetworkReady, provider: str) -> None:
@@ -64,6 +64,6 @@ class ServerTemplates:
     async def resolve(self, name: str, provider: str, progress: Progress | None = None) -> str:
         """The image of a template. Built first if there is none."""
         if provider not in self._of_provider:
-            workshop = BoxesWorkshop(self._boxes, self._network_ready, provider)
-            self._of_provider[provider] = Templates.of_home(workshop, self._home, self._environment)
+            host = BoxBuildHost(self._boxes, self._network_ready, provider)
+            self._of_provider[provider] = Templates.of_home(host, self._home, self._environment)
         return await self._of_provider[provider].resolve(name, progress)

@@ -12,10 +12,10 @@ from daytona import Image
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxError, InvalidSpec, Unsupported
-from holdfast.boxes.finding import Word
+from holdfast.providers.check_result import CheckStatus
 from holdfast.providers.daytona import Account, DaytonaProvider, checks, images, network
 from holdfast.providers.daytona.descriptor import DAYTONA
-from holdfast.providers.unusable import AbsentProvider
+from holdfast.providers.unavailable import AbsentProvider
 
 
 def make(home: Path, **settings: Any) -> Any:
@@ -37,22 +37,22 @@ def test_without_a_key_there_is_no_such_provider_and_that_is_no_failure(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("installed", "account", "answer", "word"),
+    ("installed", "account", "answer", "status"),
     [
-        (True, None, None, Word.MISSING),
-        (False, Account("key"), 200, Word.LIMITED),
-        (True, Account("key"), 200, Word.OK),
-        (True, Account("key"), 401, Word.LIMITED),
-        (True, Account("key"), 500, Word.LIMITED),
-        (True, Account("key"), "connection refused", Word.LIMITED),
+        (True, None, None, CheckStatus.MISSING),
+        (False, Account("key"), 200, CheckStatus.LIMITED),
+        (True, Account("key"), 200, CheckStatus.OK),
+        (True, Account("key"), 401, CheckStatus.LIMITED),
+        (True, Account("key"), 500, CheckStatus.LIMITED),
+        (True, Account("key"), "connection refused", CheckStatus.LIMITED),
     ],
 )
 def test_the_doctor_says_what_is_missing(
-    installed: bool, account: Account | None, answer: int | str | None, word: Word
+    installed: bool, account: Account | None, answer: int | str | None, status: CheckStatus
 ) -> None:
     finding = checks.judge(installed, account, answer)
-    assert finding.word is word
-    assert word is Word.OK or finding.next_step
+    assert finding.status is status
+    assert status is CheckStatus.OK or finding.next_step
 
 
 def test_the_descriptor_is_read_without_the_sdk() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.images.kitchen import Steps
+from tests.images.image_builds import Steps
 from tests.images.packing import Key
 from tests.providers.local import rootfs
 from tests.providers.local.attacking import PRELUDE
@@ -26,7 +26,7 @@ from tests.providers.local.world import folder_site
 from holdfast.api.ids import new_id
 from holdfast.boxes import Box, BoxSpec
 from holdfast.images import build, make_plan, parse_recipe
-from holdfast.images.build_host import ProviderWorkshop
+from holdfast.images.build_host import ProviderBuildHost
 from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.local.images.dnf import amended
@@ -207,12 +207,12 @@ async def test_packages_of_a_recipe_are_installed_by_dnf(net: Net, box: Box, tmp
     await box.files.write("/etc/ca.pem", net.world.authority.pem)
     snapshot = await box.snapshot()
     await net.provider.images.from_snapshot(snapshot.id, "dnf:stocked")
-    workshop = ProviderWorkshop(net.provider)
+    host = ProviderBuildHost(net.provider)
     recipe = parse_recipe('base = "dnf:stocked"\nnetwork = ["rpm.test"]\npackages = ["tide"]\n')
     for expected in (["tide"], []):
         steps = Steps()
-        plan = make_plan(recipe, await workshop.image(recipe.base), tmp_path)
-        await build(workshop, plan, "test/tide", recipe.network, steps)
+        plan = make_plan(recipe, await host.image(recipe.base), tmp_path)
+        await build(host, plan, "test/tide", recipe.network, steps)
         assert [each for each in steps.done if "tide" in each] == expected
     made = await net.provider.create(BoxSpec(image="test/tide"), id=new_id("b"))
     assert await sh(made, "tide") == "high tide"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors.boxes import BoxError, CannotIsolate
-from holdfast.boxes.finding import Word
+from holdfast.providers.check_result import CheckStatus
 from holdfast.providers.modal import ModalProvider
 from holdfast.providers.modal.checks import judge_modal
 from holdfast.providers.modal.descriptor import MODAL
-from holdfast.providers.unusable import AbsentProvider
+from holdfast.providers.unavailable import AbsentProvider
 
 
 def make(home: Path, **settings: Any) -> Any:
@@ -47,13 +47,18 @@ def test_without_a_token_there_is_no_such_provider_and_that_is_no_failure(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("installed", "configured", "word"),
-    [(True, True, Word.OK), (True, False, Word.LIMITED), (False, False, Word.MISSING), (False, True, Word.MISSING)],
+    ("installed", "configured", "status"),
+    [
+        (True, True, CheckStatus.OK),
+        (True, False, CheckStatus.LIMITED),
+        (False, False, CheckStatus.MISSING),
+        (False, True, CheckStatus.MISSING),
+    ],
 )
-def test_the_doctor_says_what_is_missing(installed: bool, configured: bool, word: Word) -> None:
+def test_the_doctor_says_what_is_missing(installed: bool, configured: bool, status: CheckStatus) -> None:
     finding = judge_modal(installed, configured)
-    assert finding.word is word
-    assert word is Word.OK or finding.next_step
+    assert finding.status is status
+    assert status is CheckStatus.OK or finding.next_step
 
 
 def test_the_descriptor_is_read_without_the_sdk() -> None:

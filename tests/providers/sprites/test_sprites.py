@@ -15,8 +15,8 @@ from holdfast.api.box.box import Box, Liveness, Power
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused, Unsupported
-from holdfast.boxes.finding import Word
 from holdfast.egress import EgressProxy
+from holdfast.providers.check_result import CheckStatus
 from holdfast.providers.retries import pause_before, read_retry_after
 from holdfast.providers.sprites import Account, SpritesProvider, account, checks, network
 from holdfast.providers.sprites.api import read_frames
@@ -271,27 +271,27 @@ async def test_a_sprite_without_its_guest_is_told(provider: SpritesProvider, box
 
 
 @pytest.mark.parametrize(
-    ("installed", "found", "answer", "word", "detail"),
+    ("installed", "found", "answer", "status", "detail"),
     [
-        (True, None, None, Word.MISSING, "no token"),
-        (False, Account("t"), None, Word.LIMITED, "a token, but the SDK is not installed"),
-        (True, Account("t"), 200, Word.OK, "ok: https://api.sprites.dev accepts the token"),
-        (True, Account("t"), 401, Word.LIMITED, "probe-failed: https://api.sprites.dev answers with status 401"),
+        (True, None, None, CheckStatus.MISSING, "no token"),
+        (False, Account("t"), None, CheckStatus.LIMITED, "a token, but the SDK is not installed"),
+        (True, Account("t"), 200, CheckStatus.OK, "ok: https://api.sprites.dev accepts the token"),
+        (True, Account("t"), 401, CheckStatus.LIMITED, "probe-failed: https://api.sprites.dev answers with status 401"),
         (
             True,
             Account("t"),
             "off",
-            Word.LIMITED,
+            CheckStatus.LIMITED,
             "unreachable: https://api.sprites.dev does not answer: off",
         ),
     ],
 )
 def test_the_doctor_says_what_is_there(
-    installed: bool, found: Account | None, answer: int | str | None, word: Word, detail: str
+    installed: bool, found: Account | None, answer: int | str | None, status: CheckStatus, detail: str
 ) -> None:
     finding = checks.judge(installed, found, answer)
-    assert (finding.word, finding.detail) == (word, detail)
-    assert (finding.next_step is None) == (word is Word.OK)
+    assert (finding.status, finding.detail) == (status, detail)
+    assert (finding.next_step is None) == (status is CheckStatus.OK)
 
 
 # --- the network ---

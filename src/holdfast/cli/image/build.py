@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.images import Image
     from holdfast.api.progress import Progress
     from holdfast.client import Client
-    from holdfast.images.build_host import Workshop
+    from holdfast.images.build_host import BuildHost
     from holdfast.images.debian.sources import SourceFiles
 
 _RECIPE: Final = "image.toml"
@@ -92,18 +92,18 @@ def build(
     began = time.monotonic()
 
     async def work(client: Client) -> Image:
-        from holdfast.client.image_build import ServerWorkshop
+        from holdfast.client.image_build import ServerBuildHost
         from holdfast.images.base import BASE, ENV, PACKAGES
         from holdfast.images.debian.system import build_of_machine
         from holdfast.images.errors import StepFailed
 
-        workshop = ServerWorkshop(client, provider)
+        host = ServerBuildHost(client, provider)
         try:
             with StepProgress() as progress:
                 if not is_base:
-                    return await _from_recipe(workshop, recipe, name, progress, cache=not no_cache)
+                    return await _from_recipe(host, recipe, name, progress, cache=not no_cache)
                 return await build_of_machine(
-                    workshop,
+                    host,
                     name or BASE,
                     [*PACKAGES, *(package or [])],
                     env=ENV,
@@ -162,7 +162,7 @@ def _sources(
     return SourceFiles(tuple(found), read_trusted(), insecure)
 
 
-async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:
+async def _from_recipe(host: BuildHost, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:
     import asyncio
 
     from holdfast.api.errors.boxes import ImageNotFound
@@ -178,14 +178,14 @@ async def _from_recipe(workshop: Workshop, text: str, name: str | None, progress
         )
     check_reference(called)
     try:
-        base = await workshop.image(recipe.base)
+        base = await host.image(recipe.base)
     except ImageNotFound as error:
         hint = (
             "build it with holdfast image build base" if recipe.base == BASE else "list images with holdfast image list"
         )
         raise ImageNotFound(f"there is no image {recipe.base} to start from", hint=hint) from error
     plan = await asyncio.to_thread(make_plan, recipe, base, path.parent)
-    return await build(workshop, plan, called, recipe.network, progress, cache=cache)
+    return await build(host, plan, called, recipe.network, progress, cache=cache)
 
 
 def _recipe_at(path: Path) -> Path:

@@ -237,10 +237,10 @@ def _chosen(templates: Templates, name: str, packages: list[str] | None, recipe:
 def _with_templates(where: Where, provider: str, work: Callable[[Templates], Awaitable[T]]) -> T:
     async def with_client(client: Client) -> T:
         from holdfast.api.errors.interpreters import InterpreterError
-        from holdfast.client.image_build import ServerWorkshop
+        from holdfast.client.image_build import ServerBuildHost
         from holdfast.interpreter.workspace.templates import Templates
 
-        templates = Templates.of_home(ServerWorkshop(client, provider), home_or_default(where.home), os.environ)
+        templates = Templates.of_home(ServerBuildHost(client, provider), home_or_default(where.home), os.environ)
         try:
             return await work(templates)
         except InterpreterError as error:

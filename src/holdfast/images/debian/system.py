@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.images import Image, ImageConfig
 from holdfast.api.progress import Progress
-from holdfast.images.build_host import BUILD, BUILD_OF, LastOutput, Workshop, build_spec, for_a_while, image_or_none
+from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, for_a_while, image_or_none
 from holdfast.images.debian.apt import ESSENTIAL, EVERYWHERE, Apt, Package, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces
 from holdfast.images.debian.sources import SourceFiles, of_distribution, read_os_release, read_sources, read_trusted
@@ -123,7 +123,7 @@ def machine_sources() -> SourceFiles:
 
 
 async def build_of_machine(
-    workshop: Workshop,
+    host: BuildHost,
     name: str,
     packages: Sequence[str],
     *,
@@ -145,10 +145,10 @@ async def build_of_machine(
     apt = Apt(cache, architecture)
     async with apt.locked():
         system = await choose(apt, await asyncio.to_thread(sources), packages, env, progress)
-        if not again and (image := await is_current(workshop, system, name)) is not None:
+        if not again and (image := await is_current(host, system, name)) is not None:
             progress.skip("image", f"{name} is made of these very packages")
             return image
-        image = await build_system(workshop, apt, system, name, progress)
+        image = await build_system(host, apt, system, name, progress)
         await asyncio.to_thread(apt.forget_old)
         return image
 
@@ -174,7 +174,7 @@ async def choose(
     return System(tuple(found), frozenset(essential), wanted, chosen, env)
 
 
-async def build_system(workshop: Workshop, apt: Apt, system: System, name: str, progress: Progress) -> Image:
+async def build_system(host: BuildHost, apt: Apt, system: System, name: str, progress: Progress) -> Image:
     """Fetch the packages, create an image of the essential ones, install all in a box with it, and save that as the
     image."""
     total = sum(package.size for package in system.packages)
@@ -191,22 +191,22 @@ async def build_system(workshop: Workshop, apt: Apt, system: System, name: str, 
     first = [path for path, package in zip(paths, system.packages, strict=True) if package.name in system.essential]
     unpacked = f"holdfast/unpacked:{system.hash[:24]}"
     progress.begin("unpack", f"{len(first)} packages")
-    await workshop.import_image(unpacked, _archive(first, system))
+    await host.import_image(unpacked, _archive(first, system))
     progress.end()
     try:
-        return await _installed(workshop, system, paths, unpacked, name, progress)
+        return await _installed(host, system, paths, unpacked, name, progress)
     finally:
-        await workshop.remove_image(unpacked)
+        await host.remove_image(unpacked)
 
 
-async def is_current(workshop: Workshop, system: System, name: str) -> Image | None:
+async def is_current(host: BuildHost, system: System, name: str) -> Image | None:
     """Returns the image of that name if it was built from exactly these packages."""
-    image = await image_or_none(workshop, name)
+    image = await image_or_none(host, name)
     return image if image is not None and image.labels.get(BUILD) == system.hash else None
 
 
 async def _installed(
-    workshop: Workshop, system: System, paths: Sequence[Path], unpacked: str, name: str, progress: Progress
+    host: BuildHost, system: System, paths: Sequence[Path], unpacked: str, name: str, progress: Progress
 ) -> Image:
     progress.begin("configure", f"{len(system.packages)} packages", total=len(system.packages))
     output = LastOutput()
@@ -216,8 +216,8 @@ async def _installed(
         output.take(data)
         lines.take(data)
 
-    spec = build_spec(workshop, unpacked, NetworkPolicy(), name)
-    async with for_a_while(await workshop.create(spec)) as box:
+    spec = build_spec(host, unpacked, NetworkPolicy(), name)
+    async with for_a_while(await host.create(spec)) as box:
         await box.files.upload_tar(_packages(system, paths), _PACKAGES)
         done = await box.exec(
             ["/bin/sh", "-c", INSTALL, "install", _PACKAGES],
@@ -236,9 +236,9 @@ async def _installed(
         snapshot = await box.snapshot(labels={BUILD_OF: name})
         try:
             labels = {BUILD: system.hash, BUILD_OF: name}
-            return await workshop.name_snapshot(snapshot.id, name, config=system.config, labels=labels)
+            return await host.name_snapshot(snapshot.id, name, config=system.config, labels=labels)
         finally:
-            await workshop.delete_snapshot(snapshot.id)
+            await host.delete_snapshot(snapshot.id)
 
 
 class _SettingUp:

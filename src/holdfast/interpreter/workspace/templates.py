@@ -26,7 +26,7 @@ from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.images import Image
 from holdfast.api.progress import Progress, Silent
 from holdfast.images.base import ENV
-from holdfast.images.build_host import Workshop, build_spec, for_a_while, image_or_none
+from holdfast.images.build_host import BuildHost, build_spec, for_a_while, image_or_none
 from holdfast.images.builder import build
 from holdfast.images.debian.system import build_of_machine
 from holdfast.images.errors import StepFailed
@@ -197,27 +197,25 @@ class TemplateInfo:
 
 
 class Templates:
-    """Templates and their images at one provider. The workshop belongs to the caller.
+    """Templates and their images at one provider. The build host belongs to the caller.
 
     `environment` is the environment of pip on this machine; `cache` is a folder for packages.
     """
 
-    def __init__(
-        self, workshop: Workshop, files: TemplateFiles, *, cache: Path, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, host: BuildHost, files: TemplateFiles, *, cache: Path, environment: Mapping[str, str]) -> None:
         self.files = files
-        self._workshop = workshop
+        self._host = host
         self._cache = cache
         self._pip = HostPip(environment)
         self._turns: dict[str, asyncio.Lock] = {}
 
     @classmethod
-    def of_home(cls, workshop: Workshop, home: Path, environment: Mapping[str, str]) -> Self:
+    def of_home(cls, host: BuildHost, home: Path, environment: Mapping[str, str]) -> Self:
         """Use the declarations and the package cache of a home folder."""
-        return cls(workshop, TemplateFiles(home / "templates"), cache=home / "cache", environment=environment)
+        return cls(host, TemplateFiles(home / "templates"), cache=home / "cache", environment=environment)
 
     async def inspect(self, template: Template) -> TemplateInfo:
-        image = await image_or_none(self._workshop, template.image)
+        image = await image_or_none(self._host, template.image)
         return TemplateInfo(template, status_of(await asyncio.to_thread(template.digest), image), image)
 
     async def list(self) -> tuple[TemplateInfo, ...]:
@@ -253,7 +251,7 @@ class Templates:
 
     async def remove(self, template: Template) -> None:
         """Remove the image and the declaration. A built-in template can be built again."""
-        await self._workshop.remove_image(template.image)
+        await self._host.remove_image(template.image)
         await asyncio.to_thread(self.files.forget, template.name)
 
     # --- building ---
@@ -262,7 +260,7 @@ class Templates:
         self, template: Template, path: Path, digest: str, progress: Progress, *, again: bool
     ) -> Image:
         recipe = await asyncio.to_thread(read_recipe, path)
-        base = await image_or_none(self._workshop, recipe.base)
+        base = await image_or_none(self._host, recipe.base)
         if base is None and recipe.base == BASE:
             base = await self._base(progress, again=False)
         if base is None:
@@ -285,22 +283,20 @@ class Templates:
     ) -> Image:
         plan = await asyncio.to_thread(make_plan, recipe, base, folder)
         labels = {DECLARED: digest}
-        return await build(
-            self._workshop, plan, template.image, recipe.network, progress, cache=not again, labels=labels
-        )
+        return await build(self._host, plan, template.image, recipe.network, progress, cache=not again, labels=labels)
 
     async def _base(self, progress: Progress, *, again: bool) -> Image:
         """The base image: Python and git of this machine's distribution. Built if it is missing, or `again`."""
-        image = await image_or_none(self._workshop, BASE)
+        image = await image_or_none(self._host, BASE)
         if image is not None and not again:
             return image
         try:
             return await build_of_machine(
-                self._workshop, BASE, SYSTEM, env=ENV, cache=self._cache / "packages", progress=progress
+                self._host, BASE, SYSTEM, env=ENV, cache=self._cache / "packages", progress=progress
             )
         except StepFailed as error:
             raise StepFailed(
-                f"{BASE} could not be built for provider {self._workshop.provider}: {error.message}",
+                f"{BASE} could not be built for provider {self._host.provider}: {error.message}",
                 output=error.output,
                 hint="give a --recipe whose base image has Python, pip and git",
             ) from error
@@ -313,7 +309,7 @@ class Templates:
         wheels = folder / "wheels"
         await asyncio.to_thread(wheels.mkdir)
         async with for_a_while(
-            await self._workshop.create(build_spec(self._workshop, base.name, NetworkPolicy(), template.image))
+            await self._host.create(build_spec(self._host, base.name, NetworkPolicy(), template.image))
         ) as box:
             python = await python_in(box)
         progress.begin("wheels", " ".join(packages))

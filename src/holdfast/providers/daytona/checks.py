@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx
 
-from holdfast.boxes.finding import Finding, Word
+from holdfast.providers.check_result import CheckResult, CheckStatus
 from holdfast.providers.daytona.account import API_URL, Account
 from holdfast.providers.daytona.descriptor import KEY_VARIABLE, ORGANIZATION_VARIABLE, URL_VARIABLE
 
@@ -17,7 +17,7 @@ _PURPOSE: Final = "boxes of the provider daytona"
 _SECONDS: Final = 5.0
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[CheckResult]:
     """Looks where a server of the same user would look, unless it was given other settings."""
     key = os.environ.get(KEY_VARIABLE)
     account = None
@@ -39,19 +39,19 @@ def ask(account: Account) -> int | str:
         return str(error) or type(error).__name__
 
 
-def judge(installed: bool, account: Account | None, answer: int | str | None) -> Finding:
+def judge(installed: bool, account: Account | None, answer: int | str | None) -> CheckResult:
     if account is None:
         next_step = f"only if you want such boxes: set {KEY_VARIABLE}, or holdfast up --daytona-api-key KEY"
-        return Finding("daytona", Word.MISSING, "no key", _PURPOSE, next_step)
+        return CheckResult("daytona", CheckStatus.MISSING, "no key", _PURPOSE, next_step)
     if not installed:
         next_step = "pip install 'holdfast[daytona]'"
-        return Finding("daytona", Word.LIMITED, "a key, but the SDK is not installed", _PURPOSE, next_step)
+        return CheckResult("daytona", CheckStatus.LIMITED, "a key, but the SDK is not installed", _PURPOSE, next_step)
     if answer == 200:
-        return Finding("daytona", Word.OK, f"{account.api_url} accepts the key", _PURPOSE)
+        return CheckResult("daytona", CheckStatus.OK, f"{account.api_url} accepts the key", _PURPOSE)
     if isinstance(answer, str):
         detail = f"{account.api_url} does not answer: {answer}"
-        return Finding("daytona", Word.LIMITED, detail, _PURPOSE, f"check the network, and {URL_VARIABLE}")
+        return CheckResult("daytona", CheckStatus.LIMITED, detail, _PURPOSE, f"check the network, and {URL_VARIABLE}")
     detail = f"{account.api_url} answers with status {answer}"
     refused = answer in (401, 403)
     next_step = f"check {KEY_VARIABLE} and {ORGANIZATION_VARIABLE}" if refused else "try again later"
-    return Finding("daytona", Word.LIMITED, detail, _PURPOSE, next_step)
+    return CheckResult("daytona", CheckStatus.LIMITED, detail, _PURPOSE, next_step)

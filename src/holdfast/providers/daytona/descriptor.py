@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
 
 if TYPE_CHECKING:
-    from holdfast.boxes.finding import Finding
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.providers.check_result import CheckResult
 
 KEY_VARIABLE: Final = "DAYTONA_API_KEY"
 URL_VARIABLE: Final = "DAYTONA_API_URL"
@@ -22,7 +22,7 @@ ORGANIZATION_VARIABLE: Final = "DAYTONA_ORGANIZATION_ID"
 def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Provider:
     if not settings["daytona_api_key"]:
         from holdfast.api.errors.boxes import CannotIsolate
-        from holdfast.providers.unusable import AbsentProvider
+        from holdfast.providers.unavailable import AbsentProvider
 
         error = CannotIsolate("there is no API key for Daytona", hint="give it: holdfast provider add daytona")
         return AbsentProvider("daytona", error)
@@ -44,7 +44,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     )
 
 
-def _examine(home: Path) -> Iterator[Finding]:
+def _examine(home: Path) -> Iterator[CheckResult]:
     from holdfast.providers.daytona.checks import examine
 
     yield from examine()

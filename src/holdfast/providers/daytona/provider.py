@@ -57,11 +57,11 @@ from holdfast.providers.daytona.sandboxes import ONE_SHOT_MINUTES, Found, Sandbo
 from holdfast.providers.daytona.states import Phase, power_of
 from holdfast.providers.daytona.transport import PtyTransport, kill
 from holdfast.providers.daytona.volumes import Volumes, check_mounts
+from holdfast.providers.diagnosis import check_account, reach_address, take_step
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords
-from holdfast.providers.steps import check_account, reach_address, take_step
 from holdfast.providers.stream import StreamGuestClient
 from holdfast.providers.stream.stream_egress import StreamEgress
 

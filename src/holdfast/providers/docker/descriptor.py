@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
 
 if TYPE_CHECKING:
-    from holdfast.boxes.finding import Finding
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.providers.check_result import CheckResult
 
 _SOCKET: Final = "/var/run/docker.sock"
 
@@ -20,7 +20,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     address, tls = settings["docker_host"], settings["docker_tls"]
     if address is None and not Path(_SOCKET).exists():
         from holdfast.api.errors.boxes import CannotIsolate
-        from holdfast.providers.unusable import AbsentProvider
+        from holdfast.providers.unavailable import AbsentProvider
 
         error = CannotIsolate(
             f"there is no Docker daemon at {_SOCKET}",
@@ -40,7 +40,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     )
 
 
-def _examine(home: Path) -> Iterator[Finding]:
+def _examine(home: Path) -> Iterator[CheckResult]:
     from holdfast.providers.docker.checks import examine
 
     yield from examine()

@@ -30,6 +30,7 @@ from holdfast.boxes.labels import matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
+from holdfast.providers.diagnosis import diagnose_box, take_step
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker import sweep, volumes
 from holdfast.providers.docker.egress import ContainerEgress
@@ -40,7 +41,6 @@ from holdfast.providers.docker.objects import BOX, SNAPSHOT_KIND, Kind, Maker, N
 from holdfast.providers.docker.runtime import Runtime, RuntimeVolume
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.namespace import check_namespace
-from holdfast.providers.steps import diagnose_box, take_step
 
 log = logging.getLogger(__name__)
 

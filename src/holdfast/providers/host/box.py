@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from holdfast.api.box.box import BoxInfo, LimitHit, Power, Wake
 from holdfast.api.box.files import Files
 from holdfast.api.box.process import Connection
+from holdfast.providers.diagnosis import Check
 from holdfast.providers.guest_box import GuestBox, Lifecycle, ResourceUsage
 from holdfast.providers.host.disk.disk_guard import read_note
 from holdfast.providers.host.files import GuestFiles
@@ -17,7 +18,6 @@ from holdfast.providers.host.inotify import FileWatch
 from holdfast.providers.host.ports import connect_port
 from holdfast.providers.host.process import GuestProcesses
 from holdfast.providers.host.sandbox import Sandbox
-from holdfast.providers.steps import Check
 
 
 class LocalLifecycle(Lifecycle, Protocol):

@@ -21,6 +21,7 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import matches
 from holdfast.boxes.provider import Provider, Swept, is_box_id
 from holdfast.boxes.shielded import to_the_end
+from holdfast.providers.diagnosis import diagnose_box
 from holdfast.providers.host.disk import disk_guard, layers, volumes
 from holdfast.providers.host.disk.data_dir import CREATING, DELETING
 from holdfast.providers.host.disk.trash import Trash
@@ -28,7 +29,6 @@ from holdfast.providers.host.lifecycle import HostLifecycle
 from holdfast.providers.host.power import BoxPower
 from holdfast.providers.host.sandbox import Sandbox
 from holdfast.providers.host.snapshots import SnapshotStore
-from holdfast.providers.steps import diagnose_box
 
 log = logging.getLogger(__name__)
 

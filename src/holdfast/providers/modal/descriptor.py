@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
 
 if TYPE_CHECKING:
-    from holdfast.boxes.finding import Finding
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.providers.check_result import CheckResult
     from holdfast.providers.modal.account import Credentials
 
 _CONFIG: Final = ".modal.toml"
@@ -27,7 +27,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         raise CannotIsolate("one half of Modal's token is missing: it has an id and a secret", hint=_HINT)
     credentials = _credentials(token, secret, settings["modal_server_url"])
     if credentials is None:
-        from holdfast.providers.unusable import AbsentProvider
+        from holdfast.providers.unavailable import AbsentProvider
 
         return AbsentProvider("modal", CannotIsolate("there is no token for Modal", hint=_HINT))
     from holdfast.providers.modal.provider import ModalProvider
@@ -70,7 +70,7 @@ def _ports(text: str | None) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _examine(home: Path) -> Iterator[Finding]:
+def _examine(home: Path) -> Iterator[CheckResult]:
     from holdfast.providers.modal.checks import judge_modal
 
     yield judge_modal(find_spec("modal") is not None, _has_config_file())

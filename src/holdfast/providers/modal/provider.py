@@ -43,6 +43,7 @@ from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
+from holdfast.providers.diagnosis import check_account, reach_address, take_step
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.modal import guest as guest_module
 from holdfast.providers.modal import network
@@ -53,7 +54,6 @@ from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
 from holdfast.providers.snapshot_records import SnapshotRecord
-from holdfast.providers.steps import check_account, reach_address, take_step
 from holdfast.providers.stream import StreamGuestClient, StreamProcesses
 from holdfast.providers.stream.stream_egress import StreamEgress
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx
 
-from holdfast.boxes.finding import Finding, Word
+from holdfast.providers.check_result import CheckResult, CheckStatus
 from holdfast.providers.sprites.account import Account, find_account
 from holdfast.providers.sprites.descriptor import TOKEN_VARIABLE, URL_VARIABLE
 
@@ -18,7 +18,7 @@ _PURPOSE: Final = "boxes of the provider sprites"
 _SECONDS: Final = 5.0
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[CheckResult]:
     """Looks where a server of the same user would look, unless it was given other settings."""
     account = find_account(os.environ.get(TOKEN_VARIABLE), os.environ.get(URL_VARIABLE), Path.home())
     installed = importlib.util.find_spec("sprites") is not None
@@ -38,18 +38,20 @@ def ask(account: Account) -> int | str:
         return str(error) or type(error).__name__
 
 
-def judge(installed: bool, account: Account | None, answer: int | str | None) -> Finding:
+def judge(installed: bool, account: Account | None, answer: int | str | None) -> CheckResult:
     if account is None:
         next_step = "only if you want such boxes: holdfast provider add sprites, or log in with `sprite login`"
-        return Finding("sprites", Word.MISSING, "no token", _PURPOSE, next_step)
+        return CheckResult("sprites", CheckStatus.MISSING, "no token", _PURPOSE, next_step)
     if not installed:
         next_step = "pip install 'holdfast[sprites]'"
-        return Finding("sprites", Word.LIMITED, "a token, but the SDK is not installed", _PURPOSE, next_step)
+        return CheckResult("sprites", CheckStatus.LIMITED, "a token, but the SDK is not installed", _PURPOSE, next_step)
     if answer == 200:
-        return Finding("sprites", Word.OK, f"ok: {account.url} accepts the token", _PURPOSE)
+        return CheckResult("sprites", CheckStatus.OK, f"ok: {account.url} accepts the token", _PURPOSE)
     if isinstance(answer, str):
         detail = f"unreachable: {account.url} does not answer: {answer}"
-        return Finding("sprites", Word.LIMITED, detail, _PURPOSE, "check the network, and https://status.sprites.dev")
+        return CheckResult(
+            "sprites", CheckStatus.LIMITED, detail, _PURPOSE, "check the network, and https://status.sprites.dev"
+        )
     detail = f"probe-failed: {account.url} answers with status {answer}"
     next_step = "give a valid token" if answer in (401, 403) else "try again later"
-    return Finding("sprites", Word.LIMITED, detail, _PURPOSE, next_step)
+    return CheckResult("sprites", CheckStatus.LIMITED, detail, _PURPOSE, next_step)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
 
 if TYPE_CHECKING:
-    from holdfast.boxes.finding import Finding
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.providers.check_result import CheckResult
 
 TOKEN_VARIABLE: Final = "SPRITES_TOKEN"
 URL_VARIABLE: Final = "SPRITES_API_URL"
@@ -23,7 +23,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     account = find_account(settings["sprites_token"], settings["sprites_url"], Path.home())
     if account is None:
         from holdfast.api.errors.boxes import CannotIsolate
-        from holdfast.providers.unusable import AbsentProvider
+        from holdfast.providers.unavailable import AbsentProvider
 
         error = CannotIsolate(
             "there is no token for Sprites",
@@ -38,7 +38,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     )
 
 
-def _examine(home: Path) -> Iterator[Finding]:
+def _examine(home: Path) -> Iterator[CheckResult]:
     from holdfast.providers.sprites.checks import examine
 
     yield from examine()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.api.box.records import Step
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused
+from holdfast.providers.diagnosis import take_step
 from holdfast.providers.sprites.api import SpritesApi
 from holdfast.providers.sprites.errors import translated
-from holdfast.providers.steps import take_step
 
 if TYPE_CHECKING:
     from holdfast.providers.sprites.provider import SpritesProvider

@@ -40,6 +40,7 @@ from holdfast.boxes.labels import matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
+from holdfast.providers.diagnosis import check_account
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.namespace import check_namespace
 from holdfast.providers.sprites import guest_setup, network, snapshots
@@ -51,7 +52,6 @@ from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
 from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
 from holdfast.providers.sprites.records import FILE, BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
-from holdfast.providers.steps import check_account
 from holdfast.providers.stream import StreamGuestClient
 from holdfast.providers.stream.stream_egress import StreamEgress
 

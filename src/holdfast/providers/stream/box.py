@@ -10,9 +10,9 @@ from holdfast.api.box.box import BoxInfo, Wake
 from holdfast.api.box.files import Files
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
+from holdfast.providers.diagnosis import Check
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import GuestBox, Lifecycle, check_port
-from holdfast.providers.steps import Check
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient
 from holdfast.providers.stream.process import StreamProcesses

@@ -1,4 +1,4 @@
-"""Replaces a provider that cannot work on this machine, and refuses every call with the reason."""
+"""Stands in for a provider that cannot work on this machine: refuses every call with the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider, Swept
 
 
-class UnusableProvider(Provider):
+class UnavailableProvider(Provider):
     """Finds no snapshots, reports every box as `unknown`, and refuses all else with the error from opening it."""
 
     def __init__(self, name: str, error: BoxError) -> None:
@@ -86,7 +86,7 @@ class UnusableProvider(Provider):
         return [Step(f"provider {self.name}", False, 0.0, self._error.message, self._error.hint)]
 
 
-class AbsentProvider(UnusableProvider):
+class AbsentProvider(UnavailableProvider):
     """Replaces an optional provider that this machine does not have. That is not a failure."""
 
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:

@@ -13,7 +13,7 @@ from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider
 from holdfast.providers.descriptor import ProviderDescriptor
 from holdfast.providers.registry import descriptors
-from holdfast.providers.unusable import UnusableProvider
+from holdfast.providers.unavailable import UnavailableProvider
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def open_provider(
     try:
         return await opened(await make_provider(descriptor, name, home, egress, settings))
     except BoxError as error:
-        return UnusableProvider(name, error)
+        return UnavailableProvider(name, error)
 
 
 async def opened(provider: Provider) -> Provider:
@@ -58,7 +58,7 @@ async def opened(provider: Provider) -> Provider:
         await provider.open()
     except BoxError as error:
         log.warning("provider %s cannot be used here: %s", provider.name, error.message)
-        return UnusableProvider(provider.name, error)
+        return UnavailableProvider(provider.name, error)
     return provider
 
 

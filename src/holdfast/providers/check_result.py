@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Word(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     LIMITED = "limited"
     MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     name: str
-    word: Word
+    status: CheckStatus
     detail: str
     """What was seen."""
     purpose: str

@@ -14,7 +14,7 @@ from holdfast.api.images import Image
 from holdfast.api.progress import Silent
 from holdfast.boxes import BoxSpec
 from holdfast.images import build, make_plan, parse_recipe
-from holdfast.images.build_host import BUILD, ProviderWorkshop
+from holdfast.images.build_host import BUILD, ProviderBuildHost
 from holdfast.providers.local import LocalProvider
 
 APPLETS: Final = (
@@ -64,22 +64,22 @@ class Steps(Silent):
         self.said += data
 
 
-class Kitchen:
+class ImageBuilds:
     """A provider with a small image, and a folder of recipes."""
 
     def __init__(self, provider: LocalProvider, folder: Path) -> None:
         self.provider = provider
-        self.workshop = ProviderWorkshop(provider)
+        self.host = ProviderBuildHost(provider)
         self.folder = folder
 
     async def build(self, text: str, name: str = "test/made", *, cache: bool = True) -> tuple[Image, Steps]:
         steps = Steps()
         recipe = parse_recipe(f'base = "test/busybox"\nnetwork = "none"\n{text}')
-        plan = make_plan(recipe, await self.workshop.image(recipe.base), self.folder)
-        return await build(self.workshop, plan, name, recipe.network, steps, cache=cache), steps
+        plan = make_plan(recipe, await self.host.image(recipe.base), self.folder)
+        return await build(self.host, plan, name, recipe.network, steps, cache=cache), steps
 
     async def run(self, image: str, command: str) -> str:
-        async with await self.workshop.create(BoxSpec(image=image)) as box:
+        async with await self.host.create(BoxSpec(image=image)) as box:
             done = await box.exec(["/bin/sh", "-c", command], timeout=30)
             await box.delete()
         assert done.ok, done.stderr.decode()
