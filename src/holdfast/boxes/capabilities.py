@@ -70,7 +70,11 @@ def require(provider: str, has: Collection[Capability], *wanted: Capability) -> 
     """Raises `Unsupported` for the first missing capability."""
     for capability in wanted:
         if capability not in has:
-            raise Unsupported(
-                f"provider {provider} does not support {capability.value}",
-                hint=f"leave it out of the request, or use a provider that supports {capability.value}",
-            )
+            raise unsupported(provider, capability)
+
+
+def unsupported(provider: str, capability: Capability) -> Unsupported:
+    return Unsupported(
+        f"provider {provider} does not support {capability.value}",
+        hint=f"leave it out of the request, or use a provider that supports {capability.value}",
+    )

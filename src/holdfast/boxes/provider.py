@@ -17,8 +17,8 @@ from holdfast.api.box.box import Box, BoxInfo, Liveness, Wake
 from holdfast.api.box.records import Step
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec, Unsupported
-from holdfast.boxes.capabilities import Capability
+from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec
+from holdfast.boxes.capabilities import Capability, unsupported
 from holdfast.boxes.images import ImageStore
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -37,7 +37,8 @@ class Provider(ABC):
     """Creates and finds boxes of one kind.
 
     The caller that opens a provider closes it, usually with `async with`. Boxes outlive it: any later process that
-    opens a provider on the same data finds them again.
+    opens a provider on the same data finds them again. What only some providers can do refuses with `Unsupported`
+    here; a provider that claims the capability implements it.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Provider(ABC):
         caller got the box, but that it is dead and has to be removed. A box leaves the pool only in this way, whatever
         the purpose; labels that include `POOL` keep it in the pool.
         """
-        raise Unsupported(f"provider {self.name} does not support pool")
+        raise unsupported(self.name, Capability.POOL)
 
     @abstractmethod
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
@@ -122,26 +123,27 @@ class Provider(ABC):
         Raises `SnapshotNotFound`.
         """
 
-    @abstractmethod
-    def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
+    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
         """Yields the snapshot as a stream that `import_snapshot` accepts."""
+        raise unsupported(self.name, Capability.EXPORT)
+        yield b""
 
-    @abstractmethod
     async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
         """Raises `WrongSnapshot` if the stream is not a snapshot, or one of another kind."""
+        raise unsupported(self.name, Capability.EXPORT)
 
     # --- volumes ---
 
-    @abstractmethod
     async def create_volume(self, name: str) -> Volume:
         """Raises `VolumeExists`."""
+        raise unsupported(self.name, Capability.VOLUMES)
 
-    @abstractmethod
-    async def volumes(self) -> list[Volume]: ...
+    async def volumes(self) -> list[Volume]:
+        return []
 
-    @abstractmethod
     async def delete_volume(self, name: str) -> int:
         """Returns the bytes freed. Raises `VolumeNotFound` or `VolumeInUse`."""
+        raise unsupported(self.name, Capability.VOLUMES)
 
     # --- housekeeping ---
 

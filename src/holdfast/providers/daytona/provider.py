@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -57,13 +57,12 @@ from holdfast.providers.daytona.sandboxes import ONE_SHOT_MINUTES, Found, Sandbo
 from holdfast.providers.daytona.states import Phase, power_of
 from holdfast.providers.daytona.transport import PtyTransport, kill
 from holdfast.providers.daytona.volumes import Volumes, check_mounts
-from holdfast.providers.diagnosis import check_account, reach_address, take_step
+from holdfast.providers.diagnosis import check_account, diagnose_box, reach_address, take_step
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords
-from holdfast.providers.stream import StreamGuestClient
-from holdfast.providers.stream.stream_egress import StreamEgress
+from holdfast.providers.stream import StreamEgress, StreamGuestClient
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +135,7 @@ class DaytonaProvider(Provider):
         self._folder = folder
         self._image = image
         self._direct = direct or egress is None
-        self._egress = None if egress is None else StreamEgress(egress, direct=self._direct)
+        self._egress = StreamEgress(egress, direct=self._direct)
         self._snapshots = SnapshotRecords(folder / "snapshots")
         self._locks = BoxLocks(folder / "locks")
         self._held: dict[str, _Held] = {}
@@ -155,7 +154,7 @@ class DaytonaProvider(Provider):
         self._volumes = Volumes(self._api, self._namespace)
         self._sandboxes = Sandboxes(self._api, self._namespace)
         self._api.open()
-        if self._egress is not None:
+        if self._egress.exists:
             self._resuming = asyncio.create_task(self._resume())
 
     def _prepare(self) -> None:
@@ -174,8 +173,7 @@ class DaytonaProvider(Provider):
             log.warning("cannot restore the egress of boxes at Daytona: %s", error)
             return
         for each in found:
-            wanted = self._egress is not None and self._egress.wanted(each.record.spec.network)
-            if wanted and each.phase is Phase.RUNNING:
+            if each.phase is Phase.RUNNING and self._egress.wanted(each.record.spec.network):
                 try:
                     await self.attach(each.record.id)
                 except BoxError as error:
@@ -186,8 +184,7 @@ class DaytonaProvider(Provider):
             self._resuming.cancel()
             await asyncio.gather(self._resuming, return_exceptions=True)
             self._resuming = None
-        if self._egress is not None:
-            self._egress.close_all()
+        self._egress.close_all()
         held, self._held = self._held, {}
         try:
             await asyncio.gather(*(each.guest.close() for each in held.values()), return_exceptions=True)
@@ -290,6 +287,12 @@ class DaytonaProvider(Provider):
         power = power or power_of(found.phase) or Power.STOPPED
         return BoxInfo(record.id, self.name, record.spec, record.labels, power, record.created_at, record.snapshot)
 
+    def _box(self, found: Found, power: Power, wake: Wake | None = None) -> Box:
+        id, environment = found.record.id, found.record.environment
+        return DaytonaBox(
+            self._describe(found, power), self, self.guest(id), self._egress, wake, environment=environment
+        )
+
     async def find(self, labels: Mapping[str, str] | None = None) -> list[BoxInfo]:
         found = [each for each in await self._list() if not each.gone and matches(each.record.labels, labels or {})]
         return sorted((self._describe(each) for each in found), key=lambda info: (info.created_at, info.id))
@@ -301,9 +304,9 @@ class DaytonaProvider(Provider):
         if found.gone:
             await self._get(id)
         power = found.power
-        if power is Power.RUNNING and self._egress is not None and not self._egress.serves(id):
+        if power is Power.RUNNING and not self._egress.serves(id):
             await self._open_egress(self._hold(id), found.record)
-        return DaytonaBox(self, self._describe(found, power), found.record.environment, wake)
+        return self._box(found, power, wake)
 
     async def probe(self, id: str) -> Liveness:
         try:
@@ -373,7 +376,7 @@ class DaytonaProvider(Provider):
             except BoxError as error:
                 log.warning("a sandbox is left of box %s, the next sweep will retry: %s", id, error)
             raise
-        return DaytonaBox(self, self._describe(found, Power.RUNNING), found.record.environment)
+        return self._box(found, Power.RUNNING)
 
     async def _discard(self, sandbox: AsyncSandbox, id: str) -> None:
         """Delete a sandbox, and what this process holds for it."""
@@ -386,8 +389,7 @@ class DaytonaProvider(Provider):
 
     async def _release(self, id: str) -> None:
         """Let go of what this process holds for a box."""
-        if self._egress is not None:
-            self._egress.close(id)
+        self._egress.close(id)
         held = self._held.pop(id, None)
         if held is not None:
             held.session = None
@@ -422,8 +424,7 @@ class DaytonaProvider(Provider):
         return found
 
     async def _open_egress(self, held: _Held, record: BoxRecord) -> None:
-        if self._egress is not None:
-            await self._egress.open(held.guest, record.spec.network, record.labels)
+        await self._egress.open(held.guest, record.spec.network, record.labels)
 
     # --- lifecycle ---
 
@@ -452,8 +453,7 @@ class DaytonaProvider(Provider):
         if held.guest.alive:
             with contextlib.suppress(BoxError, GuestRefused):
                 await held.guest.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 2)
-        if self._egress is not None:
-            self._egress.close(found.record.id)
+        self._egress.close(found.record.id)
         await self._api.stop(found.sandbox)
         held.session = None
         await held.guest.close()
@@ -521,7 +521,7 @@ class DaytonaProvider(Provider):
             except GuestRefused as refused:
                 raise BoxUnreachable(f"the guest of box {id} cannot be handed over: {refused}") from None
             await self._apply_network(replace(found, record=record))
-        return DaytonaBox(self, self._describe(replace(found, record=record), Power.RUNNING), record.environment)
+        return self._box(replace(found, record=record), Power.RUNNING)
 
     # --- the network ---
 
@@ -539,21 +539,10 @@ class DaytonaProvider(Provider):
             await self._open_egress(self._hold(found.record.id), found.record)
 
     async def open_guest_api(self, id: str) -> None:
-        if self._egress is None:
-            raise Unsupported(f"boxes of provider {self.name} cannot reach Holdfast: it was opened without egress")
         async with self._changing(id, f"the guest API cannot be opened to box {id}") as found:
             if found.power is not Power.RUNNING:
                 raise BoxStopped(f"box {id} is not running")
             await self._egress.open_guest_api(self.guest(id), found.record.spec.network, found.record.labels)
-
-    def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return {} if self._egress is None else self._egress.environment(policy)
-
-    def traffic(self, id: str) -> tuple[int, int] | tuple[None, None]:
-        if self._egress is None:
-            return None, None
-        traffic = self._egress.traffic(id)
-        return traffic.sent, traffic.received
 
     async def preview(self, id: str, port: int, seconds: int | None = None) -> Preview:
         """Returns the address of a port at Daytona. With `seconds`, one that works alone for so long."""
@@ -638,14 +627,6 @@ class DaytonaProvider(Provider):
         self._snapshots.remove(id)
         return kept.size
 
-    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        yield b""
-
-    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        raise AssertionError("export is not claimed")
-
     # --- volumes ---
 
     async def create_volume(self, name: str) -> Volume:
@@ -688,10 +669,7 @@ class DaytonaProvider(Provider):
     async def diagnose(self, id: str | None = None) -> list[Step]:
         steps = [await take_step("daytona api", self._ask_api, "holdfast doctor")]
         if id is not None and steps[-1].ok:
-            try:
-                steps += await (await self.attach(id)).ping()
-            except BoxError as error:
-                steps.append(Step("box", False, 0.0, error.message, error.hint or "holdfast box list --all"))
+            steps += await diagnose_box(self, id)
         return steps
 
     async def check_access(self) -> list[Step]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from holdfast.api.box.box import BoxInfo, Power, Wake
-from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.box.box import BoxInfo, Wake
 from holdfast.api.box.spec import WORKSPACE, BoxSpec
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.providers.docker import containers
-from holdfast.providers.docker.egress import ContainerEgress
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.guest_box import Lifecycle, ResourceUsage
-from holdfast.providers.stream import StreamBox, StreamGuestClient
+from holdfast.providers.guest_box import ResourceUsage
+from holdfast.providers.stream import CloudBox, CloudLifecycle, StreamEgress, StreamGuestClient
 
 _READ_BYTES: Final = 4096
 _DEFAULT_ENVIRONMENT: Final = {
@@ -58,52 +57,32 @@ async def _read_start(guest: StreamGuestClient, path: str) -> bytes:
     return data
 
 
-class DockerLifecycle(Lifecycle, Protocol):
-    """Changes the boxes at a daemon, and reports on them."""
-
-    async def power(self, id: str) -> Power: ...
-
+class DockerLifecycle(CloudLifecycle, Protocol):
     async def disk_use(self, id: str) -> int: ...
 
     async def usage(self, id: str) -> containers.ContainerUsage: ...
 
 
-class DockerBox(StreamBox):
+class DockerBox(CloudBox):
     def __init__(
         self,
         info: BoxInfo,
         lifecycle: DockerLifecycle,
-        egress: ContainerEgress,
         guest: StreamGuestClient,
+        egress: StreamEgress,
         found: Mapping[str, Any],
         wake: Wake | None = None,
     ) -> None:
         """`found` is what the daemon reports about the container of the box, or about its image."""
-        self._environment_before_egress = {**_DEFAULT_ENVIRONMENT, **environment_of(found)}
-        self._egress = egress
-        super().__init__(
-            info,
-            lifecycle,
-            guest,
-            wake,
-            environment=self._environment_under(info.spec.network),
-            workdir=workdir_of(found, info.spec),
-        )
-        self._lifecycle: DockerLifecycle = lifecycle
-
-    def _environment_under(self, policy: NetworkPolicy) -> dict[str, str]:
-        return {**self._environment_before_egress, **self._egress.environment(policy)}
-
-    async def power(self) -> Power:
-        return await self._lifecycle.power(self.id)
-
-    async def set_network(self, policy: NetworkPolicy) -> None:
-        await super().set_network(policy)
-        self.environment = self._environment_under(policy)
+        environment = {**_DEFAULT_ENVIRONMENT, **environment_of(found)}
+        workdir = workdir_of(found, info.spec)
+        super().__init__(info, lifecycle, guest, egress, wake, environment=environment, workdir=workdir)
+        self._docker = lifecycle
 
     async def usage(self) -> ResourceUsage:
-        used = await used_inside(self.guest) or await self._lifecycle.usage(self.id)
-        traffic = self._egress.traffic(self.id)
-        disk = await self._lifecycle.disk_use(self.id)
-        sent, received = (None, None) if traffic is None else (traffic.sent, traffic.received)
-        return ResourceUsage(used.memory, used.cpu_seconds, disk, used.out_of_memory, sent, received)
+        used = await used_inside(self.guest) or await self._docker.usage(self.id)
+        disk = await self._docker.disk_use(self.id)
+        carried = await super().usage()
+        return replace(
+            carried, memory=used.memory, cpu_seconds=used.cpu_seconds, disk=disk, out_of_memory=used.out_of_memory
+        )

@@ -22,7 +22,6 @@ from holdfast.api.errors.boxes import (
     CreateFailed,
     InvalidSpec,
     SnapshotNotFound,
-    Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
@@ -32,7 +31,6 @@ from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.docker import containers, volumes
 from holdfast.providers.docker.box import DockerBox, workdir_of
 from holdfast.providers.docker.changes import Changes
-from holdfast.providers.docker.egress import ContainerEgress
 from holdfast.providers.docker.engine import Engine, EngineProblem, refusals_named
 from holdfast.providers.docker.images import resolve_image
 from holdfast.providers.docker.objects import (
@@ -51,7 +49,7 @@ from holdfast.providers.docker.runtime import PLACE, Runtime, RuntimeVolume
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.docker.transport import DockerTransport
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.stream import RUN, BoxConnection, BoxConnections, StreamGuestClient
+from holdfast.providers.stream import RUN, BoxConnection, BoxConnections, StreamEgress, StreamGuestClient
 
 _START_SECONDS: Final = 60.0
 _GRACE_MS: Final = 1500
@@ -79,7 +77,7 @@ class ContainerLifecycle:
         names: Names,
         snapshots: Snapshots,
         runtime: RuntimeVolume,
-        egress: ContainerEgress,
+        egress: StreamEgress,
         me: Maker,
         *,
         oci_runtime: str | None,
@@ -105,7 +103,7 @@ class ContainerLifecycle:
             claimed.add(Capability.DISK_LIMIT)
         if self._engine.host.is_local:
             claimed.add(Capability.HOST_MOUNTS)
-        if self._egress.serves:
+        if self._egress.exists:
             claimed |= {Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE}
         self.capabilities = frozenset(claimed)
 
@@ -280,13 +278,13 @@ class ContainerLifecycle:
                 await self.guest(id).ask(request, seconds=_TOUCH_SECONDS)
             except GuestRefused as refused:
                 raise BoxUnreachable(f"the guest of box {id} cannot be handed over: {refused}") from None
-        await self._egress.open(self.guest(id), record)
+        await self._egress.open(self.guest(id), record.spec.network, record.labels)
         return self._handle(record, power, found)
 
     # --- finding ---
 
     def _handle(self, record: BoxRecord, power: Power, found: Mapping[str, Any], wake: Wake | None = None) -> DockerBox:
-        return DockerBox(_describe(record, power), self, self._egress, self.guest(record.id), found, wake)
+        return DockerBox(_describe(record, power), self, self.guest(record.id), self._egress, found, wake)
 
     async def _find(self, id: str) -> tuple[BoxRecord, Power, dict[str, Any]]:
         """Returns a box that is completely created, as it was when created. Raises `BoxNotFound`."""
@@ -336,8 +334,8 @@ class ContainerLifecycle:
             record = await self._changes.latest(record)
         guest = self.guest(id)
         guest.set_paused(power is Power.PAUSED)
-        if power is Power.RUNNING and not self._egress.knows(id):
-            await self._egress.open(guest, record)
+        if power is Power.RUNNING and not self._egress.serves(id):
+            await self._egress.open(guest, record.spec.network, record.labels)
         return self._handle(record, power, found, wake)
 
     async def check_exists(self, id: str) -> None:
@@ -430,7 +428,7 @@ class ContainerLifecycle:
             connection.first = transport
             try:
                 await self._engine.ask("POST", f"containers/{name}/start", seconds=_START_SECONDS)
-                await self._egress.open(guest, record)
+                await self._egress.open(guest, record.spec.network, record.labels)
                 await guest.ask({"op": "ping"}, seconds=_START_SECONDS)
             except (BoxStopped, BoxUnreachable) as error:
                 raise CreateFailed(f"box {id} did not start: {transport.last_words or error.message}") from None
@@ -461,15 +459,14 @@ class ContainerLifecycle:
             record = await self._changes.latest(record)
             record = await to_the_end(self._changes.write(replace(record, spec=replace(record.spec, network=policy))))
             if power is Power.RUNNING:
-                await self._egress.open(connection.guest, record)
+                await self._egress.open(connection.guest, record.spec.network, record.labels)
 
     async def open_guest_api(self, id: str) -> None:
-        if not self._egress.serves:
-            raise Unsupported(f"boxes of provider {_PROVIDER} cannot reach Holdfast: it was opened without egress")
         async with self._exclusive(id, f"the guest API cannot be opened to box {id}") as (record, power, connection):
             if power is not Power.RUNNING:
                 raise BoxStopped(f"box {id} is not running")
-            await self._egress.open_guest_api(connection.guest, await self._changes.latest(record))
+            record = await self._changes.latest(record)
+            await self._egress.open_guest_api(connection.guest, record.spec.network, record.labels)
 
     # --- deleting ---
 

@@ -33,7 +33,6 @@ from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.diagnosis import diagnose_box, take_step
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker import sweep, volumes
-from holdfast.providers.docker.egress import ContainerEgress
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, refusals_named
 from holdfast.providers.docker.images import DockerImages
 from holdfast.providers.docker.lifecycle import CAPABILITIES, ContainerLifecycle
@@ -41,6 +40,7 @@ from holdfast.providers.docker.objects import BOX, SNAPSHOT_KIND, Kind, Maker, N
 from holdfast.providers.docker.runtime import Runtime, RuntimeVolume
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.namespace import check_namespace
+from holdfast.providers.stream import StreamEgress
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class DockerProvider(Provider):
         self.names = Names(namespace)
         self._me = Maker.this()
         self._oci_runtime = runtime
-        self._egress = ContainerEgress(egress)
+        self._egress = StreamEgress(egress)
         self._runtime = RuntimeVolume(self.engine)
         self._snapshots = Snapshots(self.engine, self.names, self.name)
         self.images = DockerImages(self.engine, self._snapshots)
@@ -97,7 +97,7 @@ class DockerProvider(Provider):
             await self.engine.close()
             raise
         self.capabilities = self.lifecycle.capabilities
-        if self._egress.serves:
+        if self._egress.exists:
             self._reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:

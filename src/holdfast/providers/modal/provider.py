@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.diagnosis import check_account, reach_address, take_step
+from holdfast.providers.diagnosis import check_account, diagnose_box, reach_address, take_step
 from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.modal import guest as guest_module
 from holdfast.providers.modal import network
@@ -54,8 +54,7 @@ from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
 from holdfast.providers.snapshot_records import SnapshotRecord
-from holdfast.providers.stream import StreamGuestClient, StreamProcesses
-from holdfast.providers.stream.stream_egress import StreamEgress
+from holdfast.providers.stream import StreamEgress, StreamGuestClient, StreamProcesses
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class ModalProvider(Provider):
         self._image = image
         self._ports = tuple(ports)
         self._direct = direct or egress is None
-        self._egress = None if egress is None else StreamEgress(egress, direct=self._direct)
+        self._egress = StreamEgress(egress, direct=self._direct)
         self._held: dict[str, _Held] = {}
         self._resuming: asyncio.Task[None] | None = None
         self._volumes: Volumes
@@ -125,7 +124,7 @@ class ModalProvider(Provider):
         namespace = await asyncio.to_thread(self._records.prepare)
         self._volumes = Volumes(self._account, self._records, namespace)
         self._sandboxes = Sandboxes(self._account, namespace, self._image, self._ports)
-        if self._egress is not None:
+        if self._egress.exists:
             self._resuming = asyncio.create_task(self._resume())
 
     async def _resume(self) -> None:
@@ -142,8 +141,7 @@ class ModalProvider(Provider):
             self._resuming.cancel()
             await asyncio.gather(self._resuming, return_exceptions=True)
             self._resuming = None
-        if self._egress is not None:
-            self._egress.close_all()
+        self._egress.close_all()
         held, self._held = self._held, {}
         try:
             await asyncio.gather(*(each.guest.close() for each in held.values()), return_exceptions=True)
@@ -268,7 +266,7 @@ class ModalProvider(Provider):
             except BaseException:
                 await self._give_up(record)
                 raise
-        return ModalBox(self, self._describe(record, Power.RUNNING), record.environment)
+        return self._box(record, Power.RUNNING)
 
     async def _bring_up(self, record: BoxRecord) -> BoxRecord:
         """Make a sandbox for a box, with its guest. Leaves no sandbox behind if that fails."""
@@ -314,8 +312,7 @@ class ModalProvider(Provider):
         await self._open_egress(held.guest, record)
 
     async def _open_egress(self, guest: StreamGuestClient, record: BoxRecord) -> None:
-        if self._egress is not None:
-            await self._egress.open(guest, record.spec.network, record.labels)
+        await self._egress.open(guest, record.spec.network, record.labels)
 
     async def _give_up(self, record: BoxRecord) -> None:
         """Drop a box that was not created. Modal may have made its sandbox all the same, and the answer was lost."""
@@ -347,8 +344,7 @@ class ModalProvider(Provider):
         """Remove a box and all that is its own. Returns the bytes freed."""
         freed = record.size
         held = self.held(record.id)
-        if self._egress is not None:
-            self._egress.close(record.id)
+        self._egress.close(record.id)
         if record.state is State.RUNNING:
             with contextlib.suppress(BoxError):
                 freed = await self._measure(record)
@@ -401,6 +397,10 @@ class ModalProvider(Provider):
         with told("boxes cannot be listed"):
             return await self._sandboxes.listed()
 
+    def _box(self, record: BoxRecord, power: Power, wake: Wake | None = None) -> Box:
+        info, guest = self._describe(record, power), self.guest(record.id)
+        return ModalBox(info, self, guest, self._egress, wake, environment=record.environment)
+
     async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
         record = self._records.box(id)
         if record is None or record.state is State.CREATING:
@@ -410,9 +410,9 @@ class ModalProvider(Provider):
             if await self._has_ended(record):
                 raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
             power = Power.RUNNING
-            if self._egress is not None and not self._egress.serves(id):
+            if not self._egress.serves(id):
                 await self._open_egress(self.guest(id), record)
-        return ModalBox(self, self._describe(record, power), record.environment, wake)
+        return self._box(record, power, wake)
 
     async def probe(self, id: str) -> Liveness:
         try:
@@ -455,8 +455,7 @@ class ModalProvider(Provider):
             request = {"op": "shut_down", "grace": _GRACE_MS}
             await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
         image = await self._save(record)  # if this fails, the sandbox runs on and nothing is lost
-        if self._egress is not None:
-            self._egress.close(record.id)
+        self._egress.close(record.id)
         ended = replace(record, state=State.STOPPED, image=image, base=None, sandbox=None, size=size)
         sandbox = await self._sandbox(record)
         self._records.write_box(ended)
@@ -526,7 +525,7 @@ class ModalProvider(Provider):
             with told(f"box {id} cannot be handed over"):
                 await self._sandboxes.retag(await self._sandbox(record), record)
             await self._apply_network(record)
-        return ModalBox(self, self._describe(record, Power.RUNNING), record.environment)
+        return self._box(record, Power.RUNNING)
 
     # --- the network ---
 
@@ -548,21 +547,10 @@ class ModalProvider(Provider):
             await limited(sandbox._experimental_set_outbound_network_policy.aio(**as_any(arguments)))
 
     async def open_guest_api(self, id: str) -> None:
-        if self._egress is None:
-            raise Unsupported(f"boxes of provider {self.name} cannot reach Holdfast: it was opened without egress")
         async with self._alone(id) as record:
             if record.state is not State.RUNNING:
                 raise _stopped(id)
             await self._egress.open_guest_api(self.guest(id), record.spec.network, record.labels)
-
-    def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return {} if self._egress is None else self._egress.environment(policy)
-
-    def traffic(self, id: str) -> tuple[int, int] | tuple[None, None]:
-        if self._egress is None:
-            return None, None
-        traffic = self._egress.traffic(id)
-        return traffic.sent, traffic.received
 
     async def tunnel_url(self, id: str, port: int) -> str:
         require(self.name, self.capabilities, Capability.PREVIEW)
@@ -644,14 +632,6 @@ class ModalProvider(Provider):
         await to_the_end(self._release(found.reference))
         return found.size
 
-    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        yield b""
-
-    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        raise AssertionError
-
     # --- volumes ---
 
     async def create_volume(self, name: str) -> Volume:
@@ -668,7 +648,7 @@ class ModalProvider(Provider):
 
     # --- housekeeping ---
 
-    async def measure(self, id: str) -> int | None:
+    async def disk_use(self, id: str) -> int | None:
         return await self._measure(self._whole(id))
 
     async def _measure(self, record: BoxRecord) -> int:
@@ -731,10 +711,7 @@ class ModalProvider(Provider):
         if steps[-1].ok:
             steps.append(await take_step("app", self._ask_app, "modal app list"))
         if id is not None and all(step.ok for step in steps):
-            try:
-                steps += await (await self.attach(id)).ping()
-            except BoxError as error:
-                steps.append(Step("box record", False, 0.0, error.message, error.hint or "holdfast box list --all"))
+            steps += await diagnose_box(self, id)
         return steps
 
     async def check_access(self) -> list[Step]:

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from holdfast.api.box.box import BoxInfo, Power, Wake
-from holdfast.api.box.network import NetworkPolicy
-from holdfast.providers.guest_box import ResourceUsage
+from holdfast.api.box.box import BoxInfo, Wake
 from holdfast.providers.sprites.guest_setup import MARK
-from holdfast.providers.stream import StreamBox
-
-if TYPE_CHECKING:
-    from holdfast.providers.sprites.provider import SpritesProvider
+from holdfast.providers.sprites.idle_streams import Quiet
+from holdfast.providers.stream import CloudBox, CloudLifecycle, StreamEgress, StreamGuestClient
 
 
-class SpriteBox(StreamBox):
+class SpriteLifecycle(CloudLifecycle, Protocol):
+    def quiet(self, id: str) -> Quiet | None:
+        """Returns what is known of a box whose stream is closed because nothing happens in it."""
+
+
+class SpriteBox(CloudBox):
     def __init__(
-        self, provider: SpritesProvider, info: BoxInfo, environment: Mapping[str, str], wake: Wake | None = None
+        self,
+        info: BoxInfo,
+        lifecycle: SpriteLifecycle,
+        guest: StreamGuestClient,
+        egress: StreamEgress,
+        wake: Wake | None = None,
+        *,
+        environment: Mapping[str, str],
     ) -> None:
-        """`environment` is that of commands in the sprite."""
-        self._provider = provider
-        self._of_sprite = {"LANG": "C.UTF-8", "TERM": "dumb", **environment, "HOLDFAST_BOX": info.id, MARK: info.id}
-        whole = {**self._of_sprite, **provider.egress_environment(info.spec.network)}
-        super().__init__(info, provider, provider.guest(info.id), wake, environment=whole)
-
-    async def power(self) -> Power:
-        return await self._provider.power(self.id)
-
-    async def set_network(self, policy: NetworkPolicy) -> None:
-        await super().set_network(policy)
-        self.environment = {**self._of_sprite, **self._provider.egress_environment(policy)}
+        whole = {"LANG": "C.UTF-8", "TERM": "dumb", **environment, "HOLDFAST_BOX": info.id, MARK: info.id}
+        super().__init__(info, lifecycle, guest, egress, wake, environment=whole)
+        self._sprites = lifecycle
 
     async def _ask_activity(self) -> Mapping[str, Any]:
-        quiet = self._provider.quiet(self.id)
+        quiet = self._sprites.quiet(self.id)
         return await super()._ask_activity() if quiet is None else quiet.activity_now()
-
-    async def usage(self) -> ResourceUsage:
-        sent, received = self._provider.traffic(self.id)
-        return ResourceUsage(sent=sent, received=received)

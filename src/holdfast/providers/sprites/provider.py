@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from sprites.types import NetworkPolicy as SpriteNetworkPolicy
 from holdfast.api.box.box import Box, BoxInfo, Liveness, Power, Wake
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.records import Step
-from holdfast.api.box.snapshots import Holding, Snapshot, Volume
+from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.box.spec import BoxSpec, check_labels
 from holdfast.api.errors.boxes import (
     BoxConflict,
@@ -32,7 +32,6 @@ from holdfast.api.errors.boxes import (
     CreateFailed,
     InvalidSpec,
     SnapshotNotFound,
-    Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
@@ -52,8 +51,7 @@ from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
 from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
 from holdfast.providers.sprites.records import FILE, BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
-from holdfast.providers.stream import StreamGuestClient
-from holdfast.providers.stream.stream_egress import StreamEgress
+from holdfast.providers.stream import StreamEgress, StreamGuestClient
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +126,7 @@ class SpritesProvider(Provider):
         self._api = SpritesApi(account)
         self._prefix = f"hf-{namespace}-"
         self._direct = direct or egress is None
-        self._egress = None if egress is None else StreamEgress(egress, direct=self._direct)
+        self._egress = StreamEgress(egress, direct=self._direct)
         self._held: dict[str, _Held] = {}
         self._creating: set[str] = set()
         self._starts = asyncio.Semaphore(_AT_ONCE)
@@ -142,7 +140,7 @@ class SpritesProvider(Provider):
     async def open(self) -> None:
         self._api.open()
         self._idle.start()
-        if self._egress is not None:
+        if self._egress.exists:
             self._resuming = asyncio.create_task(self._resume())
 
     async def _resume(self) -> None:
@@ -154,7 +152,7 @@ class SpritesProvider(Provider):
             return
         for record in records:
             whole = record.ready and not record.stopped and not record.deleted
-            if whole and self._egress is not None and self._egress.wanted(record.spec.network):
+            if whole and self._egress.wanted(record.spec.network):
                 try:
                     await self.attach(record.id)
                 except BoxError as error:
@@ -166,8 +164,7 @@ class SpritesProvider(Provider):
             await asyncio.gather(self._resuming, return_exceptions=True)
             self._resuming = None
         await self._idle.close()
-        if self._egress is not None:
-            self._egress.close_all()
+        self._egress.close_all()
         held, self._held = self._held, {}
         try:
             reopening = [each.reopening for each in held.values() if each.reopening is not None]
@@ -208,8 +205,7 @@ class SpritesProvider(Provider):
     async def _reopen_egress(self, held: _Held, record: BoxRecord) -> None:
         """Serve the egress over a new stream. What a command connects to meanwhile waits in the box."""
         try:
-            if self._egress is not None:
-                await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
+            await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
         except BoxError as error:
             log.warning("cannot restore the egress of box %s: %s", record.id, error)
 
@@ -219,16 +215,13 @@ class SpritesProvider(Provider):
         if held is None or held.lock.locked():
             return
         async with held.lock:
-            egress = self._egress if self._egress is not None and self._egress.serves(id) else None
             await held.guest.stop_serving()
             if held.guest.busy:
-                if egress is not None:
-                    await egress.serve_again(held.guest)
+                await self._egress.serve_again(held.guest)
                 return
             # Without a pause from here on: a call that begins while the stream is being closed finds all of this.
-            held.quiet, held.reopens = quiet, egress is not None
-            if egress is not None:
-                egress.close(id)
+            held.quiet, held.reopens = quiet, self._egress.serves(id)
+            self._egress.close(id)
             await held.guest.hang_up()
 
     def quiet(self, id: str) -> Quiet | None:
@@ -301,6 +294,10 @@ class SpritesProvider(Provider):
         power = Power.STOPPED if record.stopped else Power.RUNNING
         return BoxInfo(record.id, self.name, record.spec, record.labels, power, record.created_at, record.snapshot)
 
+    def _box(self, record: BoxRecord, wake: Wake | None = None) -> Box:
+        guest, environment = self.guest(record.id), record.environment
+        return SpriteBox(self._describe(record), self, guest, self._egress, wake, environment=environment)
+
     # --- creating ---
 
     def check(self, spec: BoxSpec, id: str, labels: Mapping[str, str]) -> None:
@@ -341,7 +338,7 @@ class SpritesProvider(Provider):
                 raise
         finally:
             self._creating.discard(id)
-        return SpriteBox(self, self._describe(record), record.environment)
+        return self._box(record)
 
     async def _create_sprite(self, record: BoxRecord) -> None:
         """Create the sprite, or leave none behind: a cancelled request may still be carried out."""
@@ -408,8 +405,7 @@ class SpritesProvider(Provider):
         await guest_setup.start_guest(self._api, self.sprite_name(record.id), record)
         await self._write(record)
         try:
-            if self._egress is not None:
-                await self._egress.open(held.guest, record.spec.network, record.labels)
+            await self._egress.open(held.guest, record.spec.network, record.labels)
             await held.guest.ask({"op": "ping", "workdir": record.spec.workdir}, seconds=_START_SECONDS)
         except GuestRefused as refused:
             raise CreateFailed(f"box {record.id} did not start: {refused}") from None
@@ -444,14 +440,10 @@ class SpritesProvider(Provider):
         record = await self._look(id)
         if record is None:
             raise BoxNotFound(f"there is no sprite for box {id}")
-        if (
-            self._egress is not None
-            and not record.stopped
-            and not self._egress.serves(id)
-            and self.quiet(id) is None  # it is served again with the first call
-        ):
+        # A box whose stream is closed is served again with its first call.
+        if not record.stopped and not self._egress.serves(id) and self.quiet(id) is None:
             await self._egress.open(self.guest(id), record.spec.network, record.labels)
-        return SpriteBox(self, self._describe(record), record.environment, wake)
+        return self._box(record, wake)
 
     async def probe(self, id: str) -> Liveness:
         try:
@@ -486,8 +478,7 @@ class SpritesProvider(Provider):
         with contextlib.suppress(BoxError, GuestRefused):
             await held.guest.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 2)
         await self._write(record)  # if it is interrupted from here on, the next start ends what still runs
-        if self._egress is not None:
-            self._egress.close(record.id)
+        self._egress.close(record.id)
         await guest_setup.end_guest(self._api, self.sprite_name(record.id), record)
         await held.guest.close()
 
@@ -540,8 +531,7 @@ class SpritesProvider(Provider):
 
     async def _release(self, id: str) -> None:
         """Let go of what this process holds for a box."""
-        if self._egress is not None:
-            self._egress.close(id)
+        self._egress.close(id)
         held = self._held.pop(id, None)
         if held is not None:
             await held.guest.close()
@@ -552,25 +542,14 @@ class SpritesProvider(Provider):
             record = replace(record, spec=replace(record.spec, network=policy))
             await to_the_end(self._write(record))
             await self._api.set_policy(self.sprite_name(id), rules)
-            if self._egress is not None and not record.stopped:
+            if not record.stopped:
                 await self._egress.open(held.guest, record.spec.network, record.labels)
 
     async def open_guest_api(self, id: str) -> None:
-        if self._egress is None:
-            raise Unsupported(f"boxes of provider {self.name} cannot reach Holdfast: it was opened without egress")
         async with self._changing(id, f"the guest API cannot be opened to box {id}") as (record, held):
             if record.stopped:
                 raise BoxStopped(f"box {id} is not running")
             await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
-
-    def egress_environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return {} if self._egress is None else self._egress.environment(policy)
-
-    def traffic(self, id: str) -> tuple[int, int] | tuple[None, None]:
-        if self._egress is None:
-            return None, None
-        traffic = self._egress.traffic(id)
-        return traffic.sent, traffic.received
 
     # --- snapshots ---
 
@@ -669,27 +648,6 @@ class SpritesProvider(Provider):
             if record.deleted and not rest:
                 return await self._destroy(record)
             return source.kept.snapshot.size
-
-    async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        yield b""
-
-    async def import_snapshot(self, stream: AsyncIterable[bytes]) -> Snapshot:
-        require(self.name, self.capabilities, Capability.EXPORT)
-        raise AssertionError("export is not claimed")
-
-    # --- volumes ---
-
-    async def create_volume(self, name: str) -> Volume:
-        require(self.name, self.capabilities, Capability.VOLUMES)
-        raise AssertionError("volumes are not claimed")
-
-    async def volumes(self) -> list[Volume]:
-        return []
-
-    async def delete_volume(self, name: str) -> int:
-        require(self.name, self.capabilities, Capability.VOLUMES)
-        return 0
 
     # --- housekeeping ---
 

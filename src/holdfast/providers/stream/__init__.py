@@ -7,9 +7,9 @@ when it closes.
 
 from __future__ import annotations
 
-from holdfast.providers.stream.box import StreamBox
+from holdfast.providers.stream.box import CloudBox, CloudLifecycle, StreamBox
 from holdfast.providers.stream.connections import BoxConnection, BoxConnections
-from holdfast.providers.stream.egress import serve_egress
+from holdfast.providers.stream.egress import StreamEgress, serve_egress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
 from holdfast.providers.stream.guest_client import StreamGuestClient, Verdict
@@ -21,9 +21,12 @@ __all__ = [
     "RUN",
     "BoxConnection",
     "BoxConnections",
+    "CloudBox",
+    "CloudLifecycle",
     "Dial",
     "PipeTransport",
     "StreamBox",
+    "StreamEgress",
     "StreamFiles",
     "StreamGuestClient",
     "StreamProcesses",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
-from holdfast.api.box.box import BoxInfo, Wake
+from holdfast.api.box.box import BoxInfo, Power, Wake
 from holdfast.api.box.files import Files
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
 from holdfast.providers.diagnosis import Check
 from holdfast.providers.guest_answers import GuestRefused
-from holdfast.providers.guest_box import GuestBox, Lifecycle, check_port
+from holdfast.providers.guest_box import GuestBox, Lifecycle, ResourceUsage, check_port
+from holdfast.providers.stream.egress import StreamEgress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient
 from holdfast.providers.stream.process import StreamProcesses
@@ -98,3 +100,43 @@ class StreamBox(GuestBox):
         known = self.guest.alive
         await self.guest.open()
         return "open" if known else "dialled"
+
+
+class CloudLifecycle(Lifecycle, Protocol):
+    """Changes the boxes at a cloud or a daemon, and reports on them."""
+
+    async def power(self, id: str) -> Power:
+        """Raises `BoxGone`."""
+
+
+class CloudBox(StreamBox):
+    """A box at a cloud or a daemon. Its egress, if it has one, goes over its stream."""
+
+    def __init__(
+        self,
+        info: BoxInfo,
+        lifecycle: CloudLifecycle,
+        guest: StreamGuestClient,
+        egress: StreamEgress,
+        wake: Wake | None = None,
+        *,
+        environment: Mapping[str, str],
+        workdir: str | None = None,
+    ) -> None:
+        """`environment` is that of commands in the machine, without the variables of the egress."""
+        self._machine_environment = environment
+        self._egress = egress
+        self._cloud = lifecycle
+        whole = {**environment, **egress.environment(info.spec.network)}
+        super().__init__(info, lifecycle, guest, wake, environment=whole, workdir=workdir)
+
+    async def power(self) -> Power:
+        return await self._cloud.power(self.id)
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await super().set_network(policy)
+        self.environment = {**self._machine_environment, **self._egress.environment(policy)}
+
+    async def usage(self) -> ResourceUsage:
+        traffic = self._egress.traffic(self.id)
+        return ResourceUsage() if traffic is None else ResourceUsage(sent=traffic.sent, received=traffic.received)
