@@ -16,9 +16,19 @@ if TYPE_CHECKING:
 class Heartbeat:
     """Sends a heartbeat at regular intervals by the monotonic clock, and at once on request."""
 
-    def __init__(self, loop: Loop, client: HttpClient, token: Token, run: str, seconds: float) -> None:
-        self.on_cancel: Callable[[str], None] = lambda how: None
-        self.on_over: Callable[[], None] = lambda: None
+    def __init__(
+        self,
+        loop: Loop,
+        client: HttpClient,
+        token: Token,
+        run: str,
+        seconds: float,
+        *,
+        on_cancel: Callable[[str], None],
+        on_over: Callable[[], None],
+    ) -> None:
+        self._on_cancel = on_cancel
+        self._on_over = on_over
         self._loop = loop
         self._client = client
         self._token = token
@@ -54,11 +64,11 @@ class Heartbeat:
         elif answer.status == 401:
             self._token.refused()
         elif answer.status in (403, 404, 409, 410):
-            self.on_over()
+            self._on_over()
         elif answer.status == 200:
             how = cancel_in(answer.body)
             if how is not None:
-                self.on_cancel(how)
+                self._on_cancel(how)
         if self._asked:
             self._asked = False
             self.beat()

@@ -37,13 +37,25 @@ class Producer:
     """
 
     def __init__(
-        self, loop: Loop, client: HttpClient, token: Token, journal: Journal, thread: str, epoch: int, seq: int
+        self,
+        loop: Loop,
+        client: HttpClient,
+        token: Token,
+        journal: Journal,
+        thread: str,
+        epoch: int,
+        seq: int,
+        *,
+        replace: Callable[[bytes, str], bytes | None],
+        on_progress: Callable[[], None],
+        on_empty: Callable[[], None],
+        on_fenced: Callable[[str], None],
     ) -> None:
-        self.on_progress: Callable[[], None] = _nothing
-        self.on_empty: Callable[[], None] = _nothing
-        self.on_fenced: Callable[[str], None] = _nothing
-        self.replace: Callable[[bytes, str], bytes | None] = lambda entry, why: None
-        """Returns what to post instead of an entry that the server refuses for good, or None."""
+        """`replace` returns what to post instead of an entry that the server refuses for good, or None."""
+        self._replace = replace
+        self._on_progress = on_progress
+        self._on_empty = on_empty
+        self._on_fenced = on_fenced
         self.away_since: float | None = None
         self._loop = loop
         self._client = client
@@ -129,7 +141,7 @@ class Producer:
             self._split(answer)
         elif status in (403, 404, 409, 410):
             self._closed = True
-            self.on_fenced(_message(answer))
+            self._on_fenced(_message(answer))
         else:
             self._again()
 
@@ -145,9 +157,9 @@ class Producer:
         self._seq += 1
         self._batch = []
         self._body = b""
-        self.on_progress()
+        self._on_progress()
         if self.empty:
-            self.on_empty()
+            self._on_empty()
         else:
             self.wake()
 
@@ -161,13 +173,13 @@ class Producer:
             middle = len(batch) // 2
             self._parts.extendleft([batch[middle:], batch[:middle]])
         else:
-            instead = self.replace(batch[0], _message(answer))
+            instead = self._replace(batch[0], _message(answer))
             if instead is not None and instead != batch[0]:
                 self._parts.appendleft([instead])
         if self._parts or len(self._journal):
             self._next()
         else:
-            self.on_empty()
+            self._on_empty()
 
 
 def _number(answer: Answer, name: bytes) -> int | None:
@@ -182,7 +194,3 @@ def _message(answer: Answer) -> str:
         return "%d: %s" % (answer.status, str(found["message"] if isinstance(found, dict) else found)[:500])
     except (ValueError, LookupError, TypeError, AttributeError):
         return "%d" % answer.status
-
-
-def _nothing(*_arguments: object) -> None:
-    pass

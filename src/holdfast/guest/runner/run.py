@@ -1,11 +1,11 @@
-"""The life of one run: the agent starts, its lines become entries, it ends or is ended, the end is posted.
+"""One run: starts the agent, turns its lines into entries, ends it, and posts the end of the run.
 
-    working ──(exits · says it is done · cancel · runaway)──▶ ending ──(no process left)──▶ posting ──▶ done
-       └────────────────────(the run is another's now)────────────────▶ fenced
+    working ──(exits · reports its end · cancel · runaway)──▶ ending ──(no process left)──▶ posting ──▶ done
+       └────────────────────(another runner has the run)────────────────▶ fenced
 
 Before the end of an agent that was killed is posted, the server is asked whether a limit of the box killed it.
 
-Everything that has to do with time, pipes or the server is done by the parts; here it is decided when.
+The parts handle time, pipes and the server. This module decides when each of them acts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BROKEN = 70
 FENCED = 75
 RUNAWAY = 124
 _LEFTOVERS = 1.0
-"""Seconds that tools which an agent left behind have, between being asked and being killed."""
+"""Seconds between asking the processes that an agent left behind to end, and killing them."""
 _DRAIN = 2.0
 """Seconds that output may still come after every process has ended."""
 _SHOWN_STDERR = 8 << 10
@@ -67,37 +67,49 @@ class Run:
         self._loop = loop
         self._reader = reader
         self._began = loop.clock()
-        self._token = Token(loop, config.token)
+        self._token = Token(
+            loop, config.url, config.token, lambda: self._fence("the server no longer renews the token")
+        )
         self._journal = Journal(config.state, memory=config.memory, limit=config.journal)
         self._entries = Entries(config.run, config.epoch, config.agent, self._journal.add, loop.clock, time.time)
         self._producer = Producer(
-            loop, self._make_client(), self._token, self._journal, config.thread, config.epoch, config.seq
+            loop,
+            self._make_client(),
+            self._token,
+            self._journal,
+            config.thread,
+            config.epoch,
+            config.seq,
+            replace=self._entries.replace,
+            on_progress=self._progress,
+            on_empty=self._posted,
+            on_fenced=self._fence,
         )
-        self._producer.replace = self._entries.replace
-        self._producer.on_progress = self._progress
-        self._producer.on_empty = self._posted
-        self._producer.on_fenced = self._fence
-        self._pulse = Heartbeat(loop, self._make_client(), self._token, config.run, config.beat)
-        self._pulse.on_cancel = self._cancel
-        self._pulse.on_over = self._over
-        self._token.on_over = lambda: self._fence("the server renews the token no more")
-        self._token.renew_through(self._make_client())
+        self._heartbeat = Heartbeat(
+            loop,
+            self._make_client(),
+            self._token,
+            config.run,
+            config.beat,
+            on_cancel=self._cancel,
+            on_over=self._over,
+        )
         self._agent = Agent(loop, self._read, self._output_ended)
         self._agent_exit: int | None = None
         self._flush: Timer | None = None
         self._ending: ProcessCleanup | None = None
         self._tree_ended = False
         self._soft = False
-        """It said that it is done, and is being ended because it does not go."""
+        """The agent reported that it is done, and is being ended because it does not exit."""
         self._cancelled = False
         self._problem: dict[str, Any] | None = None
-        """Why the run failed, where the agent itself is not the one to tell."""
+        """Why the run failed, if the agent does not report that itself."""
         self._fenced = False
         self._question: LimitQuestion | None = None
-        """Asked once the agent has ended, where it was killed."""
+        """Asked when an agent that was killed has ended."""
         self._posting = False
         self._waiting = False
-        """The agent waits for the server to take what it said."""
+        """The agent is not read until the server has accepted its earlier output."""
         self._failures = 0
 
     def _make_client(self) -> HttpClient:
@@ -109,8 +121,8 @@ class Run:
         """`argv` is what to execute; `program` a descriptor that it gets as number 3."""
         config = self._config
         self._loop.on_signal(signal.SIGCHLD, self._reap)
-        self._loop.on_signal(signal.SIGTERM, self._pulse.beat)
-        self._pulse.beat()
+        self._loop.on_signal(signal.SIGTERM, self._heartbeat.beat)
+        self._heartbeat.beat()
         self._loop.after(config.seconds, self._run_away)
         if config.timeout:
             self._loop.after(config.timeout_left, self._time_out)
@@ -128,7 +140,7 @@ class Run:
             self._problem = {
                 "code": "agent_not_started",
                 "message": "%s cannot be started in %s: %s" % (argv[0], config.cwd, error),
-                "hint": "see whether the agent is installed in the box, and whether its folder is there",
+                "hint": "check that the agent is installed in the box, and that this folder exists",
             }
             self._agent.ended = True
             self._end_tree(0.0)
@@ -150,14 +162,14 @@ class Run:
         try:
             return self._reader.read(line)
         except Exception as error:
-            # Nothing that an agent prints may end its run: what cannot be read is shown as it is.
+            # Nothing that an agent prints may end its run, so a line that cannot be parsed is shown unchanged.
             return [self._notice("%r while reading: %s" % (error, line[:2000].decode("utf-8", "replace")))]
 
     def _notice(self, text: str) -> dict[str, Any]:
         return {"type": self._config.agent + ".notice", "level": "warning", "text": text}
 
     def _settle(self) -> None:
-        """Post what is there; live text after a moment; and let the agent wait where too much is there."""
+        """Post new entries, live text after a moment, and pause the agent if too many entries are waiting."""
         wait = self._entries.wait()
         if wait is not None and wait <= 0:
             self._entries.flush()
@@ -169,7 +181,7 @@ class Run:
             self._waiting = True
             self._agent.pause()
             why = self._journal.disk_problem or "the journal is full"
-            self._say("the agent waits until the server has taken what it said: %s" % why)
+            self._say("the agent is paused until the server has accepted its output: %s" % why)
 
     def _flush_now(self) -> None:
         self._flush = None
@@ -179,7 +191,7 @@ class Run:
     def _progress(self) -> None:
         if self._journal.lost and not self._posting:
             self._journal.lost = 0
-            self._entries.add(self._notice("the disk of the box lost some of what the agent said"))
+            self._entries.add(self._notice("the disk of the box lost some of the agent's output"))
         if self._waiting and not self._journal.full:
             self._waiting = False
             self._agent.go_on()
@@ -218,7 +230,7 @@ class Run:
         self._end_tree(self._config.grace)
 
     def _abort(self) -> None:
-        """Have the agent end its turn in its own way; where it does not, it is ended."""
+        """Ask the agent to end its turn, and end it if it does not."""
         if self._config.abort_line is not None:
             self._agent.write(self._config.abort_line.rstrip("\n").encode("utf-8", "replace") + b"\n")
         else:
@@ -231,7 +243,7 @@ class Run:
         self._problem = {
             "code": "timed_out",
             "message": "the run took longer than its timeout of %d s" % self._config.timeout,
-            "hint": "holdfast resume THREAD goes on, for as long again; --timeout gives it more, --timeout 0 no end",
+            "hint": "continue with holdfast resume THREAD; --timeout sets a longer limit, --timeout 0 none",
         }
         self._abort()
 
@@ -246,7 +258,7 @@ class Run:
         elif self._agent.ended:
             self._post_end()
         else:
-            self._agent.go_on()  # a pipe holds little: it is taken in, however much there is already
+            self._agent.go_on()  # a pipe holds little, so it is read even if many entries are waiting
             self._loop.after(_DRAIN, self._agent.end_output)
 
     def _output_ended(self) -> None:
@@ -295,7 +307,7 @@ class Run:
     def _finished(self) -> dict[str, Any]:
         code = self._agent_exit
         try:
-            # Of one that said it is done and was killed because it did not go, its end tells nothing.
+            # If the agent reported its end and was killed because it did not exit, its exit code means nothing.
             outcome = self._reader.outcome(None if self._soft and (code or 0) < 0 else code)
         except Exception as failure:
             outcome = {"status": "failed", "error": {"code": "reader_failed", "message": repr(failure)}}
@@ -316,7 +328,7 @@ class Run:
         return payload
 
     def _explain(self, error: dict[str, Any], code: int | None) -> dict[str, Any]:
-        """What went wrong, with the last that the agent said about it."""
+        """Returns the error, with the end of the agent's standard error."""
         said = bytes(self._agent.stderr[-_SHOWN_STDERR:]).decode("utf-8", "replace").strip()
         explained = {"code": "agent_failed", **error}
         if not explained.get("message"):
@@ -335,18 +347,18 @@ class Run:
             self._stop(RUNAWAY if self.exit_code == RUNAWAY else POSTED)
 
     def _over(self) -> None:
-        """The run has ended, by our own word or by another's: which of them, the append of our end will tell."""
+        """The run is over. If we are posting its end, the answer to that tells whether it is ours."""
         if not self._posting:
-            self._fence("the server says that the run is over")
+            self._fence("the server reports that the run is over")
 
     def _fence(self, why: str) -> None:
-        """Another has the run, or it is over: nothing of it may go on here."""
+        """End everything here: another runner has the run, or it is over."""
         if self._fenced:
             return
         self._say("fenced: " + why)
         self._fenced = True
         self._producer.close()
-        self._pulse.close()
+        self._heartbeat.close()
         if self._question is not None:
             self._question.close()
         if self._ending is None:
@@ -359,7 +371,7 @@ class Run:
     def _stop(self, code: int) -> None:
         self.exit_code = code
         self._producer.close()
-        self._pulse.close()
+        self._heartbeat.close()
         self._journal.close()
         try:
             os.rmdir(self._config.state)
@@ -368,7 +380,7 @@ class Run:
         self._loop.stop()
 
     def fail(self, error: BaseException) -> None:
-        """Something here is broken. The run ends, and says so if it still can."""
+        """Handle a bug in the runner: end the run, and post that as its end if possible."""
         self._failures += 1
         self._say("failed: %r" % error)
         try:
@@ -377,7 +389,7 @@ class Run:
             pass
         if self._failures >= _MAX_FAILURES or self._posting:
             process_tree.end_all()
-            self._stop(BROKEN)  # it will be missed, and another posts the end
+            self._stop(BROKEN)  # the server will notice, and post the end
             return
         if self._problem is None:
             self._problem = {"code": "runner_failed", "message": "the runner failed: %r" % error}
@@ -390,13 +402,13 @@ class Run:
             self._end_tree(0.0)
 
     def _say(self, text: str) -> None:
-        """For who looks at what the runner printed."""
+        """Write a line to the output of the runner, for people."""
         try:
             os.write(2, b"runner: %s\n" % text.encode("utf-8", "replace"))
         except OSError:
-            pass  # a full disk: nobody will miss it
+            pass  # the disk is full
 
 
 def was_killed(end: dict[str, Any]) -> bool:
-    """Whether a run failed because its agent was killed, by nobody that is known here."""
+    """Returns whether a run failed because its agent was killed, and it is not known by whom."""
     return end.get("exit_code") == _KILLED and (end.get("error") or {}).get("code") == "agent_killed"

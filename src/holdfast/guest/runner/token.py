@@ -1,4 +1,4 @@
-"""The runner's token: in memory only, renewed at half its life, and at once where the server takes it no more."""
+"""The runner's token: in memory only, renewed at half its lifetime, and at once if the server refuses it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from binascii import a2b_base64
 
 from holdfast.guest.runner.backoff import Backoff
+from holdfast.guest.runner.http_client import HttpClient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.guest.runner.event_loop import Loop, Timer
-    from holdfast.guest.runner.http_client import Answer, HttpClient
+    from holdfast.guest.runner.http_client import Answer
 
 _PATH = "/v1/tokens/renew"
 _UNKNOWN_LIFE = 1800.0
@@ -20,25 +21,23 @@ _SHORTEST = 1.0
 
 
 class Token:
-    """Whoever is refused calls `refused`; `on_renewed` are told when there is a new one."""
+    """A client that the server refused calls `refused`. The functions in `on_renewed` are called with each new token,
+    and `on_over` when the server no longer renews it, because the run is over.
+    """
 
-    def __init__(self, loop: Loop, value: str) -> None:
+    def __init__(self, loop: Loop, url: str, value: str, on_over: Callable[[], None]) -> None:
         self.value = value
         self.on_renewed: list[Callable[[], None]] = []
-        self.on_over: Callable[[], None] | None = None
-        """Told when the server renews it no more: the run is over."""
+        self._on_over = on_over
         self._loop = loop
-        self._client: HttpClient | None = None
+        self._client = HttpClient(loop, url, lambda: self.value)
         self._backoff = Backoff()
         self._timer: Timer | None = None
         self._trying = False
-
-    def renew_through(self, client: HttpClient) -> None:
-        self._client = client
-        self._later(lifetime(self.value) / 2)
+        self._later(lifetime(value) / 2)
 
     def refused(self) -> None:
-        """The server does not take it: renew it now, unless that is being tried already."""
+        """Renew the token now, because the server refused it, unless that is in progress."""
         if not self._trying:
             self._renew()
 
@@ -50,15 +49,13 @@ class Token:
         self._loop.cancel(self._timer)
         self._timer = None
         self._trying = True
-        if self._client is not None and not self._client.busy:
+        if not self._client.busy:
             self._client.post(_PATH, "", b"{}", self._answered)
 
     def _answered(self, answer: Answer | None) -> None:
-        if self._client is not None:
-            self._client.close()  # the next one is half an hour away
+        self._client.close()  # the next renewal is half an hour away
         if answer is not None and answer.status in (403, 404, 409, 410):
-            if self.on_over is not None:
-                self.on_over()
+            self._on_over()
             return
         renewed = token_in(answer.body) if answer is not None and 200 <= answer.status < 300 else None
         if renewed is None:
@@ -81,7 +78,7 @@ def token_in(body: bytes) -> str | None:
 
 
 def lifetime(token: str) -> float:
-    """Seconds that a token is good for from when it was made: its own words, so that no clock here can be wrong."""
+    """Returns the lifetime of a token in seconds, from its own claims, so that the clock of the box does not matter."""
     try:
         part = token.split(".")[1]
         claims = json.loads(a2b_base64(part.replace("-", "+").replace("_", "/") + "=" * (-len(part) % 4)))
