@@ -217,7 +217,7 @@ def test_something_else_that_prints_and_ends_is_no_agent(world: World) -> None:
         "error": {
             "code": "agent_stopped",
             "message": "the agent stopped before it was done",
-            "hint": "go on with: holdfast resume THREAD",
+            "hint": "continue with: holdfast resume THREAD",
         },
     }
 

@@ -58,7 +58,12 @@ DISK = LimitHit("disk", "it holds 9 MB")
 MEMORY = LimitHit("memory", "it ran out")
 _BY = "what ran in box b-1 was ended by its"
 DEAD = [
-    (GONE, "box_gone", "box b-1 is gone", "holdfast resume THREAD goes on from what is on the thread, in a new box"),
+    (
+        GONE,
+        "box_gone",
+        "box b-1 is gone",
+        "holdfast resume THREAD continues from the entries of the thread, in a new box",
+    ),
     (STOPPED, "box_stopped", "box b-1 was stopped or killed", "holdfast resume THREAD starts its box again"),
     (ENDED, "runner_lost", "its runner exited without reporting an end (exit code 137)", "holdfast resume THREAD"),
     (

@@ -319,7 +319,7 @@ def test_a_run_ends_when_its_time_is_over_and_goes_on_when_asked(client: SyncCli
     assert (run.status, run.error and run.error.code) == ("failed", "timed_out")
     assert run.error is not None
     assert run.error.message == "the run took longer than its timeout of 3 s"
-    assert (run.error.hint or "").startswith(f"holdfast resume {thread} goes on, for as long again")
+    assert (run.error.hint or "").startswith(f"continue with holdfast resume {thread};")
     assert len(ends(client, thread)) == 1
     assert run.box is not None
     with client.boxes.open(run.box) as box:

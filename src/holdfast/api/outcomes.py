@@ -6,8 +6,8 @@ the model of the run. Readers use the table inside boxes: standard library only,
 
 from __future__ import annotations
 
-_SHOW = "see what the agent said: holdfast thread show THREAD"
-_RESUME = "go on with: holdfast resume THREAD"
+_SHOW = "see the output of the agent: holdfast thread show THREAD"
+_RESUME = "continue with: holdfast resume THREAD"
 
 OUTCOMES: dict[str, tuple[str, str]] = {
     "agent_aborted": ("the agent's turn was aborted", "holdfast resume THREAD"),
@@ -17,24 +17,24 @@ OUTCOMES: dict[str, tuple[str, str]] = {
     "agent_not_found": ("the agent cannot be started", "install it in the box first"),
     "agent_not_logged_in": ("the agent is not logged in", "log the agent in, in its box, or give it a key"),
     "agent_out_of_turns": (
-        "the agent has asked its model as often as it may in one turn",
-        "let it go on: holdfast resume THREAD",
+        "the agent reached its limit of model requests in one turn",
+        "let it continue: holdfast resume THREAD",
     ),
     "agent_silent": (
         "the agent said and did nothing",
-        "check the model (holdfast model test NAME), and how the agent is told to reach it",
+        "check the model (holdfast model test NAME), and how the agent is configured to reach it",
     ),
     "agent_stopped": ("the agent stopped before it was done", _RESUME),
     "context_exceeded": (
         "the request is longer than the model's context",
-        "prompt and history are more than the model takes: put long texts into files of the workspace, or use a"
+        "prompt and history are too long for the model: put long texts into files of the workspace, or use a"
         " model with a larger context: holdfast resume THREAD --model NAME",
     ),
     "model_cut_off": (
         "the model's last answer was cut off by its limit of tokens",
         "raise the model's limit of tokens, then: holdfast resume THREAD",
     ),
-    "model_declined": ("the model declined to answer", "ask otherwise"),
+    "model_declined": ("the model declined to answer", "rephrase the prompt"),
     "model_error": ("the model gave no answer", "check the model: holdfast model test NAME"),
     "model_rate_limited": (
         "the model gave no answer",
@@ -42,14 +42,14 @@ OUTCOMES: dict[str, tuple[str, str]] = {
     ),
     "model_refused": ("the model gave no answer", "the provider refused the request; use another model"),
     "model_unauthorized": ("the model gave no answer", "check the model's key: holdfast model test NAME"),
-    "model_unavailable": ("the model gave no answer", "the provider is at fault; later: holdfast resume THREAD"),
+    "model_unavailable": ("the model gave no answer", "the provider failed; try later: holdfast resume THREAD"),
     "model_unknown": ("the model gave no answer", "check the model's name and address: holdfast model test NAME"),
     "model_unpaid": ("the model gave no answer", "check the balance of the account at the model's provider"),
     "model_unreachable": (
         "the model gave no answer",
-        "is this machine online, and the model's address right? holdfast model test NAME; then: holdfast resume THREAD",
+        "check the network and the model's address (holdfast model test NAME), then: holdfast resume THREAD",
     ),
-    "prompt_refused": ("the agent did not take the prompt", _SHOW),
+    "prompt_refused": ("the agent did not accept the prompt", _SHOW),
 }
 """By code: the default message and the hint."""
 

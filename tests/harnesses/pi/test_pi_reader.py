@@ -29,7 +29,7 @@ def test_a_prompt_that_it_does_not_take_ends_the_run() -> None:
     assert reader.outcome(0)["error"] == {
         "code": "prompt_refused",
         "message": "no model",
-        "hint": "see what the agent said: holdfast thread show THREAD",
+        "hint": "see the output of the agent: holdfast thread show THREAD",
     }
 
 

@@ -17,7 +17,7 @@ from holdfast.providers.daytona import DaytonaProvider
 from holdfast.providers.daytona.provider import CAPABILITIES
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite import ProviderSuite
-from holdfast.testing.provider_suite.base import Hatchery, Reopen, fresh
+from holdfast.testing.provider_suite.base import BoxFactory, Reopen, fresh
 from holdfast.testing.server import ServerProcess
 
 
@@ -51,16 +51,16 @@ class TestDaytona(ProviderSuite):
 
     # --- what Daytona cannot do, or does not tell ---
 
-    async def test_a_volume_that_is_read_only_is_not_written_to(self, provider: Provider, hatchery: Hatchery) -> None:  # type: ignore[override]
-        volume = await hatchery.volume()
-        id = hatchery.expect(fresh("box"))
+    async def test_a_volume_that_is_read_only_is_not_written_to(self, provider: Provider, factory: BoxFactory) -> None:  # type: ignore[override]
+        volume = await factory.volume()
+        id = factory.expect(fresh("box"))
         with pytest.raises(Unsupported, match="read-only volumes"):
-            await hatchery.box(id=id, volumes=(hatchery.mount(volume, read_only=True),))
+            await factory.box(id=id, volumes=(factory.mount(volume, read_only=True),))
         assert await provider.probe(id) is Liveness.GONE
 
-    async def test_a_volume_in_use_is_not_deleted(self, provider: Provider, hatchery: Hatchery) -> None:
-        volume = await hatchery.volume()
-        box = await hatchery.box(volumes=(hatchery.mount(volume),))
+    async def test_a_volume_in_use_is_not_deleted(self, provider: Provider, factory: BoxFactory) -> None:
+        volume = await factory.volume()
+        box = await factory.box(volumes=(factory.mount(volume),))
         with pytest.raises(VolumeInUse):
             await provider.delete_volume(volume)
         await box.stop()

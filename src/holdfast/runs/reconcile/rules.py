@@ -102,9 +102,9 @@ class LaunchWaiting:
 Action = Nothing | LookAtBox | End | LaunchWaiting
 
 NOTHING = Nothing()
-_RESUME = "holdfast resume THREAD goes on from what is on the thread"
-_NEW_BOX = "holdfast resume THREAD goes on from what is on the thread, in a new box"
-_SAME_BOX = "holdfast resume THREAD starts its box again with its files, and goes on from what is on the thread"
+_RESUME = "holdfast resume THREAD continues from the entries of the thread"
+_NEW_BOX = "holdfast resume THREAD continues from the entries of the thread, in a new box"
+_SAME_BOX = "holdfast resume THREAD starts its box again with its files, and continues from the entries of the thread"
 _KILLED = 137
 
 
@@ -117,7 +117,7 @@ _FORKED = End(
 _UNPROVEN = End(
     RunStatus.ORPHANED,
     "unproven",
-    "this server cannot prove that it launched the run: its entries have no seal of the server",
+    "this server cannot prove that it launched the run: its entries are not signed by it",
     "name an agent to continue with: holdfast resume THREAD --agent NAME",
 )
 
@@ -155,7 +155,7 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         message = f"what ran in box {run.box} was ended by its {hit.name} limit: {hit.detail}"
         return _lost(runs, limit_code(hit), message, hint=limit_hint(hit), exit_code=look.exit_code)
     if look.runner is RunnerState.STOPPED:
-        message = f"box {run.box} was stopped or killed while the agent was at work, and that ended with it"
+        message = f"box {run.box} was stopped or killed while the agent worked, which ended the agent too"
         return _lost(runs, "box_stopped", message, hint=_SAME_BOX)
     if look.runner is RunnerState.ENDED:
         how = "" if look.exit_code is None else f" (exit code {look.exit_code})"
@@ -183,7 +183,7 @@ def timed_out(seconds: object) -> End:
         RunStatus.FAILED,
         "timed_out",
         f"the run took longer than its timeout of {seconds} s",
-        "holdfast resume THREAD goes on, for as long again; --timeout gives it more, --timeout 0 no end",
+        "continue with holdfast resume THREAD; --timeout sets a longer limit, --timeout 0 none",
     )
 
 
@@ -214,7 +214,7 @@ def limit_hint(hit: LimitHit) -> str:
 
 
 def is_due(runs: ThreadRuns) -> bool:
-    """Whether prompts wait that should be launched. After a cancel they wait for somebody to go on."""
+    """Returns whether waiting prompts should be launched. After a cancel they wait until a user resumes the thread."""
     run = runs.latest
     if not runs.waiting or run is None or run.live or not run.is_proven:
         return False

@@ -80,7 +80,7 @@ class Accounts:
                 terminalreporter.write_line(line)
 
 
-class Hatchery:
+class BoxFactory:
     """Creates boxes, snapshots and volumes for one test, and removes them after it."""
 
     def __init__(self, provider: Provider, spec: BoxSpec) -> None:
@@ -194,17 +194,17 @@ class Suite:
         return BoxSpec(provider=provider.name, network=NetworkPolicy(mode))
 
     @pytest.fixture
-    async def hatchery(self, provider: Provider, spec: BoxSpec) -> AsyncIterator[Hatchery]:
-        hatchery = Hatchery(provider, spec)
+    async def factory(self, provider: Provider, spec: BoxSpec) -> AsyncIterator[BoxFactory]:
+        factory = BoxFactory(provider, spec)
         try:
-            yield hatchery
+            yield factory
         finally:
-            await hatchery.clear()
+            await factory.clear()
 
     @pytest.fixture
-    async def box(self, hatchery: Hatchery) -> Box:
+    async def box(self, factory: BoxFactory) -> Box:
         """A running box for this test alone."""
-        return await hatchery.box()
+        return await factory.box()
 
     @pytest.fixture
     def open_folder(self) -> Iterator[Path]:
@@ -297,7 +297,7 @@ async def number_in(box: Box, path: str) -> int:
 
 
 async def runs(box: Box, pid: int) -> bool:
-    """Whether a process is running in the box. Zombies do not count."""
+    """Returns whether a process is running in the box. Zombies do not count."""
     done = await sh(box, 'test -d "/proc/$1" && ! grep -q "^State:[[:space:]]*[ZX]" "/proc/$1/status"', str(pid))
     return done.exit_code == 0
 

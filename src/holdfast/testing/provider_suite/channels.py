@@ -1,4 +1,4 @@
-"""Bytes both ways: to a process, and to a port."""
+"""Channels: bytes in both directions, to a process or to a port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.api.errors.boxes import BoxError, ConnectRefused, InvalidSpec
 from holdfast.boxes.capabilities import Capability
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
-    Hatchery,
+    BoxFactory,
     Suite,
     cancelled,
     claims,
@@ -180,9 +180,9 @@ class Channels(Suite):
                 assert await rest(connection) == b""
 
     @claims(Capability.CONNECT, Capability.ISOLATION)
-    async def test_each_box_has_ports_of_its_own(self, box: Box, hatchery: Hatchery) -> None:
+    async def test_each_box_has_ports_of_its_own(self, box: Box, factory: BoxFactory) -> None:
         _, port = await self._listener(box)
-        other = await hatchery.box()
+        other = await factory.box()
         with pytest.raises(ConnectRefused):
             await other.connect(port)
 

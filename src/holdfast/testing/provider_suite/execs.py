@@ -1,4 +1,4 @@
-"""Commands that are run to their end."""
+"""`exec`: commands that run to their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.api.errors.boxes import CannotExecute, CommandNotFound, ExecTimeou
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,
-    Hatchery,
+    BoxFactory,
     Memory,
     Suite,
     appears,
@@ -72,8 +72,8 @@ class Execs(Suite):
         done = await sh(box, 'for each; do printf "%s\\0" "$each"; done', *ODD_ARGUMENTS)
         assert done.stdout == b"".join(os.fsencode(each) + b"\0" for each in ODD_ARGUMENTS)
 
-    async def test_exec_adds_its_env_to_that_of_the_box(self, hatchery: Hatchery) -> None:
-        box = await hatchery.box(env={"FROM_BOX": "box", "BOTH": "box"})
+    async def test_exec_adds_its_env_to_that_of_the_box(self, factory: BoxFactory) -> None:
+        box = await factory.box(env={"FROM_BOX": "box", "BOTH": "box"})
         script = 'printf "%s|" "$FROM_BOX" "$BOTH" "$FROM_EXEC"'
         assert await text(box, script) == "box|box||"
         done = await sh(box, script, env={"BOTH": "exec", "FROM_EXEC": "new"})
@@ -89,11 +89,11 @@ class Execs(Suite):
         assert await text(box, 'test -n "$PATH" && echo kept > "$HOME/kept" && cat "$HOME/kept"') == "kept"
 
     async def test_exec_does_not_see_the_variables_of_the_server(
-        self, hatchery: Hatchery, monkeypatch: pytest.MonkeyPatch
+        self, factory: BoxFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         secret = fresh("secret")
         monkeypatch.setenv("HOLDFAST_SUITE_SECRET", secret)
-        box = await hatchery.box()
+        box = await factory.box()
         done = await sh(box, "env; cat /proc/self/environ /proc/1/environ 2>/dev/null; true")
         assert secret.encode() not in done.stdout
         process = await box.spawn(["env"])

@@ -1,4 +1,4 @@
-"""Files of a box, one by one and many."""
+"""Files of a box: single files, folders and searches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.time_limit import time_limit
 ODD_NAMES = ("two words", "two\nlines", "grüße 🌊", "-rf", "*", "'\"", "n" * 255, os.fsdecode(b"not \xff text"))
 
 
-class FilesOfABox(Suite):
+class BoxFiles(Suite):
     async def test_a_file_is_read_as_it_was_written(self, box: Box) -> None:
         every = bytes(range(256)) * 10
         for data in (b"", b"x", every):

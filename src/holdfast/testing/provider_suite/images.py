@@ -1,4 +1,4 @@
-"""Images that a provider keeps: taken in as archives, begun with by boxes, made of snapshots."""
+"""Images of a provider: imported from archives, used by boxes, and made from snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.api.images import ImageConfig
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import ImageStore
 from holdfast.boxes.provider import Provider
-from holdfast.testing.provider_suite.base import Hatchery, Suite, claims, fresh, text
+from holdfast.testing.provider_suite.base import BoxFactory, Suite, claims, fresh, text
 
 _APPLETS: Final = ("cat", "echo", "env", "grep", "id", "ls", "mkdir", "pwd", "rm", "sh", "sleep", "test", "true")
 _PIECE: Final = 1 << 18
@@ -25,7 +25,7 @@ _PIECE: Final = 1 << 18
 class Images(Suite):
     @pytest.fixture
     def rootfs(self) -> bytes:
-        """A root filesystem tarball with `sh` and the usual commands. By default of this machine's own busybox."""
+        """A root filesystem tarball with `sh` and the usual commands, by default from this machine's busybox."""
         busybox = shutil.which("busybox")
         if busybox is None:
             pytest.skip("this machine has no busybox to make an image of: override the fixture `rootfs`")
@@ -62,41 +62,41 @@ class Images(Suite):
 
     @claims(Capability.IMAGES)
     async def test_a_box_begins_with_the_files_of_its_image_and_no_others(
-        self, images: ImageStore, hatchery: Hatchery, rootfs: bytes
+        self, images: ImageStore, factory: BoxFactory, rootfs: bytes
     ) -> None:
         name = fresh("image")
         await images.import_archive(name, pieces_of(rootfs))
-        box = await hatchery.box(image=name)
+        box = await factory.box(image=name)
         assert (
             await text(box, "cat /etc/passwd; ls /home 2>/dev/null; echo end") == "root:x:0:0:root:/root:/bin/sh\nend"
         )
         assert await text(box, "echo changed > /etc/passwd; id -u") == "0"
-        other = await hatchery.box(image=name)
+        other = await factory.box(image=name)
         assert await text(other, "cat /etc/passwd") == "root:x:0:0:root:/root:/bin/sh"
 
     @claims(Capability.IMAGES)
     async def test_a_box_keeps_its_files_when_the_image_moves_or_goes(
-        self, images: ImageStore, hatchery: Hatchery, rootfs: bytes
+        self, images: ImageStore, factory: BoxFactory, rootfs: bytes
     ) -> None:
         name = fresh("image")
         await images.import_archive(name, pieces_of(rootfs))
-        box = await hatchery.box(image=name)
+        box = await factory.box(image=name)
         await images.remove(name)
         assert await text(box, "ls /bin/busybox /etc/passwd") == "/bin/busybox\n/etc/passwd"
         with pytest.raises(ImageNotFound):
-            await hatchery.box(image=name)
+            await factory.box(image=name)
 
     @claims(Capability.IMAGES, Capability.SNAPSHOTS)
-    async def test_a_snapshot_becomes_an_image(self, images: ImageStore, hatchery: Hatchery, rootfs: bytes) -> None:
+    async def test_a_snapshot_becomes_an_image(self, images: ImageStore, factory: BoxFactory, rootfs: bytes) -> None:
         name, made = fresh("image"), fresh("made")
         await images.import_archive(name, pieces_of(rootfs))
-        box = await hatchery.box(image=name)
+        box = await factory.box(image=name)
         await text(box, "echo step > /etc/step; rm /etc/passwd")
-        snapshot = await hatchery.snapshot(box)
+        snapshot = await factory.snapshot(box)
         config = ImageConfig({"STEP": "1"}, "/srv")
         image = await images.from_snapshot(snapshot.id, made, config=config, labels={"of": "suite"})
         assert (image.name, image.config.env, image.labels["of"]) == (made, {"STEP": "1"}, "suite")
-        again = await hatchery.box(image=made)
+        again = await factory.box(image=made)
         assert (
             await text(again, "cat /etc/step; echo $STEP; pwd; ls /etc/passwd 2>/dev/null || true") == "step\n1\n/srv"
         )
@@ -113,16 +113,16 @@ class Images(Suite):
 
     @claims(Capability.IMAGES)
     async def test_an_image_that_there_is_not_is_refused_before_anything_is_made(
-        self, provider: Provider, hatchery: Hatchery
+        self, provider: Provider, factory: BoxFactory
     ) -> None:
         id = fresh("box")
         with pytest.raises(ImageNotFound):
-            await hatchery.box(id=id, image=fresh("nothing"))
+            await factory.box(id=id, image=fresh("nothing"))
         assert id not in [info.id for info in await provider.find()]
 
 
 def archive_of(files: dict[str, bytes], links: dict[str, str]) -> bytes:
-    """A tar archive. Links come first."""
+    """Returns a tar archive. Links come first."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, target in links.items():

@@ -1,4 +1,4 @@
-"""What a box cannot see, and the limits that hold in it. The adversarial tests of a sandbox go beyond this."""
+"""Isolation: what a box cannot see, and its limits. A sandbox needs adversarial tests beyond these."""
 
 # Small files of their own, read to check them.
 # ruff: noqa: ASYNC240
@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError, ExecTimeout
 from holdfast.boxes.capabilities import Capability
-from holdfast.testing.provider_suite.base import MEGABYTE, PATIENCE, Hatchery, Suite, claims, fresh, sh, text
+from holdfast.testing.provider_suite.base import MEGABYTE, PATIENCE, BoxFactory, Suite, claims, fresh, sh, text
 
 
 class Isolation(Suite):
@@ -51,9 +51,9 @@ class Isolation(Suite):
         assert (await box.exec(["true"])).ok
 
     @claims(Capability.ISOLATION)
-    async def test_a_box_does_not_see_its_neighbours(self, box: Box, hatchery: Hatchery) -> None:
+    async def test_a_box_does_not_see_its_neighbours(self, box: Box, factory: BoxFactory) -> None:
         secret = fresh("secret")
-        other = await hatchery.box()
+        other = await factory.box()
         await sh(other, 'echo "$1" > file; echo "$1" > "$HOME/file"; echo "$1" > /tmp/file', secret)
         process = await other.spawn(["sh", "-c", f"exec sleep 1000 # {secret}"])
         done = await sh(
@@ -83,8 +83,8 @@ class Isolation(Suite):
     # --- limits ---
 
     @claims(Capability.PIDS_LIMIT)
-    async def test_more_processes_than_the_limit_are_not_started(self, box: Box, hatchery: Hatchery) -> None:
-        small = await hatchery.box(pids=24)
+    async def test_more_processes_than_the_limit_are_not_started(self, box: Box, factory: BoxFactory) -> None:
+        small = await factory.box(pids=24)
         process = await small.spawn(["sh", "-c", "i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i + 1)); done; wait"])
         # Either the shell gives up, or it goes on with fewer children than it wanted.
         with suppress(TimeoutError):
@@ -96,8 +96,8 @@ class Isolation(Suite):
         await small.delete()
 
     @claims(Capability.MEMORY_LIMIT)
-    async def test_more_memory_than_the_limit_ends_the_command_and_not_the_box(self, hatchery: Hatchery) -> None:
-        small = await hatchery.box(memory=64 * MEGABYTE)
+    async def test_more_memory_than_the_limit_ends_the_command_and_not_the_box(self, factory: BoxFactory) -> None:
+        small = await factory.box(memory=64 * MEGABYTE)
         await small.files.write("file", b"kept")
         # Without a line end, tail has to keep all of it.
         done = await sh(small, "head -c 300000000 /dev/zero | tail -n 1 | wc -c", timeout=60)
@@ -115,8 +115,8 @@ class Isolation(Suite):
         assert (await sh(box, lower, timeout=PATIENCE)).ok
 
     @claims(Capability.DISK_LIMIT)
-    async def test_more_on_disk_than_the_limit_is_not_had(self, hatchery: Hatchery) -> None:
-        small = await hatchery.box(disk=16 * MEGABYTE)
+    async def test_more_on_disk_than_the_limit_is_not_had(self, factory: BoxFactory) -> None:
+        small = await factory.box(disk=16 * MEGABYTE)
         await small.files.write("kept", b"kept")
         # Many files, at a pace that a provider which has to look after it can keep up with.
         script = "i=0; while head -c 1000000 /dev/zero > f$i; do i=$((i + 1)); sleep 0.05; done; exit 1"
@@ -134,8 +134,8 @@ class Isolation(Suite):
         assert await small.files.read("kept") == b"kept"
 
     @claims(Capability.CPU_LIMIT)
-    async def test_more_cpu_than_the_limit_is_not_had(self, hatchery: Hatchery) -> None:
-        small = await hatchery.box(cpu=0.2)
+    async def test_more_cpu_than_the_limit_is_not_had(self, factory: BoxFactory) -> None:
+        small = await factory.box(cpu=0.2)
         burn = "while :; do :; done"
         processes = [await small.spawn(["sh", "-c", burn]) for _ in range(2)]
         before, started = (await small.metrics()).cpu_seconds, asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Boxes from their creation to their end, and how they are found."""
+"""The lifecycle of boxes, and how they are found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import (
     PATIENCE,
-    Hatchery,
+    BoxFactory,
     Suite,
     cancelled,
     claims,
@@ -38,11 +38,11 @@ from holdfast.testing.provider_suite.base import (
 )
 
 
-class LifeOfABox(Suite):
-    async def test_a_box_is_made_as_asked_for_and_says_so(self, provider: Provider, hatchery: Hatchery) -> None:
+class Lifecycle(Suite):
+    async def test_a_box_is_made_as_asked_for_and_says_so(self, provider: Provider, factory: BoxFactory) -> None:
         before = int(time() * 1000) - 5000
         id = fresh("box")
-        box = await hatchery.box(id=id, labels={"beside": "yes"}, env={"WORD": "given"})
+        box = await factory.box(id=id, labels={"beside": "yes"}, env={"WORD": "given"})
         info = box.info
         assert (box.id, info.id, info.provider, info.power) == (id, id, provider.name, Power.RUNNING)
         assert (info.snapshot, info.spec.env) == (None, {"WORD": "given"})
@@ -52,12 +52,12 @@ class LifeOfABox(Suite):
         assert id in repr(box)
 
     async def test_boxes_are_found_by_labels_the_oldest_first(
-        self, provider: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, provider: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
         group = fresh("group")
-        one = await hatchery.box(labels={"group": group, "kind": "grüße"})
+        one = await factory.box(labels={"group": group, "kind": "grüße"})
         await tick(one.info.created_at)
-        two = await hatchery.box_of(spec.with_labels({"kind": "b c"}), labels={"group": group})
+        two = await factory.box_of(spec.with_labels({"kind": "b c"}), labels={"group": group})
 
         async def found(**labels: str) -> list[str]:
             return [each.id for each in await provider.find(labels)]
@@ -74,9 +74,9 @@ class LifeOfABox(Suite):
         assert (info.labels["group"], info.labels["kind"]) == (group, "b c")
         assert two.labels == info.labels
 
-    async def test_a_box_is_attached_to_by_its_id(self, provider: Provider, box: Box, hatchery: Hatchery) -> None:
+    async def test_a_box_is_attached_to_by_its_id(self, provider: Provider, box: Box, factory: BoxFactory) -> None:
         await box.files.write("file", b"here")
-        other = await hatchery.attach(box.id)
+        other = await factory.attach(box.id)
         assert await other.files.read("file") == b"here"
         assert replace(other.info, power=box.info.power) == box.info
         await other.files.write("file", b"there")
@@ -106,10 +106,10 @@ class LifeOfABox(Suite):
             with pytest.raises(BoxError):
                 await provider.attach(id)
 
-    async def test_a_deleted_box_is_gone_for_everybody(self, provider: Provider, box: Box, hatchery: Hatchery) -> None:
+    async def test_a_deleted_box_is_gone_for_everybody(self, provider: Provider, box: Box, factory: BoxFactory) -> None:
         await sh(box, "head -c 4000000 /dev/urandom > file")
         process = await box.spawn(["sleep", "1000"])
-        other = await hatchery.attach(box.id)
+        other = await factory.attach(box.id)
         freed = (await box.delete()).freed
         assert freed >= 0
         assert await provider.probe(box.id) is Liveness.GONE
@@ -136,8 +136,8 @@ class LifeOfABox(Suite):
             await process.wait(PATIENCE)
         assert await provider.remove(box.id) == 0
 
-    async def test_a_deleted_box_frees_what_it_had(self, provider: Provider, hatchery: Hatchery) -> None:
-        one, two = await hatchery.box(), await hatchery.box()
+    async def test_a_deleted_box_frees_what_it_had(self, provider: Provider, factory: BoxFactory) -> None:
+        one, two = await factory.box(), await factory.box()
         for box in (one, two):
             await sh(box, "head -c 4000000 /dev/urandom > file")
         assert (await one.delete()).freed >= 4_000_000
@@ -145,28 +145,28 @@ class LifeOfABox(Suite):
         assert await provider.probe(two.id) is Liveness.GONE
 
     async def test_the_files_of_a_deleted_box_do_not_come_back_with_its_id(
-        self, provider: Provider, hatchery: Hatchery
+        self, provider: Provider, factory: BoxFactory
     ) -> None:
         id = fresh("box")
-        first = await hatchery.box(id=id)
+        first = await factory.box(id=id)
         await sh(first, 'echo old > file; echo old > "$HOME/file"')
         await first.delete()
         try:
-            second = await hatchery.box(id=id)
+            second = await factory.box(id=id)
         except BoxError:
             return  # an id once in a lifetime is fine as well
         assert not await second.files.exists("file")
         assert not (await sh(second, 'test -e "$HOME/file"')).ok
 
     @claims(Capability.ISOLATION)  # without, a path is the machine's
-    async def test_a_workdir_of_ones_own_is_made(self, hatchery: Hatchery) -> None:
-        box = await hatchery.box(workdir="/workspace/some/where")
+    async def test_a_workdir_of_ones_own_is_made(self, factory: BoxFactory) -> None:
+        box = await factory.box(workdir="/workspace/some/where")
         assert await text(box, "pwd") == "/workspace/some/where"
         await box.files.write("file", b"x")
         assert await box.files.read("/workspace/some/where/file") == b"x"
 
-    async def test_each_box_has_files_and_processes_of_its_own(self, box: Box, hatchery: Hatchery) -> None:
-        other = await hatchery.box()
+    async def test_each_box_has_files_and_processes_of_its_own(self, box: Box, factory: BoxFactory) -> None:
+        other = await factory.box()
         await sh(box, 'echo mine > file; echo mine > "$HOME/file"')
         process = await box.spawn(["sleep", "1000"])
         assert not await other.files.exists("file")
@@ -175,15 +175,15 @@ class LifeOfABox(Suite):
         with pytest.raises(BoxError):
             await other.process(process.id)
 
-    async def test_one_box_is_used_through_several_handles_at_once(self, box: Box, hatchery: Hatchery) -> None:
-        handles = [box, *await asyncio.gather(*(hatchery.attach(box.id) for _ in range(4)))]
+    async def test_one_box_is_used_through_several_handles_at_once(self, box: Box, factory: BoxFactory) -> None:
+        handles = [box, *await asyncio.gather(*(factory.attach(box.id) for _ in range(4)))]
         done = await asyncio.gather(*(sh(each, 'echo "$1" >> log; echo "$1"', each.id) for each in handles * 4))
         assert [each.text.strip() for each in done] == [box.id] * 20
         assert len((await box.files.read("log")).split()) == 20
 
-    async def test_many_boxes_are_made_used_and_deleted_at_once(self, provider: Provider, hatchery: Hatchery) -> None:
+    async def test_many_boxes_are_made_used_and_deleted_at_once(self, provider: Provider, factory: BoxFactory) -> None:
         group = fresh("group")
-        boxes = await asyncio.gather(*(hatchery.box(labels={"group": group}) for _ in range(10)))
+        boxes = await asyncio.gather(*(factory.box(labels={"group": group}) for _ in range(10)))
         done = await asyncio.gather(*(sh(each, 'echo "$1" > id; cat id', each.id) for each in boxes))
         assert [each.text.strip() for each in done] == [each.id for each in boxes]
         assert {each.id for each in await provider.find({"group": group})} == {each.id for each in boxes}
@@ -191,34 +191,34 @@ class LifeOfABox(Suite):
         assert await provider.find({"group": group}) == []
 
     async def test_a_cancelled_create_leaves_nothing(
-        self, provider: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, provider: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
         group = fresh("group")
         for steps in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89):
-            id = hatchery.expect(fresh("box"))
+            id = factory.expect(fresh("box"))
             creating = asyncio.create_task(provider.create(spec, id=id, labels={"group": group}))
             for _ in range(steps):
                 await asyncio.sleep(0)
             if creating.done():
-                hatchery.handle(await creating)
+                factory.handle(await creating)
                 continue
             await cancelled(creating)
             assert await provider.probe(id) is Liveness.GONE
             assert id not in [each.id for each in await provider.find({"group": group})]
 
     async def test_a_cancelled_create_leaves_nothing_late_either(
-        self, provider: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, provider: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
         for delay in (0.001, 0.003, 0.01, 0.03):
-            id = hatchery.expect(fresh("box"))
+            id = factory.expect(fresh("box"))
             creating = asyncio.create_task(provider.create(spec, id=id))
             done, _ = await asyncio.wait([creating], timeout=delay)
             if done:
-                hatchery.handle(await creating)
+                factory.handle(await creating)
                 continue
             creating.cancel()
             try:
-                hatchery.handle(await creating)  # it was made before it heard of it
+                factory.handle(await creating)  # it was made before it heard of it
             except asyncio.CancelledError:
                 assert await provider.probe(id) is Liveness.GONE
 
@@ -226,7 +226,7 @@ class LifeOfABox(Suite):
 
     @claims(Capability.STOP)
     async def test_a_stopped_box_keeps_its_files_and_ends_its_processes(
-        self, provider: Provider, box: Box, hatchery: Hatchery
+        self, provider: Provider, box: Box, factory: BoxFactory
     ) -> None:
         await sh(box, 'echo 1 > file; mkdir -p "$HOME/.local"; echo 2 > "$HOME/.local/file"; ln -s file link')
         await sh(box, 'echo 3 > "${TMPDIR:-/tmp}/file"; chmod 600 file')
@@ -236,7 +236,7 @@ class LifeOfABox(Suite):
         assert await box.power() is Power.STOPPED
         assert await provider.probe(box.id) is Liveness.LIVE
         assert [each.power for each in await provider.find() if each.id == box.id] == [Power.STOPPED]
-        other = await hatchery.attach(box.id)
+        other = await factory.attach(box.id)
         assert (other.info.power, await other.power()) == (Power.STOPPED, Power.STOPPED)
         await box.start()
         assert await box.power() is Power.RUNNING
@@ -328,8 +328,8 @@ class LifeOfABox(Suite):
         assert (await process.info()).state is ProcessState.RUNNING
         assert (await box.exec(["true"])).ok
 
-    async def test_a_sweep_removes_the_boxes_that_nobody_keeps(self, provider: Provider, hatchery: Hatchery) -> None:
-        kept, lost = await hatchery.box(), await hatchery.box()
+    async def test_a_sweep_removes_the_boxes_that_nobody_keeps(self, provider: Provider, factory: BoxFactory) -> None:
+        kept, lost = await factory.box(), await factory.box()
         await lost.spawn(["sleep", "1000"])
         await kept.files.write("file", b"x")
         swept = await provider.sweep({each.id for each in await provider.find()} - {lost.id})

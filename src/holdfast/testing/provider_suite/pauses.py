@@ -1,4 +1,4 @@
-"""Paused boxes: their processes are held, they answer nothing, and go on where they were."""
+"""Paused boxes: their processes stand still, answer nothing, and continue afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.api.box.process import ProcessState
 from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
-from holdfast.testing.provider_suite.base import Hatchery, Reopen, Suite, claims, eventually, prints, sh, text
+from holdfast.testing.provider_suite.base import BoxFactory, Reopen, Suite, claims, eventually, prints, sh, text
 from holdfast.time_limit import time_limit
 
 _COUNT = "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.02; done"
@@ -94,14 +94,14 @@ class Pauses(Suite):
 
     @claims(Capability.PAUSE, Capability.SNAPSHOTS)
     async def test_a_snapshot_of_a_paused_box_has_its_files_and_leaves_it_paused(
-        self, box: Box, hatchery: Hatchery
+        self, box: Box, factory: BoxFactory
     ) -> None:
         await sh(box, "echo kept > file")
         await box.spawn(["sleep", "1000"])
         await box.pause()
-        taken = await hatchery.snapshot(box)
+        taken = await factory.snapshot(box)
         assert await box.power() is Power.PAUSED
-        assert await text(await hatchery.restore(taken.id), "cat file") == "kept"
+        assert await text(await factory.restore(taken.id), "cat file") == "kept"
         await box.start()
         assert await text(box, "cat file") == "kept"
 

@@ -1,4 +1,4 @@
-"""Processes that run on by themselves, and the output that is kept of them."""
+"""`spawn`: processes in the background, and their stored output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.api.errors.boxes import BoxError, ProcessNotFound
 from holdfast.testing.provider_suite.base import (
     MEGABYTE,
     PATIENCE,
-    Hatchery,
+    BoxFactory,
     Suite,
     all_of,
     appears,
@@ -181,8 +181,8 @@ class Processes(Suite):
         await process.kill()
         await process.signal(signal.SIGTERM)
 
-    async def test_a_process_has_the_env_and_place_that_it_was_given(self, hatchery: Hatchery) -> None:
-        box = await hatchery.box(env={"FROM_BOX": "box"})
+    async def test_a_process_has_the_env_and_place_that_it_was_given(self, factory: BoxFactory) -> None:
+        box = await factory.box(env={"FROM_BOX": "box"})
         await box.files.write("below/mark", b"below")
         script = 'printf "%s|" "$FROM_BOX" "$FROM_SPAWN"; cat mark'
         process = await box.spawn(["sh", "-c", script], env={"FROM_SPAWN": "ünï\n"}, cwd="below")
@@ -206,10 +206,10 @@ class Processes(Suite):
         assert [await each.read() for each in spawned] == [b"%d\n" % number for number in range(30)]
         assert len({each.id for each in spawned}) == 30
 
-    async def test_a_process_goes_on_when_the_handle_is_closed(self, box: Box, hatchery: Hatchery) -> None:
+    async def test_a_process_goes_on_when_the_handle_is_closed(self, box: Box, factory: BoxFactory) -> None:
         process = await box.spawn(["sh", "-c", "echo ready; cat; exit 8"], stdin=True)
         await prints(process, b"ready")
-        other = await hatchery.attach(box.id)
+        other = await factory.attach(box.id)
         await box.close()
         again = await other.process(process.id)
         assert (await again.info()).state is ProcessState.RUNNING

@@ -1,4 +1,4 @@
-"""Several at one box at once: every one of them gets an answer, and the box is whole afterwards or gone."""
+"""Concurrent callers of one box: each gets an answer, and afterwards the box is either complete or gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import (
     PATIENCE,
-    Hatchery,
+    BoxFactory,
     Suite,
     all_of,
     appears,
@@ -30,7 +30,7 @@ from holdfast.time_limit import time_limit
 
 
 async def _outcome(work: Awaitable[Any]) -> Any:
-    """What came of it: an answer or a proper error, in time. Everything else is a bug."""
+    """Returns the result: an answer or a proper error, in time. Anything else is a bug."""
     try:
         async with time_limit(PATIENCE):
             return await work
@@ -39,20 +39,20 @@ async def _outcome(work: Awaitable[Any]) -> Any:
 
 
 class Races(Suite):
-    async def test_two_deletes_at_once_are_one(self, provider: Provider, box: Box, hatchery: Hatchery) -> None:
+    async def test_two_deletes_at_once_are_one(self, provider: Provider, box: Box, factory: BoxFactory) -> None:
         await sh(box, "head -c 3000000 /dev/urandom > file")
-        other = await hatchery.attach(box.id)
+        other = await factory.attach(box.id)
         freed = await asyncio.gather(box.delete(), other.delete(), provider.remove(box.id), box.delete())
         sizes = [each if isinstance(each, int) else each.freed for each in freed]
         assert sum(sizes) >= 3_000_000
         assert await provider.probe(box.id) is Liveness.GONE
 
     async def test_of_two_creates_with_one_id_one_wins(
-        self, provider: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, provider: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
-        id = hatchery.expect(fresh("box"))
+        id = factory.expect(fresh("box"))
         made = await asyncio.gather(*(provider.create(spec, id=id) for _ in range(4)), return_exceptions=True)
-        boxes = [hatchery.handle(each) for each in made if isinstance(each, Box)]
+        boxes = [factory.handle(each) for each in made if isinstance(each, Box)]
         assert len(boxes) == 1
         assert all(isinstance(each, BoxConflict) for each in made if not isinstance(each, Box)), made
         assert (await boxes[0].exec(["true"])).ok
@@ -149,11 +149,11 @@ class Races(Suite):
         await asyncio.gather(*(work(number) for number in range(10) for work in (command, file, process, channel)))
 
     @claims(Capability.FORK)
-    async def test_a_fork_is_taken_while_the_box_writes(self, box: Box, hatchery: Hatchery) -> None:
+    async def test_a_fork_is_taken_while_the_box_writes(self, box: Box, factory: BoxFactory) -> None:
         script = "i=0; while :; do i=$((i + 1)); echo $i > new && mv new count; sleep 0.001; done"
         process = await box.spawn(["sh", "-c", script])
         await appears(box, "count")
-        forks = [await hatchery.fork(box) for _ in range(2)]
+        forks = [await factory.fork(box) for _ in range(2)]
         counts = [int(await text(each, "cat count")) for each in forks]
         assert counts == [int(await text(each, "cat count")) for each in forks]
         assert 0 < counts[0] <= counts[1] <= int(await text(box, "cat count"))
@@ -161,16 +161,16 @@ class Races(Suite):
 
     @claims(Capability.SNAPSHOTS)
     async def test_snapshots_deletes_and_restores_at_once_never_break_each_other(
-        self, provider: Provider, box: Box, hatchery: Hatchery
+        self, provider: Provider, box: Box, factory: BoxFactory
     ) -> None:
         await sh(box, "echo kept > file")
-        base = await hatchery.snapshot(box)
+        base = await factory.snapshot(box)
 
         async def round_trip() -> None:
-            other = await hatchery.restore(base.id)
-            snapshot = await hatchery.snapshot(other)
+            other = await factory.restore(base.id)
+            snapshot = await factory.snapshot(other)
             await other.delete()
-            third = await hatchery.restore(snapshot.id)
+            third = await factory.restore(snapshot.id)
             await provider.delete_snapshot(snapshot.id)
             assert await third.files.read("file") == b"kept\n"
             await third.delete()
@@ -184,14 +184,14 @@ class Races(Suite):
         assert await box.files.read("file") == b"kept\n"
 
     async def test_a_sweep_during_a_create_does_not_touch_it(
-        self, provider: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, provider: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
-        id = hatchery.expect(fresh("box"))
+        id = factory.expect(fresh("box"))
         creating = asyncio.create_task(provider.create(spec, id=id))
         while not creating.done():
             await provider.sweep()
             await asyncio.sleep(0)
-        box = hatchery.handle(await creating)
+        box = factory.handle(await creating)
         await provider.sweep()
         assert (await box.exec(["true"])).ok
 

@@ -1,4 +1,4 @@
-"""A provider is closed, and another one comes to the same data: as after a restart, or beside it."""
+"""A second provider on the same data, after the first one was closed or beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
 from holdfast.testing.provider_suite.base import (
     PATIENCE,
-    Hatchery,
+    BoxFactory,
     Reopen,
     Suite,
     all_of,
@@ -39,10 +39,10 @@ class Restart(Suite):
             await other.close()
 
     async def test_boxes_are_found_again_with_all_that_they_are(
-        self, reopen: Reopen, provider: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, reopen: Reopen, provider: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
         first = await reopen()
-        id, group = hatchery.expect(fresh("box")), fresh("group")
+        id, group = factory.expect(fresh("box")), fresh("group")
         box = await first.create(spec.with_labels({"of": "spec"}), id=id, labels={"group": group})
         await sh(box, "echo kept > file")
         info = box.info
@@ -59,9 +59,9 @@ class Restart(Suite):
 
     @claims(Capability.DETACHED)
     async def test_processes_go_on_while_nobody_is_there_and_their_output_is_complete(
-        self, reopen: Reopen, spec: BoxSpec, hatchery: Hatchery
+        self, reopen: Reopen, spec: BoxSpec, factory: BoxFactory
     ) -> None:
-        id = hatchery.expect(fresh("box"))
+        id = factory.expect(fresh("box"))
         first = await reopen()
         box = await first.create(spec, id=id)
         script = (
@@ -95,9 +95,9 @@ class Restart(Suite):
 
     @claims(Capability.DETACHED)
     async def test_the_exit_code_of_a_process_that_ended_unseen_is_known(
-        self, reopen: Reopen, spec: BoxSpec, hatchery: Hatchery, provider: Provider
+        self, reopen: Reopen, spec: BoxSpec, factory: BoxFactory, provider: Provider
     ) -> None:
-        id = hatchery.expect(fresh("box"))
+        id = factory.expect(fresh("box"))
         first = await reopen()
         box = await first.create(spec, id=id)
         process = await box.spawn(["sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo last; echo 1 > end; exit 9"])
@@ -114,8 +114,8 @@ class Restart(Suite):
         await second.close()
 
     @claims(Capability.PTY, Capability.DETACHED)
-    async def test_a_terminal_is_taken_up_again(self, reopen: Reopen, spec: BoxSpec, hatchery: Hatchery) -> None:
-        id = hatchery.expect(fresh("box"))
+    async def test_a_terminal_is_taken_up_again(self, reopen: Reopen, spec: BoxSpec, factory: BoxFactory) -> None:
+        id = factory.expect(fresh("box"))
         first = await reopen()
         box = await first.create(spec, id=id)
         process = await box.spawn(["sh", "-i"], pty=True, env={"PS1": "ask> "})
@@ -134,9 +134,9 @@ class Restart(Suite):
 
     @claims(Capability.STOP)
     async def test_a_stopped_box_stays_stopped_and_is_started_by_another(
-        self, second: Provider, hatchery: Hatchery
+        self, second: Provider, factory: BoxFactory
     ) -> None:
-        box = await hatchery.box()
+        box = await factory.box()
         await sh(box, "echo kept > file")
         await box.stop()
         async with await second.attach(box.id) as other:
@@ -147,9 +147,9 @@ class Restart(Suite):
         assert await box.files.read("file") == b"kept\n"
 
     async def test_what_one_provider_deletes_is_gone_for_the_other(
-        self, provider: Provider, second: Provider, hatchery: Hatchery
+        self, provider: Provider, second: Provider, factory: BoxFactory
     ) -> None:
-        box = await hatchery.box()
+        box = await factory.box()
         async with await second.attach(box.id) as other:
             assert (await other.exec(["true"])).ok
             await box.delete()
@@ -161,8 +161,8 @@ class Restart(Suite):
         assert await second.probe(box.id) is Liveness.GONE
         assert box.id not in [each.id for each in await second.find()]
 
-    async def test_two_providers_work_in_one_box_at_once(self, second: Provider, hatchery: Hatchery) -> None:
-        box = await hatchery.box()
+    async def test_two_providers_work_in_one_box_at_once(self, second: Provider, factory: BoxFactory) -> None:
+        box = await factory.box()
         async with await second.attach(box.id) as other:
             work = [sh(each, 'echo "$1" >> log', str(number)) for number in range(10) for each in (box, other)]
             assert all(done.ok for done in await asyncio.gather(*work))
@@ -176,23 +176,23 @@ class Restart(Suite):
 
     @claims(Capability.SNAPSHOTS)
     async def test_snapshots_are_found_and_restored_by_another(
-        self, second: Provider, spec: BoxSpec, hatchery: Hatchery
+        self, second: Provider, spec: BoxSpec, factory: BoxFactory
     ) -> None:
-        box = await hatchery.box()
+        box = await factory.box()
         await sh(box, "echo kept > file")
-        snapshot = await hatchery.snapshot(box)
+        snapshot = await factory.snapshot(box)
         assert await second.snapshot(snapshot.id) == snapshot
-        id = hatchery.expect(fresh("box"))
+        id = factory.expect(fresh("box"))
         async with await second.restore(snapshot.id, spec, id=id) as other:
             assert await text(other, "cat file") == "kept"
 
     @claims(Capability.VOLUMES)
-    async def test_volumes_are_found_by_another(self, second: Provider, hatchery: Hatchery) -> None:
-        volume = await hatchery.volume()
+    async def test_volumes_are_found_by_another(self, second: Provider, factory: BoxFactory) -> None:
+        volume = await factory.volume()
         assert volume in [each.name for each in await second.volumes()]
 
-    async def test_a_sweep_of_another_touches_no_box(self, second: Provider, hatchery: Hatchery) -> None:
-        box = await hatchery.box()
+    async def test_a_sweep_of_another_touches_no_box(self, second: Provider, factory: BoxFactory) -> None:
+        box = await factory.box()
         process = await box.spawn(["sleep", "1000"])
         await second.sweep()
         assert (await process.info()).state is ProcessState.RUNNING

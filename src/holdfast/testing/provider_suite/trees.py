@@ -1,4 +1,4 @@
-"""Whole trees of files, in and out, with archives that nobody may trust."""
+"""Trees of files, into a box and out of it, with untrusted archives."""
 
 # Small files of their own, read to check them.
 # ruff: noqa: ASYNC240

@@ -1,4 +1,4 @@
-"""What a provider does not claim: refused by name, and nothing made."""
+"""Capabilities that a provider does not claim: requests are refused with the name, and create nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.api.box.spec import BoxSpec, HostMount, OnIdle, VolumeMount
 from holdfast.api.errors.boxes import Unsupported
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.provider import Provider
-from holdfast.testing.provider_suite.base import Hatchery, Suite, fresh
+from holdfast.testing.provider_suite.base import BoxFactory, Suite, fresh
 
 _IN_A_SPEC: dict[Capability, dict[str, Any]] = {
     Capability.IMAGES: {"image": "debian:13"},
@@ -53,7 +53,7 @@ _OF_A_PROVIDER: dict[Capability, tuple[Callable[[Provider], Awaitable[object]], 
 }
 
 
-class Claims(Suite):
+class Unclaimed(Suite):
     async def test_a_provider_says_who_it_is(self, provider: Provider) -> None:
         assert provider.name
         assert provider.snapshot_kind or Capability.SNAPSHOTS not in provider.capabilities
@@ -62,13 +62,13 @@ class Claims(Suite):
         assert provider.capabilities & networks, "a box has some network policy: at least one has to be claimed"
 
     async def test_a_spec_that_asks_for_what_is_not_claimed_is_refused_by_name(
-        self, provider: Provider, hatchery: Hatchery
+        self, provider: Provider, factory: BoxFactory
     ) -> None:
         for capability in sorted(_IN_A_SPEC.keys() - provider.capabilities):
             before = {each.id for each in await provider.find()}
-            id = hatchery.expect(fresh("box"))
+            id = factory.expect(fresh("box"))
             with pytest.raises(Unsupported) as caught:
-                await hatchery.box(id=id, **_IN_A_SPEC[capability])
+                await factory.box(id=id, **_IN_A_SPEC[capability])
             assert capability.value in caught.value.message
             assert await provider.probe(id) is Liveness.GONE
             assert id not in {each.id for each in await provider.find()} - before
