@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from holdfast.api.box.records import Step
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, ProviderRefused
 from holdfast.boxes.provider import Provider
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.time_limit import time_limit
 
 _REACH_SECONDS: Final = 20.0

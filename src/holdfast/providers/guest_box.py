@@ -18,9 +18,8 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import BoxUnreachable, InvalidSpec, Unsupported
 from holdfast.boxes.network_policy import GUEST_API_URL
-from holdfast.providers.commands import check_terminal
 from holdfast.providers.diagnosis import Check, take_step
-from holdfast.providers.guest_answers import GuestRefused, number_in, optional_number_in
+from holdfast.providers.guest_protocol import GuestRefused, check_terminal, number_in, optional_number_in
 
 _PING_SECONDS: Final = 10.0
 

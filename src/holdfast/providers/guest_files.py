@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.api.box.files import FileInfo, FileKind, Files, Match, Replaced
 from holdfast.api.errors.boxes import FileExists, FileMissing, HostileArchive, InvalidSpec, file_problem
 from holdfast.guest import tree
-from holdfast.providers.guest_answers import info, infos, many, number_of, text_of
+from holdfast.providers.guest_protocol import info, infos, many, number_of, text_of
 from holdfast.providers.pipes import Pipe, on_own_thread
 
 _PIECE: Final = 1 << 18

@@ -58,7 +58,7 @@ from holdfast.providers.daytona.states import Phase, power_of
 from holdfast.providers.daytona.transport import PtyTransport, kill
 from holdfast.providers.daytona.volumes import Volumes, check_mounts
 from holdfast.providers.diagnosis import check_account, diagnose_box, reach_address, take_step
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords

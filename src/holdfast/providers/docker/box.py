@@ -11,8 +11,8 @@ from holdfast.api.box.box import BoxInfo, Wake
 from holdfast.api.box.spec import WORKSPACE, BoxSpec
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.providers.docker import containers
-from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import ResourceUsage
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.stream import CloudBox, CloudLifecycle, StreamEgress, StreamGuestClient
 
 _READ_BYTES: Final = 4096

@@ -48,7 +48,7 @@ from holdfast.providers.docker.objects import (
 from holdfast.providers.docker.runtime import PLACE, Runtime, RuntimeVolume
 from holdfast.providers.docker.snapshots import Snapshots
 from holdfast.providers.docker.transport import DockerTransport
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.stream import RUN, BoxConnection, BoxConnections, StreamEgress, StreamGuestClient
 
 _START_SECONDS: Final = 60.0

@@ -18,8 +18,8 @@ from holdfast.api.errors.boxes import (
     WrongFileKind,
     file_problem,
 )
-from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused, info
 from holdfast.providers.guest_files import QUICK, AskedFiles, write_all
+from holdfast.providers.guest_protocol import ArchiveRefused, GuestRefused, info
 from holdfast.providers.host import guest_client
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.pipes import Pipe

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
-from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import check_port
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.pipes import writable
 from holdfast.time_limit import time_limit

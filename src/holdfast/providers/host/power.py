@@ -24,7 +24,7 @@ from holdfast.api.errors.boxes import (
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.provider import check_known_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host.disk.data_dir import BoxRecord
 from holdfast.providers.host.guest_client import (
     PAUSED,

@@ -38,8 +38,16 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.providers.commands import Collected, Tail, cannot_execute, cannot_tell, check_terminal, start_request
-from holdfast.providers.guest_answers import GuestRefused, number_in
+from holdfast.providers.guest_protocol import (
+    Collected,
+    GuestRefused,
+    Tail,
+    cannot_execute,
+    cannot_tell,
+    check_terminal,
+    number_in,
+    start_request,
+)
 from holdfast.providers.host.disk.data_dir import write_whole
 from holdfast.providers.host.guest_client import DEFAULT_SECONDS, Call, GuestClient
 from holdfast.providers.host.inotify import FileWatch

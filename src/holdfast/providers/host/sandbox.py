@@ -22,7 +22,7 @@ from holdfast.api.errors.boxes import BoxError, BoxStopped, BoxUnreachable, Crea
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.network_policy import Traffic
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host import limits
 from holdfast.providers.host.disk import layers
 from holdfast.providers.host.disk.data_dir import HELD, SEALED, SEALING, BoxImage, BoxRecord, DataDir, remove_tree

@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import HIBERNATION, matches
-from holdfast.providers.guest_answers import GuestRefused, number_in
+from holdfast.providers.guest_protocol import GuestRefused, number_in
 from holdfast.providers.host.disk import layer_copy, layers
 from holdfast.providers.host.disk.data_dir import BoxRecord, updated
 from holdfast.providers.host.disk.trash import Trash

@@ -18,7 +18,7 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxConflict, BoxStopped, BoxUnreachable
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import PROXY_PORT, Egress, Traffic
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host.guest_client import GuestClient
 
 CAPABILITIES: Final = frozenset({Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE})

@@ -20,7 +20,7 @@ from holdfast.api.errors.boxes import BoxConflict, BoxError, CannotIsolate
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers import portable_python
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host import limits
 from holdfast.providers.host.disk import layers, volumes
 from holdfast.providers.host.disk.data_dir import BoxImage, BoxRecord, DataDir

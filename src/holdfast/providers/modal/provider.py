@@ -44,7 +44,7 @@ from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.diagnosis import check_account, diagnose_box, reach_address, take_step
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.modal import guest as guest_module
 from holdfast.providers.modal import network
 from holdfast.providers.modal.account import Account, Credentials, as_any, finished, limited, told, translated

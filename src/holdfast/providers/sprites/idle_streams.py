@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.errors.boxes import BoxError
-from holdfast.providers.guest_answers import GuestRefused, number_in, optional_number_in
+from holdfast.providers.guest_protocol import GuestRefused, number_in, optional_number_in
 from holdfast.providers.stream import StreamGuestClient
 
 log = logging.getLogger(__name__)

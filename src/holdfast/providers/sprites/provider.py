@@ -40,7 +40,7 @@ from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.diagnosis import check_account
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.namespace import check_namespace
 from holdfast.providers.sprites import guest_setup, network, snapshots
 from holdfast.providers.sprites.account import Account

@@ -12,8 +12,8 @@ from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
 from holdfast.providers.diagnosis import Check
-from holdfast.providers.guest_answers import GuestRefused
 from holdfast.providers.guest_box import GuestBox, Lifecycle, ResourceUsage, check_port
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.stream.egress import StreamEgress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable, Unsupported
 from holdfast.boxes.network_policy import PROXY_PORT, Egress, Traffic
-from holdfast.providers.guest_answers import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient
 
 _PIECE: Final = 1 << 16

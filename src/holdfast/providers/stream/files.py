@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from holdfast.api.box.files import MAX_READ
 from holdfast.api.errors.boxes import BoxUnreachable, HostileArchive, InvalidSpec, OutputTooLarge, file_problem
-from holdfast.providers.guest_answers import ArchiveRefused, GuestRefused
 from holdfast.providers.guest_files import QUICK, AskedFiles
+from holdfast.providers.guest_protocol import ArchiveRefused, GuestRefused
 from holdfast.providers.stream.guest_client import DEFAULT_SECONDS, GuestRequests
 
 _PIECE: Final = 1 << 18

@@ -23,8 +23,19 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.ids import new_id, now_ms
-from holdfast.providers.commands import Collected, Tail, cannot_execute, cannot_tell, check_terminal, start_request
-from holdfast.providers.guest_answers import GuestRefused, many, number_in, number_of, text_of
+from holdfast.providers.guest_protocol import (
+    Collected,
+    GuestRefused,
+    Tail,
+    cannot_execute,
+    cannot_tell,
+    check_terminal,
+    many,
+    number_in,
+    number_of,
+    start_request,
+    text_of,
+)
 from holdfast.providers.stream.guest_client import Call, GuestRequests, Stream
 from holdfast.time_limit import time_limit
 
