@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from holdfast.providers.stream.box import CloudBox, CloudLifecycle, StreamBox
 from holdfast.providers.stream.connections import BoxConnection, BoxConnections
-from holdfast.providers.stream.egress import StreamEgress, serve_egress
+from holdfast.providers.stream.egress import serve_egress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest import MODULES, RUN, bridge_command, guest_command, guest_files
 from holdfast.providers.stream.guest_client import StreamGuestClient, Verdict
 from holdfast.providers.stream.process import StreamProcesses
+from holdfast.providers.stream.stream_egress import StreamEgress
 from holdfast.providers.stream.transport import Dial, PipeTransport, Transport
 
 __all__ = [

@@ -14,10 +14,10 @@ from holdfast.api.errors.boxes import BoxUnreachable, ConnectRefused
 from holdfast.providers.diagnosis import Check
 from holdfast.providers.guest_box import GuestBox, Lifecycle, ResourceUsage, check_port
 from holdfast.providers.guest_protocol import GuestRefused
-from holdfast.providers.stream.egress import StreamEgress
 from holdfast.providers.stream.files import StreamFiles
 from holdfast.providers.stream.guest_client import Call, StreamGuestClient, WakingGuestClient
 from holdfast.providers.stream.process import StreamProcesses
+from holdfast.providers.stream.stream_egress import StreamEgress
 
 _CONNECT_SECONDS: Final = 10.0
 
