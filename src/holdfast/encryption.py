@@ -19,29 +19,29 @@ _NONCE: Final = 12
 _VERSION: Final = b"\x01"
 
 
-class CannotUnseal(Exception):
+class CannotDecrypt(Exception):
     """It was encrypted with another secret or for another purpose, or is damaged."""
 
 
-class Seal:
+class Cipher:
     """AES-256-GCM with a separate key. Data encrypted for one purpose cannot be decrypted for another."""
 
     def __init__(self, secret: bytes) -> None:
-        self._cipher = AESGCM(secret)
+        self._aes = AESGCM(secret)
 
-    def close(self, text: str, purpose: str) -> bytes:
+    def encrypt(self, text: str, purpose: str) -> bytes:
         nonce = secrets.token_bytes(_NONCE)
-        return _VERSION + nonce + self._cipher.encrypt(nonce, text.encode(), purpose.encode())
+        return _VERSION + nonce + self._aes.encrypt(nonce, text.encode(), purpose.encode())
 
-    def open(self, sealed: bytes, purpose: str) -> str:
-        """Raises `CannotUnseal`."""
-        if sealed[:1] != _VERSION:
-            raise CannotUnseal("encrypted in a format that this version does not support")
-        nonce, content = sealed[1 : 1 + _NONCE], sealed[1 + _NONCE :]
+    def decrypt(self, encrypted: bytes, purpose: str) -> str:
+        """Raises `CannotDecrypt`."""
+        if encrypted[:1] != _VERSION:
+            raise CannotDecrypt("encrypted in a format that this version does not support")
+        nonce, content = encrypted[1 : 1 + _NONCE], encrypted[1 + _NONCE :]
         try:
-            return self._cipher.decrypt(nonce, content, purpose.encode()).decode()
+            return self._aes.decrypt(nonce, content, purpose.encode()).decode()
         except (InvalidTag, ValueError):
-            raise CannotUnseal("sealed with another secret, or for another purpose") from None
+            raise CannotDecrypt("encrypted with another secret, or for another purpose") from None
 
 
 def is_plain_text(url: str) -> bool:

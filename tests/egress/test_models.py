@@ -15,7 +15,7 @@ from holdfast.api.models import Api
 from holdfast.egress.models import PROVIDERS, InvalidModel, ModelKeyMissing, ModelNotFound, Models
 from holdfast.egress.models.catalog import SIZES
 from holdfast.egress.models.upstream import proxy_for
-from holdfast.encryption import CannotUnseal, Seal
+from holdfast.encryption import CannotDecrypt, Cipher
 
 pytestmark = pytest.mark.anyio
 
@@ -210,14 +210,14 @@ async def test_a_key_does_not_open_for_another_place(tmp_path: Path, tamper: str
             models.endpoint("mine", Api.ANTHROPIC)
 
 
-def test_a_seal_is_never_the_same_twice_and_knows_what_it_is_for() -> None:
-    seal = Seal(SECRET)
-    one, two = seal.close(KEY, "a"), seal.close(KEY, "a")
+def test_what_is_encrypted_is_never_the_same_twice_and_is_bound_to_its_purpose() -> None:
+    cipher = Cipher(SECRET)
+    one, two = cipher.encrypt(KEY, "a"), cipher.encrypt(KEY, "a")
     assert one != two
-    assert seal.open(one, "a") == seal.open(two, "a") == KEY
+    assert cipher.decrypt(one, "a") == cipher.decrypt(two, "a") == KEY
     for broken, purpose in ((one, "b"), (one[:-1], "a"), (b"", "a"), (b"\x02" + one[1:], "a")):
-        with pytest.raises(CannotUnseal):
-            seal.open(broken, purpose)
+        with pytest.raises(CannotDecrypt):
+            cipher.decrypt(broken, purpose)
 
 
 # --- the catalog, and the way there ---------------------------------------------------------------------------------

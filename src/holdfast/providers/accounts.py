@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from holdfast.api.errors.providers import AccountNotFound, CredentialMissing, InvalidAccount
 from holdfast.api.ids import now_ms
-from holdfast.encryption import CannotUnseal, Seal, is_plain_text
+from holdfast.encryption import CannotDecrypt, Cipher, is_plain_text
 from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
 
 SEALED: Final = "sealed"
@@ -138,7 +138,7 @@ class Accounts:
     ) -> None:
         """`secret` has 32 bytes and is used only for this. `kinds` are the providers that are offered."""
         self._store = store
-        self._seal = Seal(secret)
+        self._cipher = Cipher(secret)
         self._kinds = kinds
         self._clock = clock
         self._rows: dict[str, AccountRow] = {}
@@ -170,8 +170,8 @@ class Accounts:
         if row.credential is None:
             return {}
         try:
-            found: dict[str, str] = json.loads(self._seal.open(row.credential, row.purpose))
-        except CannotUnseal as error:
+            found: dict[str, str] = json.loads(self._cipher.decrypt(row.credential, row.purpose))
+        except CannotDecrypt as error:
             hint = f"give it again: holdfast provider add {row.name}"
             raise CredentialMissing(f"the credential of {row.name} cannot be read: {error}", hint=hint) from None
         return found
@@ -214,7 +214,7 @@ class Accounts:
                     f"{each}: the credential would be sent to {urlsplit(value).hostname} in plain text",
                     hint="use https, or a server on this machine or network",
                 )
-        return AccountRow(name, row.kind, row.settings, self._seal.close(json.dumps(secrets), row.purpose))
+        return AccountRow(name, row.kind, row.settings, self._cipher.encrypt(json.dumps(secrets), row.purpose))
 
     def _carried_over(self, before: AccountRow, row: AccountRow, given: dict[str, str]) -> dict[str, str]:
         """Returns the credential of a changed account: what it had, and what is given now in its place."""

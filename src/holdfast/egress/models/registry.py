@@ -27,7 +27,7 @@ from holdfast.egress.models.model import (
     checked_name,
     checked_tokens,
 )
-from holdfast.encryption import CannotUnseal, Seal
+from holdfast.encryption import CannotDecrypt, Cipher
 
 _MOST: Final = 1000
 
@@ -49,7 +49,7 @@ class Models:
     def __init__(self, store: ModelStore, secret: bytes, *, clock: Callable[[], int] = now_ms) -> None:
         """`secret` has 32 bytes and is used only for this."""
         self._store = store
-        self._seal = Seal(secret)
+        self._cipher = Cipher(secret)
         self._clock = clock
         self._rows: dict[str, ModelRow] = {}
         self._changing = asyncio.Lock()
@@ -138,8 +138,8 @@ class Models:
                 raise ModelKeyMissing(f"{name} needs a key", hint=f"holdfast model add {name} --key-stdin < FILE")
             return Endpoint(url, None)
         try:
-            return Endpoint(url, self._seal.open(row.key, row.purpose))
-        except CannotUnseal as error:
+            return Endpoint(url, self._cipher.decrypt(row.key, row.purpose))
+        except CannotDecrypt as error:
             hint = f"give it again: holdfast model add {name} --key-stdin < FILE"
             raise ModelKeyMissing(f"the key of {name} cannot be read: {error}", hint=hint) from None
 
@@ -185,7 +185,7 @@ class Models:
             if key is not None:
                 for url in json.loads(endpoints).values() if endpoints is not None else ():
                     check_secrecy(url)
-                row = replace(row, key=self._seal.close(checked_key(key), row.purpose))
+                row = replace(row, key=self._cipher.encrypt(checked_key(key), row.purpose))
             elif before is not None and before.purpose == row.purpose:
                 row = replace(row, key=before.key)
             await self._store.put(row, self._clock())

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from holdfast.api.limits import AccountName, ProviderName
 from holdfast.api.providers import AccountChange, ProviderRecord, ProviderRecordList
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.server.provider_trial import try_provider
+from holdfast.server.provider_smoke_test import try_provider
 from holdfast.server.providers import ServerProviders
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
 from holdfast.server.routes.requests import BOX_ERRORS, began

@@ -52,7 +52,7 @@ def claims(*capabilities: Capability) -> Callable[[_Test], _Test]:
 
 
 @dataclass
-class Account:
+class Coverage:
     """What the suite tested of one provider, and what it skipped because the provider does not claim it."""
 
     claimed: frozenset[Capability]
@@ -65,18 +65,18 @@ class Account:
         return [said, *(f"  {count} tests skipped: {why}" for why, count in sorted(self.left_out.items()))]
 
 
-class Accounts:
-    """A pytest plugin that prints the account of each provider at the end of a run."""
+class CoverageReport:
+    """A pytest plugin that prints the coverage of each provider at the end of a run."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Account] = {}
+        self._of: dict[str, Coverage] = {}
 
-    def of(self, provider: Provider) -> Account:
-        return self._of.setdefault(provider.name, Account(provider.capabilities))
+    def of(self, provider: Provider) -> Coverage:
+        return self._of.setdefault(provider.name, Coverage(provider.capabilities))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for name, account in self._of.items():
-            for line in account.lines(name):
+        for name, coverage in self._of.items():
+            for line in coverage.lines(name):
                 terminalreporter.write_line(line)
 
 
@@ -215,14 +215,14 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def only_what_is_claimed(self, request: pytest.FixtureRequest, provider: Provider) -> None:
-        account = _accounts(request.config).of(provider)
+        coverage = _coverage_report(request.config).of(provider)
         wanted = getattr(request.function, _CLAIMS, ())
         missing = [capability for capability in wanted if capability not in provider.capabilities]
         if missing:
             why = f"{missing[0].value} is not claimed"
-            account.left_out[why] += 1
+            coverage.left_out[why] += 1
             pytest.skip(why)
-        account.tried += 1
+        coverage.tried += 1
 
 
 def leave_out_unclaimed(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -238,14 +238,14 @@ def leave_out_unclaimed(config: pytest.Config, items: list[pytest.Item]) -> None
         items[:] = kept
 
 
-def _accounts(config: pytest.Config) -> Accounts:
-    name = "holdfast-provider-accounts"
+def _coverage_report(config: pytest.Config) -> CoverageReport:
+    name = "holdfast-provider-coverage"
     known = config.pluginmanager.get_plugin(name)
-    if isinstance(known, Accounts):
+    if isinstance(known, CoverageReport):
         return known
-    accounts = Accounts()
-    config.pluginmanager.register(accounts, name)
-    return accounts
+    report = CoverageReport()
+    config.pluginmanager.register(report, name)
+    return report
 
 
 def _within_limit(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

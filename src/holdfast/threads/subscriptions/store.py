@@ -1,4 +1,4 @@
-"""The contract of a subscription store. `holdfast.storage.sqlite.subscriptions` is on disk, `memory` is for tests."""
+"""The contract of a subscription store, which `holdfast.storage.sqlite.subscriptions` implements."""
 
 from __future__ import annotations
 

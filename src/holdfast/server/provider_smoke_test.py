@@ -1,7 +1,7 @@
 """Tests a provider as a caller would use it: reach, authorize, create, exec, delete, each with its time.
 
-What it creates is deleted, also if it fails or its caller leaves. A server that dies meanwhile leaves an ephemeral box,
-which the next one deletes when it has been idle.
+The box is deleted, even if a step fails or the caller disconnects. If the server dies, an ephemeral box is left,
+which the next server deletes when it has been idle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tell = Callable[[Step], None]
 
 
 async def try_provider(boxes: Boxes, name: str, tell: Tell, redacted: Callable[[str], str]) -> ProviderTrial:
-    """Test a provider. Raises `Unsupported` if there is none of that name. `redacted` takes secrets out of texts."""
+    """Test a provider. Raises `Unsupported` if there is none of that name. `redacted` removes secrets from texts."""
     trial = _Trial(boxes, name, boxes.provider(name), tell, redacted)
     await trial.run()
     return ProviderTrial(name=name, ok=all(each.ok for each in trial.steps), steps=tuple(trial.steps))
@@ -112,11 +112,11 @@ async def _run(box: Box) -> str:
     done = await box.exec(list(_COMMAND), timeout=_EXEC_SECONDS)
     if done.exit_code != 0:
         raise CannotExecute(f"{' '.join(_COMMAND)} ended with exit code {done.exit_code}")
-    return f"{' '.join(_COMMAND)} says {done.text.strip()[:80]}"
+    return f"{' '.join(_COMMAND)} printed {done.text.strip()[:80]}"
 
 
 def _spec(name: str, provider: Provider) -> BoxSpec:
-    """The plainest box: without a network, where that is possible."""
+    """Returns the spec of the plainest box: without a network if the provider supports that."""
     closed = Capability.NETWORK_NONE in provider.capabilities
     return BoxSpec(
         provider=name,
