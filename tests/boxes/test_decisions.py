@@ -20,10 +20,10 @@ from holdfast.boxes.labels import SPEC as SPEC_LABEL
 from holdfast.boxes.lifecycle import LIVE, PASSING, SETTLED, TRANSITIONS, move
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
-    Bury,
     Create,
     Finish,
     Found,
+    MarkGone,
     Replace,
     Restore,
     Resume,
@@ -35,12 +35,12 @@ from holdfast.boxes.service.idle.idleness import Doing
 from holdfast.boxes.service.reaper import (
     GRACE,
     STUCK,
-    Fate,
+    IdleAction,
     Use,
     drifted,
     is_abandoned,
     is_stuck,
-    judge_strangers,
+    judge_unknown,
     to_prune,
     to_reap,
 )
@@ -91,11 +91,11 @@ def test_every_state_is_live_or_dead_and_passes_or_is_settled() -> None:
 
 
 @given(st.lists(st.sampled_from(list(S))))
-def test_whatever_happens_to_a_box_the_dead_stay_dead(wishes: list[BoxState]) -> None:
+def test_whatever_happens_to_a_box_the_dead_stay_dead(demands: list[BoxState]) -> None:
     state, dead = S.CREATING, False
-    for wish in wishes:
+    for demand in demands:
         try:
-            state = move(state, wish)
+            state = move(state, demand)
         except BoxConflict:
             continue
         assert not dead
@@ -119,8 +119,8 @@ OTHER = replace(SPEC, env={"A": "1"})
         (Found(row(S.HIBERNATED), liveness=Liveness.LIVE, power=Power.STOPPED), Start(row(S.HIBERNATED))),
         (Found(row(S.PAUSED), liveness=Liveness.LIVE, power=Power.PAUSED), Start(row(S.PAUSED))),
         (Found(row(S.STOPPED), liveness=Liveness.LIVE, power=Power.RUNNING), Resume(row(S.STOPPED))),
-        (Found(row(), liveness=Liveness.GONE, snapshot=snapshot()), Bury(row(), "dummy no longer has it")),
-        (Found(row(spec=OTHER), liveness=Liveness.GONE), Bury(row(spec=OTHER), "dummy no longer has it")),
+        (Found(row(), liveness=Liveness.GONE, snapshot=snapshot()), MarkGone(row(), "dummy no longer has it")),
+        (Found(row(spec=OTHER), liveness=Liveness.GONE), MarkGone(row(spec=OTHER), "dummy no longer has it")),
         (
             Found(row(spec=OTHER), liveness=Liveness.LIVE, power=Power.RUNNING, snapshot=snapshot()),
             Replace(row(spec=OTHER), ("env (A)",)),
@@ -191,7 +191,7 @@ HELD = Use(Power.PAUSED, Doing.UNKNOWN)
 LATER = NOW + 60_000
 
 
-IDLE = Fate(OnIdle.DELETE, "idle for 60 s")
+IDLE = IdleAction(OnIdle.DELETE, "idle for 60 s")
 
 
 @pytest.mark.parametrize(
@@ -209,27 +209,37 @@ IDLE = Fate(OnIdle.DELETE, "idle for 60 s")
         (row(S.HIBERNATED, EPHEMERAL), OFF, LATER, IDLE),
         (row(S.PAUSED, EPHEMERAL), HELD, LATER, IDLE),
         (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, LATER, None),
-        (row(spec=replace(EPHEMERAL, idle_seconds=None)), QUIET, NOW + 900_000, Fate(OnIdle.DELETE, "idle for 900 s")),
+        (
+            row(spec=replace(EPHEMERAL, idle_seconds=None)),
+            QUIET,
+            NOW + 900_000,
+            IdleAction(OnIdle.DELETE, "idle for 900 s"),
+        ),
         (row(spec=SPEC), QUIET, NOW * 2, None),
         (row(S.STOPPED, SPEC), OFF, NOW * 2, None),
         (row(spec=replace(SPEC, on_idle=OnIdle.DELETE, idle_seconds=60)), QUIET, LATER, IDLE),
         (row(spec=replace(EPHEMERAL, on_idle=OnIdle.KEEP)), QUIET, NOW * 2, None),
-        (row(spec=HIBERNATING), QUIET, LATER, Fate(OnIdle.HIBERNATE, "idle for 60 s")),
-        (row(spec=HIBERNATING), SLEEPY, LATER, Fate(OnIdle.HIBERNATE, "idle for 60 s")),
+        (row(spec=HIBERNATING), QUIET, LATER, IdleAction(OnIdle.HIBERNATE, "idle for 60 s")),
+        (row(spec=HIBERNATING), SLEEPY, LATER, IdleAction(OnIdle.HIBERNATE, "idle for 60 s")),
         (row(spec=HIBERNATING), BUSY, LATER, None),
-        (row(S.PAUSED, HIBERNATING), HELD, LATER, Fate(OnIdle.HIBERNATE, "idle for 60 s")),
+        (row(S.PAUSED, HIBERNATING), HELD, LATER, IdleAction(OnIdle.HIBERNATE, "idle for 60 s")),
         (row(S.HIBERNATED, HIBERNATING), OFF, NOW * 2, None),
         (row(S.STOPPED, HIBERNATING), OFF, NOW * 2, None),
-        (row(spec=PAUSING), QUIET, LATER, Fate(OnIdle.PAUSE, "idle for 60 s")),
+        (row(spec=PAUSING), QUIET, LATER, IdleAction(OnIdle.PAUSE, "idle for 60 s")),
         (row(S.PAUSED, PAUSING), HELD, NOW * 2, None),
-        (row(spec=ONE_SHOT), replace(QUIET, worked=True), NOW, Fate(OnIdle.DELETE, "one-shot, and its work has ended")),
+        (
+            row(spec=ONE_SHOT),
+            replace(QUIET, worked=True),
+            NOW,
+            IdleAction(OnIdle.DELETE, "one-shot, and its work has ended"),
+        ),
         (row(spec=ONE_SHOT), replace(SLEEPY, worked=True), NOW, None),
         (row(spec=ONE_SHOT), QUIET, NOW, None),
         (row(spec=ONE_SHOT), QUIET, LATER, IDLE),
         *((row(state, EPHEMERAL), QUIET, LATER, None) for state in PASSING | TOMBSTONES),
     ],
 )
-def test_what_becomes_of_the_idle(the_row: BoxRow, use: Use, now: int, fate: Fate | None) -> None:
+def test_what_becomes_of_the_idle(the_row: BoxRow, use: Use, now: int, fate: IdleAction | None) -> None:
     assert to_reap(the_row, use, now) == fate
 
 
@@ -247,7 +257,7 @@ def test_what_becomes_of_the_idle(the_row: BoxRow, use: Use, now: int, fate: Fat
     ],
 )
 def test_what_is_pruned(the_row: BoxRow, use: Use, why: str | None) -> None:
-    assert to_prune(the_row, use, NOW) == (None if why is None else Fate(OnIdle.DELETE, why))
+    assert to_prune(the_row, use, NOW) == (None if why is None else IdleAction(OnIdle.DELETE, why))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +319,7 @@ def stranger(labels: dict[str, str], spec: BoxSpec = SPEC, created_at: int = NOW
 )
 def test_the_fate_of_strangers(info: BoxInfo, known: BoxRow | None, keys: tuple[str, ...], fate: str) -> None:
     rows = {} if known is None else {known.id: known}
-    judged = judge_strangers([info], rows, keys, node="here", since=NOW - 1, now=NOW + GRACE)
+    judged = judge_unknown([info], rows, keys, node="here", since=NOW - 1, now=NOW + GRACE)
     assert judged.adopted == (((info, info.labels.get(KEY)),) if fate == "adopted" else ())
     assert judged.orphans == (() if fate in ("adopted", "left") else ((info, fate),))
 
@@ -319,5 +329,5 @@ def test_a_moved_stranger_has_its_key_only_if_the_box_it_came_from_is_gone(
     present: tuple[str, ...] | None, key: str | None
 ) -> None:
     info = stranger({MOVED_FROM: "b-old", MOVED_KEY: "k"}, created_at=NOW - 2)
-    judged = judge_strangers([info], {}, (), node="here", since=NOW - 1, now=NOW + GRACE, present=present)
+    judged = judge_unknown([info], {}, (), node="here", since=NOW - 1, now=NOW + GRACE, present=present)
     assert judged.adopted == ((info, key),)

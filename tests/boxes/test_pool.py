@@ -24,8 +24,8 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.creation import Creation
 from holdfast.boxes.service.pool_rules import (
     Demand,
+    PoolDemand,
     PoolSettings,
-    Wish,
     allot,
     can_be_pooled,
     furnishing_of,
@@ -78,8 +78,8 @@ async def crash(boxes: Boxes, clock: ManualClock) -> None:
     if boxes.pool._worker is not None:
         boxes.pool._worker.cancel()
         await asyncio.gather(boxes.pool._worker, return_exceptions=True)
-    for shelf in boxes.pool._shelves.values():
-        shelf.ready.clear()
+    for pooled in boxes.pool._pooled.values():
+        pooled.ready.clear()
     await boxes.one_shots.close()
     await boxes.leases.close()
     clock.advance(MINUTE)
@@ -94,22 +94,22 @@ def test_past_demand_counts_half_after_each_half_life() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "settings", "allotted"),
+    ("demands", "settings", "allotted"),
     [
-        ({"a": Wish(1.0)}, PoolSettings(boxes=10), {"a": 0}),  # asked for once
-        ({"a": Wish(1.9)}, PoolSettings(boxes=10), {"a": 2}),
-        ({"a": Wish(30.0)}, PoolSettings(boxes=10), {"a": 10}),
-        ({"a": Wish(30.0)}, PoolSettings(boxes=10, per_spec=4), {"a": 4}),
-        ({"a": Wish(5.0), "b": Wish(7.0)}, PoolSettings(boxes=10), {"a": 3, "b": 7}),
-        ({"a": Wish(0.5, warm=True), "b": Wish(0.2, warm=True)}, PoolSettings(boxes=10), {"a": 1, "b": 0}),
-        ({"a": Wish(0.0, kept=3), "b": Wish(9.0)}, PoolSettings(boxes=10), {"a": 3, "b": 7}),
-        ({"a": Wish(9.0, kept=3)}, PoolSettings(boxes=0), {"a": 0}),
+        ({"a": PoolDemand(1.0)}, PoolSettings(boxes=10), {"a": 0}),  # asked for once
+        ({"a": PoolDemand(1.9)}, PoolSettings(boxes=10), {"a": 2}),
+        ({"a": PoolDemand(30.0)}, PoolSettings(boxes=10), {"a": 10}),
+        ({"a": PoolDemand(30.0)}, PoolSettings(boxes=10, per_spec=4), {"a": 4}),
+        ({"a": PoolDemand(5.0), "b": PoolDemand(7.0)}, PoolSettings(boxes=10), {"a": 3, "b": 7}),
+        ({"a": PoolDemand(0.5, warm=True), "b": PoolDemand(0.2, warm=True)}, PoolSettings(boxes=10), {"a": 1, "b": 0}),
+        ({"a": PoolDemand(0.0, kept=3), "b": PoolDemand(9.0)}, PoolSettings(boxes=10), {"a": 3, "b": 7}),
+        ({"a": PoolDemand(9.0, kept=3)}, PoolSettings(boxes=0), {"a": 0}),
     ],
 )
 def test_boxes_are_allotted_by_demand_within_bounds(
-    wishes: dict[str, Wish], settings: PoolSettings, allotted: dict[str, int]
+    demands: dict[str, PoolDemand], settings: PoolSettings, allotted: dict[str, int]
 ) -> None:
-    assert allot(wishes, settings) == allotted
+    assert allot(demands, settings) == allotted
 
 
 def test_what_is_found_when_a_box_is_made_keeps_it_out_of_the_pool() -> None:
@@ -209,11 +209,11 @@ async def test_none_is_made_ahead_while_somebody_waits_for_a_box(serve: Serve, p
 async def test_a_spec_that_cannot_be_made_does_not_keep_others_out(serve: Serve, provider: DummyProvider) -> None:
     boxes = serve()
     provider.fail_next("create", CreateFailed("no"))
-    shelf = await boxes.pool._shelf_of(SPEC_B, provider)
-    assert shelf is not None
-    shelf.demand = Demand(5.0, boxes.clock())
+    pooled = await boxes.pool._pooled_of(SPEC_B, provider)
+    assert pooled is not None
+    pooled.demand = Demand(5.0, boxes.clock())
     with pytest.raises(CreateFailed):
-        await boxes.pool._make_one(shelf)
+        await boxes.pool._make_one(pooled)
     assert boxes.pool._most_needy() is None
     await fill(boxes, SPEC_A, 2)
     assert len(await ahead(provider)) == 2
@@ -276,9 +276,9 @@ async def test_a_box_is_not_given_out_twice_where_two_processes_know_of_it(
 ) -> None:
     first, second = serve(), serve()
     await fill(first, SPEC_A, 3)
-    shelf = await second.pool._shelf_of(SPEC_A, provider)
-    assert shelf is not None
-    shelf.ready.extend(await ahead(provider))
+    pooled = await second.pool._pooled_of(SPEC_A, provider)
+    assert pooled is not None
+    pooled.ready.extend(await ahead(provider))
     made = await asyncio.gather(*(boxes.create(SPEC_A) for boxes in (first, second) for _ in range(3)))
     assert len({row.id for row in made}) == 6
     assert {row.id for row in made} <= {info.id for info in await provider.find()}

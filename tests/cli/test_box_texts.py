@@ -16,7 +16,7 @@ from holdfast.cli.box.health import step_lines
 from holdfast.cli.box.spec import parse_box_labels, parse_env, parse_mount, parse_volume, read_env_file
 from holdfast.cli.errors import CommandError, command_error
 from holdfast.cli.parsing.parser import arrange
-from holdfast.cli.terminal.pipes import Inlet, Outlet
+from holdfast.cli.terminal.pipes import InputPipe, OutputPipe
 from holdfast.cli.terminal.raw_mode import EscapeKeys, Modes, without_questions
 from holdfast.cli.terminal.sizes import describe_size, parse_size
 
@@ -217,7 +217,7 @@ def test_steps_are_aligned_and_say_what_to_do() -> None:
 @pytest.mark.anyio
 async def test_a_slow_reader_holds_up_the_writer_and_gets_every_byte() -> None:
     ours, theirs = os.pipe()
-    out = Outlet(theirs)
+    out = OutputPipe(theirs)
     data = os.urandom(5 << 20)
     seen = bytearray()
 
@@ -230,7 +230,7 @@ async def test_a_slow_reader_holds_up_the_writer_and_gets_every_byte() -> None:
     writing = asyncio.ensure_future(write())
     await asyncio.sleep(0)
     assert not writing.done()
-    async for piece in Inlet(ours):
+    async for piece in InputPipe(ours):
         seen += piece
     await writing
     os.close(ours)
@@ -241,7 +241,7 @@ async def test_a_slow_reader_holds_up_the_writer_and_gets_every_byte() -> None:
 async def test_a_reader_that_left_is_told_to_the_writer() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    out = Outlet(theirs)
+    out = OutputPipe(theirs)
     await out.write(b"x")
     with pytest.raises(BrokenPipeError):
         await out.flush()
@@ -251,7 +251,7 @@ async def test_a_reader_that_left_is_told_to_the_writer() -> None:
 @pytest.mark.anyio
 async def test_input_is_read_as_it_comes_until_its_end() -> None:
     ours, theirs = os.pipe()
-    inlet = Inlet(ours)
+    inlet = InputPipe(ours)
     os.write(theirs, b"one")
     assert await inlet.read() == b"one"
     os.write(theirs, b"two")

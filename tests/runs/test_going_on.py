@@ -17,7 +17,7 @@ from holdfast.api.errors.runs import NothingToResume, RunNotFound, RunOver, Thre
 from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.launch.plan import Options, Prompt
-from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds
+from holdfast.runs.reconcile.rules import ProbeResult, RunnerState, Thresholds
 from holdfast.threads.run_events import MAX_WAITING, ThreadRuns
 
 pytestmark = pytest.mark.anyio
@@ -393,7 +393,7 @@ async def test_a_box_that_cannot_be_replaced_is_kept_with_its_files(world: World
 
 async def test_a_diagnosis_names_a_box_that_was_stopped_under_its_run(world: World) -> None:
     runner = await world.runner(await world.launch())
-    stopped = Look(Liveness.LIVE, RunnerState.STOPPED)
+    stopped = ProbeResult(Liveness.LIVE, RunnerState.STOPPED)
     found = diagnose(
         runner.thread, ThreadRuns(latest=runner.run), launching=False, silence=0, look=stopped, thresholds=LIMITS
     )

@@ -53,7 +53,7 @@ def test_what_fits_is_told_whole_and_needs_no_file() -> None:
 
 
 def test_a_long_result_is_shortened_and_whole_in_the_file() -> None:
-    handed = transcript(chat("Look."), tool("x" * 5000 + "END", status="error")).hand_over(10_000, PATH)
+    handed = transcript(chat("ProbeResult."), tool("x" * 5000 + "END", status="error")).hand_over(10_000, PATH)
     assert handed is not None
     assert "END" not in handed.text
     assert "bash {'command': 'ls'} (error) → xxx" in handed.text

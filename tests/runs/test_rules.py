@@ -12,9 +12,9 @@ from holdfast.runs.reconcile.rules import (
     End,
     Known,
     LaunchWaiting,
-    Look,
-    LookAtBox,
     Nothing,
+    ProbeBox,
+    ProbeResult,
     RunnerState,
     Thresholds,
     decide,
@@ -24,26 +24,26 @@ from holdfast.threads.run_events import Run, ThreadRuns, Waiting
 
 LIMITS = Thresholds()
 RUN = Run("r-1", 2, "pi", "m/x", "local", 0, Origin.HERE, box="b-1", process="p-1", stage=Stage.EVENT)
-LIVE = Look(Liveness.LIVE, RunnerState.RUNNING)
-ENDED = Look(Liveness.LIVE, RunnerState.ENDED, 137)
-STOPPED = Look(Liveness.LIVE, RunnerState.STOPPED)
-GONE = Look(Liveness.GONE, RunnerState.ENDED)
-UNKNOWN = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
+LIVE = ProbeResult(Liveness.LIVE, RunnerState.RUNNING)
+ENDED = ProbeResult(Liveness.LIVE, RunnerState.ENDED, 137)
+STOPPED = ProbeResult(Liveness.LIVE, RunnerState.STOPPED)
+GONE = ProbeResult(Liveness.GONE, RunnerState.ENDED)
+UNKNOWN = ProbeResult(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
 
-def after(silence: int, look: Look | None = None, run: Run = RUN, **known: object) -> object:
+def after(silence: int, look: ProbeResult | None = None, run: Run = RUN, **known: object) -> object:
     told = Known(silence, 0, look=look)
     return decide(ThreadRuns(latest=run), replace(told, **known), LIMITS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("look", [LIVE, UNKNOWN])
-def test_a_network_blip_kills_no_run(look: Look) -> None:
+def test_a_network_blip_kills_no_run(look: ProbeResult) -> None:
     for silence in (0, LIMITS.look, LIMITS.soft, LIMITS.hard - 1):
         assert after(silence, look) == Nothing()
 
 
 @pytest.mark.parametrize("look", [LIVE, UNKNOWN])
-def test_only_silence_past_the_hard_threshold_orphans(look: Look) -> None:
+def test_only_silence_past_the_hard_threshold_orphans(look: ProbeResult) -> None:
     end = after(LIMITS.hard, look)
     assert isinstance(end, End)
     assert (end.status, end.code) == (RunStatus.ORPHANED, "silent")
@@ -51,7 +51,7 @@ def test_only_silence_past_the_hard_threshold_orphans(look: Look) -> None:
 
 def test_a_missed_beat_is_a_reason_to_look_and_no_more() -> None:
     assert after(LIMITS.look - 1) == Nothing()
-    assert after(LIMITS.look) == LookAtBox()
+    assert after(LIMITS.look) == ProbeBox()
 
 
 DISK = LimitHit("disk", "it holds 9 MB")
@@ -81,7 +81,7 @@ DEAD = [
 
 
 @pytest.mark.parametrize(("look", "code", "message", "hint"), DEAD)
-def test_who_is_known_to_be_dead_is_not_waited_for(look: Look, code: str, message: str, hint: str) -> None:
+def test_who_is_known_to_be_dead_is_not_waited_for(look: ProbeResult, code: str, message: str, hint: str) -> None:
     end = after(LIMITS.look, look)
     assert isinstance(end, End)
     assert (end.status, end.code, end.exit_code) == (RunStatus.ORPHANED, code, look.exit_code)
@@ -91,7 +91,9 @@ def test_who_is_known_to_be_dead_is_not_waited_for(look: Look, code: str, messag
 
 
 @pytest.mark.parametrize(("look", "code", "message", "hint"), DEAD)
-def test_a_run_that_was_to_be_cancelled_and_died_is_cancelled(look: Look, code: str, message: str, hint: str) -> None:
+def test_a_run_that_was_to_be_cancelled_and_died_is_cancelled(
+    look: ProbeResult, code: str, message: str, hint: str
+) -> None:
     end = after(LIMITS.look, look, replace(RUN, cancel=CancelKind.CANCEL))
     assert isinstance(end, End)
     assert (end.status, end.code, end.hint) == (RunStatus.CANCELLED, code, None)
@@ -102,7 +104,7 @@ def test_a_cancel_that_nobody_heeds_is_carried_out() -> None:
     run = replace(RUN, cancel=CancelKind.CANCEL)
     assert after(1000, run=run, last_sign_at=900, cancelled_at=900) == Nothing()
     late = LIMITS.soft + 1
-    assert after(late, run=run, last_sign_at=late, cancelled_at=0) == LookAtBox()
+    assert after(late, run=run, last_sign_at=late, cancelled_at=0) == ProbeBox()
     end = after(late, LIVE, run, last_sign_at=late, cancelled_at=0)
     assert isinstance(end, End)
     assert end.status is RunStatus.CANCELLED
@@ -151,7 +153,7 @@ def test_prompts_that_wait_are_launched_when_the_run_has_ended(
 def test_a_run_that_its_runner_does_not_end_in_time_is_ended() -> None:
     run = replace(RUN, options={"timeout": 60})
     assert after(0, LIVE, run) == Nothing()
-    assert after(0, run=run, overdue=True) == LookAtBox()
+    assert after(0, run=run, overdue=True) == ProbeBox()
     end = after(0, LIVE, run, overdue=True)
     assert isinstance(end, End)
     assert (end.status, end.code, end.message) == (

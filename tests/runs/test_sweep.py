@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from holdfast.runs.reconcile.sweep import DueThreads, News, news_in
+from holdfast.runs.reconcile.sweep import DueThreads, RunChange, run_changes
 from holdfast.threads.protocol.framing import frame
 
 END = {"type": "signal.run.finished", "run": "r-1", "status": "completed"}
@@ -15,11 +15,11 @@ QUEUED = {"type": "chat", "role": "user", "text": "and this", "queued": True}
 
 
 @pytest.mark.parametrize(
-    ("payloads", "news"),
+    ("payloads", "changes"),
     [
-        ([END], {News.ENDED}),
-        ([QUEUED], {News.QUEUED}),
-        ([{"type": "pi.delta", "text": "a"}, END, QUEUED], {News.ENDED, News.QUEUED}),
+        ([END], {RunChange.ENDED}),
+        ([QUEUED], {RunChange.QUEUED}),
+        ([{"type": "pi.delta", "text": "a"}, END, QUEUED], {RunChange.ENDED, RunChange.QUEUED}),
         ([{"type": "pi.assistant", "text": "a run ends with signal.run.finished"}], set()),
         ([{"type": "pi.tool", "result": orjson.dumps(END).decode()}], set()),
         ([{"type": "pi.tool", "record": {"payload": END, "queued": True}}], set()),
@@ -30,10 +30,10 @@ QUEUED = {"type": "chat", "role": "user", "text": "and this", "queued": True}
     ],
 )
 def test_only_an_entry_that_is_an_end_or_a_queued_prompt_is_news(
-    payloads: list[dict[str, Any]], news: set[News]
+    payloads: list[dict[str, Any]], changes: set[RunChange]
 ) -> None:
     entries = [{"id": f"e-{number}", "ts": 1, "payload": payload} for number, payload in enumerate(payloads)]
-    assert news_in(frame([orjson.dumps(entry) for entry in entries])) == news
+    assert run_changes(frame([orjson.dumps(entry) for entry in entries])) == changes
 
 
 @pytest.mark.anyio

@@ -63,7 +63,7 @@ def build_spec(host: BuildHost, image: str, network: NetworkPolicy, name: str) -
 
 
 @contextlib.asynccontextmanager
-async def for_a_while(box: Box) -> AsyncIterator[Box]:
+async def temporary_box(box: Box) -> AsyncIterator[Box]:
     """Yields a box and deletes it at the end, whatever happens."""
     try:
         yield box

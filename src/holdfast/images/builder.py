@@ -17,7 +17,7 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors.boxes import CannotExecute, ExecTimeout, SnapshotInUse, SnapshotNotFound
 from holdfast.api.images import Image
 from holdfast.api.progress import Progress
-from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, for_a_while, image_or_none
+from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, image_or_none, temporary_box
 from holdfast.images.errors import StepFailed
 from holdfast.images.plan import INSTALL, CommandStep, FilesStep, PackagesStep, Plan, Step
 
@@ -79,7 +79,7 @@ async def _work(
     """Run the remaining steps. Returns the snapshot id of the last one."""
     spec = build_spec(host, plan.base.name, network, name)
     begun = host.create(spec) if snapshot is None else host.restore(snapshot, spec)
-    async with for_a_while(await begun) as box:
+    async with temporary_box(await begun) as box:
         for step in plan.steps[done:]:
             progress.begin(step.kind, step.what)
             await _perform(box, step, plan, network, progress)

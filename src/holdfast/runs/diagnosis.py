@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run_info import RunStatus, Stage
 from holdfast.api.runs import Diagnosis, Finding
-from holdfast.runs.reconcile.rules import Look, RunnerState, Thresholds, limit_hint
+from holdfast.runs.reconcile.rules import ProbeResult, RunnerState, Thresholds, limit_hint
 from holdfast.threads.run_events import Run, ThreadRuns
 
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
@@ -23,7 +23,7 @@ def diagnose(
     *,
     launching: bool,
     silence: int | None,
-    look: Look | None,
+    look: ProbeResult | None,
     thresholds: Thresholds,
     limits: tuple[LimitHit, ...] = (),
 ) -> Diagnosis:
@@ -70,7 +70,7 @@ def _limits(run: Run, limits: tuple[LimitHit, ...]) -> list[Finding]:
     ]
 
 
-def _box(run: Run, look: Look | None) -> Finding:
+def _box(run: Run, look: ProbeResult | None) -> Finding:
     if run.box is None:
         return _not_there("box", run, "no box yet")
     detail = f"box {run.box} of {run.provider}, {run.box_how}, files {run.files}"
@@ -96,7 +96,7 @@ def _provision(run: Run, launching: bool) -> Finding:
     return _not_there("provision", run, "the agent was not brought into the box")
 
 
-def _runner(run: Run, look: Look | None) -> Finding:
+def _runner(run: Run, look: ProbeResult | None) -> Finding:
     if not run.reached(Stage.RUNNER):
         return _not_there("runner", run, "no runner was started")
     detail = f"process {run.process}"

@@ -37,7 +37,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class QuickCheck:
     """The result of a quick check."""
 
     version: int
@@ -64,11 +64,11 @@ def check(home: Path) -> Health:
     return maintenance.check(database_file(home))
 
 
-def glance(home: Path) -> Glance:
+def quick_check(home: Path) -> QuickCheck:
     """Read as much as possible in a few seconds. A server may use the storage at the same time."""
     from holdfast.storage.sqlite import maintenance
 
-    return maintenance.glance(database_file(home))
+    return maintenance.quick_check(database_file(home))
 
 
 def backup(home: Path, target: Path) -> None:

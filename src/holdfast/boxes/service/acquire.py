@@ -17,11 +17,11 @@ from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Acquired,
-    Bury,
     Create,
     Finish,
     Found,
     How,
+    MarkGone,
     Replace,
     Restore,
     Resume,
@@ -134,7 +134,7 @@ class Acquire:
                         whys.append(f"box {row.id} could not be started and is gone")
                     else:
                         return Acquired(row, How.RESUMED, why="it was stopped and has been started")
-                case Bury(row, why):
+                case MarkGone(row, why):
                     await self._registry.end(row, BoxState.GONE, why)
                     whys.append(f"box {row.id} is gone")
                 case Finish(row, why):

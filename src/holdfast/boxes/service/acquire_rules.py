@@ -66,7 +66,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class MarkGone:
     """The box no longer exists: record that, and decide again."""
 
     row: BoxRow
@@ -104,7 +104,7 @@ class Create:
     pass
 
 
-Decision = Resume | Start | Bury | Finish | Replace | Restore | Create
+Decision = Resume | Start | MarkGone | Finish | Replace | Restore | Create
 
 
 def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool = True) -> Decision:
@@ -125,7 +125,7 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
         raise BoxConflict(f"box {row.id} is {row.state}", hint="another caller is changing it: try again in a moment")
     match found.liveness:
         case Liveness.GONE:
-            return Bury(row, f"{row.provider} no longer has it")
+            return MarkGone(row, f"{row.provider} no longer has it")
         case Liveness.LIVE:
             pass
         case _:

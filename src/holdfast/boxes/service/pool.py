@@ -28,13 +28,13 @@ from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool_rules import (
     END,
     Demand,
+    PoolDemand,
     PoolSettings,
-    Wish,
     allot,
     can_be_pooled,
     furnishing_of,
     made_ahead,
-    shelf_key,
+    pool_key,
 )
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
@@ -72,7 +72,7 @@ class PoolStatistics:
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _PooledSpec:
     """The boxes of one spec."""
 
     spec: BoxSpec
@@ -92,7 +92,7 @@ class Pool:
         self._registry = registry
         self._providers = providers
         self._leases = leases
-        self._shelves: dict[str, _Shelf] = {}
+        self._pooled: dict[str, _PooledSpec] = {}
         self._in_hand: set[str] = set()
         """Boxes of the pool that this process is creating, handing over or removing now."""
         self._live = 0
@@ -111,9 +111,9 @@ class Pool:
     def statistics(self) -> PoolStatistics:
         wanted = self._allotted()
         return PoolStatistics(
-            size=sum(len(shelf.ready) for shelf in self._shelves.values()),
+            size=sum(len(pooled.ready) for pooled in self._pooled.values()),
             wanted=sum(wanted.values()),
-            specs=sum(1 for key, shelf in self._shelves.items() if shelf.ready or wanted[key]),
+            specs=sum(1 for key, pooled in self._pooled.items() if pooled.ready or wanted[key]),
             hits=self._hits,
             misses=self._misses,
             made=self._made,
@@ -140,16 +140,16 @@ class Pool:
         provider = self._providers.named(spec.provider)
         if not self.on or not can_be_pooled(spec, provider.capabilities):
             return None
-        shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
-        if shelf is None:
+        pooled = await self._pooled_of(spec, provider, self._furnishing_of(spec, provider))
+        if pooled is None:
             return None
-        shelf.demand = shelf.demand.taken(self._registry.clock(), self._settings.half_life)
+        pooled.demand = pooled.demand.taken(self._registry.clock(), self._settings.half_life)
         self._start()
         self._wake.set()
-        if not shelf.ready:
+        if not pooled.ready:
             self._misses += 1
             return None
-        id = shelf.ready.popleft()
+        id = pooled.ready.popleft()
         self._in_hand.add(id)
         return id
 
@@ -164,34 +164,34 @@ class Pool:
     def _furnishing_of(self, spec: BoxSpec, provider: Provider) -> str | None:
         return furnishing_of(spec, provider.capabilities, self._settings.furnishings)
 
-    async def _shelf_of(self, spec: BoxSpec, provider: Provider, furnishing: str | None = None) -> _Shelf | None:
+    async def _pooled_of(self, spec: BoxSpec, provider: Provider, furnishing: str | None = None) -> _PooledSpec | None:
         try:
             of = await _made_with(spec, provider)
         except BoxError:
             return None  # for example, there is no such image: the create that follows raises the error
-        key = f"{shelf_key(spec, provider.capabilities)} {furnishing or ''}"
-        shelf = self._shelves.get(key)
-        if shelf is None:
+        key = f"{pool_key(spec, provider.capabilities)} {furnishing or ''}"
+        pooled = self._pooled.get(key)
+        if pooled is None:
             self._forget_least_wanted()
-            shelf = self._shelves[key] = _Shelf(made_ahead(spec, provider.capabilities), of, furnishing)
-        elif shelf.of != of:
-            await self._refresh(shelf)
-        return shelf
+            pooled = self._pooled[key] = _PooledSpec(made_ahead(spec, provider.capabilities), of, furnishing)
+        elif pooled.of != of:
+            await self._refresh(pooled)
+        return pooled
 
     def _forget_least_wanted(self) -> None:
-        while len(self._shelves) >= MOST_SPECS:
-            empty = [key for key, shelf in self._shelves.items() if not shelf.ready and not shelf.kept]
+        while len(self._pooled) >= MOST_SPECS:
+            empty = [key for key, pooled in self._pooled.items() if not pooled.ready and not pooled.kept]
             if not empty:
                 return
-            del self._shelves[min(empty, key=lambda key: self._score(self._shelves[key]))]
+            del self._pooled[min(empty, key=lambda key: self._score(self._pooled[key]))]
 
     async def keep(self, spec: BoxSpec, count: int) -> None:
         """Keep at least `count` boxes of a spec ready, within the bounds, whatever the demand."""
         provider = self._providers.for_spec(spec)
         if self.on and can_be_pooled(spec, provider.capabilities):
-            shelf = await self._shelf_of(spec, provider, self._furnishing_of(spec, provider))
-            if shelf is not None:
-                shelf.kept = count
+            pooled = await self._pooled_of(spec, provider, self._furnishing_of(spec, provider))
+            if pooled is not None:
+                pooled.kept = count
                 self._start()
                 self._wake.set()
 
@@ -211,9 +211,9 @@ class Pool:
                 await self._until_calm()  # a caller that just got a box runs its first command
                 await self._registry.join()
                 await self._drain_unwanted()
-                while (shelf := self._most_needy()) is not None:
+                while (pooled := self._most_needy()) is not None:
                     await self._until_calm()
-                    await self._make_one(shelf)
+                    await self._make_one(pooled)
                 self._calm.set()
             except Exception as error:  # a provider or the store fails: callers get boxes without the pool
                 self._pause = min(LONGEST_PAUSE, max(1.0, self._pause * 2))
@@ -228,21 +228,24 @@ class Pool:
             self._wake.set()
             await self._calm.wait()
 
-    def _score(self, shelf: _Shelf) -> float:
-        return shelf.demand.now(self._registry.clock(), self._settings.half_life)
+    def _score(self, pooled: _PooledSpec) -> float:
+        return pooled.demand.now(self._registry.clock(), self._settings.half_life)
 
     def _allotted(self) -> dict[str, int]:
-        wishes = {key: Wish(self._score(shelf), shelf.kept, bool(shelf.ready)) for key, shelf in self._shelves.items()}
-        return allot(wishes, self._settings)
+        demands = {
+            key: PoolDemand(self._score(pooled), pooled.kept, bool(pooled.ready))
+            for key, pooled in self._pooled.items()
+        }
+        return allot(demands, self._settings)
 
-    def _most_needy(self) -> _Shelf | None:
+    def _most_needy(self) -> _PooledSpec | None:
         """Returns the spec with the smallest share of its wanted boxes, if there is room for one more."""
         if self._closed or self._settings.memory() < self._settings.least_memory:
             return None
         wanted = self._allotted()
-        needy = [(len(self._shelves[key].ready) / count, key) for key, count in wanted.items() if count]
+        needy = [(len(self._pooled[key].ready) / count, key) for key, count in wanted.items() if count]
         share, key = min(needy, default=(1.0, ""))
-        return self._shelves[key] if share < 1.0 else None
+        return self._pooled[key] if share < 1.0 else None
 
     async def _until_calm(self) -> None:
         loop = asyncio.get_running_loop()
@@ -253,25 +256,25 @@ class Pool:
                 return
             await asyncio.sleep(self._settings.quiet_seconds - since)
 
-    async def _make_one(self, shelf: _Shelf) -> None:
-        provider = self._providers.named(shelf.spec.provider)
+    async def _make_one(self, pooled: _PooledSpec) -> None:
+        provider = self._providers.named(pooled.spec.provider)
         id = new_id("b")
         began = asyncio.get_running_loop().time()
         self._in_hand.add(id)
         try:
-            with self._providers.creating(shelf.spec.provider, provider):
-                box = await provider.create(shelf.spec, id=id, labels=self._labels(shelf))
+            with self._providers.creating(pooled.spec.provider, provider):
+                box = await provider.create(pooled.spec, id=id, labels=self._labels(pooled))
                 try:
-                    await self._furnish(box, shelf)
+                    await self._furnish(box, pooled)
                 finally:
                     await box.close()
-            if await self._is_current(shelf):
-                shelf.ready.append(id)
+            if await self._is_current(pooled):
+                pooled.ready.append(id)
                 self._made += 1
             else:  # the image was replaced in the meantime
-                await to_the_end(self._remove(provider, id, shelf.spec))
+                await to_the_end(self._remove(provider, id, pooled.spec))
         except BoxError:
-            shelf.demand = Demand()  # the spec may be the cause, and others want boxes too
+            pooled.demand = Demand()  # the spec may be the cause, and others want boxes too
             raise
         finally:
             self._in_hand.discard(id)
@@ -279,22 +282,22 @@ class Pool:
         # Sleep for as long as the creation took, so that the pool uses at most half of the time.
         await asyncio.sleep(asyncio.get_running_loop().time() - began)
 
-    async def _furnish(self, box: Box, shelf: _Shelf) -> None:
-        if shelf.furnishing is None:
+    async def _furnish(self, box: Box, pooled: _PooledSpec) -> None:
+        if pooled.furnishing is None:
             return
         try:
             async with time_limit(FURNISH_SECONDS):
-                await self._settings.furnishings[shelf.furnishing](box)
+                await self._settings.furnishings[pooled.furnishing](box)
         except Exception as error:  # foreign code may raise anything; the owner of the box starts it later
             log.warning("cannot prepare box %s of the pool: %s", box.id, error)
 
-    def _labels(self, shelf: _Shelf) -> dict[str, str]:
-        hash = shelf.spec.hash
-        furnished = {} if shelf.furnishing is None else {POOL_FURNISHED: shelf.furnishing}
+    def _labels(self, pooled: _PooledSpec) -> dict[str, str]:
+        hash = pooled.spec.hash
+        furnished = {} if pooled.furnishing is None else {POOL_FURNISHED: pooled.furnishing}
         return {
             **furnished,
             POOL: hash,
-            POOL_OF: shelf.of,
+            POOL_OF: pooled.of,
             POOL_HOLDER: self._leases.holder,
             SPEC: hash,
             TENANT: self._registry.tenant,
@@ -304,45 +307,45 @@ class Pool:
     async def _drain_unwanted(self) -> None:
         hungry = self._settings.memory() < self._settings.least_memory / 2
         wanted = self._allotted()
-        for key, shelf in list(self._shelves.items()):
-            await self._refresh(shelf)
-            while shelf.ready and (hungry or len(shelf.ready) > wanted[key]):
-                await self._drain([shelf.ready.popleft()], shelf)
-            if not shelf.ready and not wanted[key] and self._score(shelf) < END:
-                self._shelves.pop(key, None)
+        for key, pooled in list(self._pooled.items()):
+            await self._refresh(pooled)
+            while pooled.ready and (hungry or len(pooled.ready) > wanted[key]):
+                await self._drain([pooled.ready.popleft()], pooled)
+            if not pooled.ready and not wanted[key] and self._score(pooled) < END:
+                self._pooled.pop(key, None)
 
-    async def _refresh(self, shelf: _Shelf) -> None:
+    async def _refresh(self, pooled: _PooledSpec) -> None:
         """Remove boxes that are out of date, or whose spec cannot be created any more."""
         try:
-            of = await _made_with(shelf.spec, self._providers.named(shelf.spec.provider))
+            of = await _made_with(pooled.spec, self._providers.named(pooled.spec.provider))
         except BoxError:
-            shelf.demand, shelf.kept = Demand(), 0
-            await self._empty(shelf)
+            pooled.demand, pooled.kept = Demand(), 0
+            await self._empty(pooled)
             return
-        if shelf.of != of:
-            shelf.of = of
-            await self._empty(shelf)
+        if pooled.of != of:
+            pooled.of = of
+            await self._empty(pooled)
 
-    async def _is_current(self, shelf: _Shelf) -> bool:
+    async def _is_current(self, pooled: _PooledSpec) -> bool:
         try:
-            return shelf.of == await _made_with(shelf.spec, self._providers.named(shelf.spec.provider))
+            return pooled.of == await _made_with(pooled.spec, self._providers.named(pooled.spec.provider))
         except BoxError:
             return False
 
-    async def _empty(self, shelf: _Shelf) -> None:
-        ids = list(shelf.ready)
-        shelf.ready.clear()
-        await self._drain(ids, shelf)
+    async def _empty(self, pooled: _PooledSpec) -> None:
+        ids = list(pooled.ready)
+        pooled.ready.clear()
+        await self._drain(ids, pooled)
 
-    async def _drain(self, ids: Sequence[str], shelf: _Shelf) -> None:
-        provider = self._providers.named(shelf.spec.provider)
+    async def _drain(self, ids: Sequence[str], pooled: _PooledSpec) -> None:
+        provider = self._providers.named(pooled.spec.provider)
         turns = asyncio.Semaphore(REMOVALS_AT_ONCE)
 
         async def drain(id: str) -> None:
             self._in_hand.add(id)
             try:
                 async with turns:
-                    await self._remove(provider, id, shelf.spec)
+                    await self._remove(provider, id, pooled.spec)
             except BoxError as error:
                 log.warning("cannot remove box %s of the pool, the next sweep will retry: %s", id, error)
             finally:
@@ -366,18 +369,18 @@ class Pool:
 
     async def drain(self) -> None:
         """Remove all boxes that are ready."""
-        for shelf in list(self._shelves.values()):
-            await self._empty(shelf)
+        for pooled in list(self._pooled.values()):
+            await self._empty(pooled)
 
     async def drain_volume(self, provider: str, volume: str) -> None:
         """Remove pooled boxes that mount a volume, so that they do not keep it in use."""
-        for shelf in list(self._shelves.values()):
-            if shelf.spec.provider == provider and any(each.volume == volume for each in shelf.spec.volumes):
-                await self._empty(shelf)
+        for pooled in list(self._pooled.values()):
+            if pooled.spec.provider == provider and any(each.volume == volume for each in pooled.spec.volumes):
+                await self._empty(pooled)
 
     async def drain_provider(self, name: str) -> None:
         """Remove all pooled boxes of a provider that is about to go, also those that no process holds."""
-        self._shelves = {key: shelf for key, shelf in self._shelves.items() if shelf.spec.provider != name}
+        self._pooled = {key: pooled for key, pooled in self._pooled.items() if pooled.spec.provider != name}
         provider, registry = self._providers.named(name), self._registry
         if Capability.POOL not in provider.capabilities:
             return
@@ -419,7 +422,7 @@ class Pool:
     async def tend(self, provider: Provider, found: Sequence[BoxInfo], rows: Mapping[str, BoxRow]) -> list[str]:
         """Take over or remove boxes of the pool whose process died. Returns the ids of those removed."""
         holders = await self._leases.holders() - {self._leases.holder}
-        known = self._in_hand.union(*(shelf.ready for shelf in self._shelves.values()))
+        known = self._in_hand.union(*(pooled.ready for pooled in self._pooled.values()))
         removed = []
         for info in found:
             if (
@@ -447,25 +450,27 @@ class Pool:
             return False
         if furnishing is not None and furnishing not in self._settings.furnishings:
             return False
-        shelf = await self._shelf_of(info.spec, provider, furnishing)
-        size = sum(len(each.ready) for each in self._shelves.values())
+        pooled = await self._pooled_of(info.spec, provider, furnishing)
+        size = sum(len(each.ready) for each in self._pooled.values())
         most = self._settings.boxes if self._settings.per_spec is None else self._settings.per_spec
-        if shelf is None or info.labels.get(POOL_OF) != shelf.of or size >= self._settings.boxes:
+        if pooled is None or info.labels.get(POOL_OF) != pooled.of or size >= self._settings.boxes:
             return False
-        if len(shelf.ready) >= most or info.labels.get(POOL) != shelf.spec.hash:
+        if len(pooled.ready) >= most or info.labels.get(POOL) != pooled.spec.hash:
             return False
         self._in_hand.add(info.id)
         try:
-            box = await provider.hand_over(info.id, shelf.spec, labels=self._labels(shelf), created_at=info.created_at)
+            box = await provider.hand_over(
+                info.id, pooled.spec, labels=self._labels(pooled), created_at=info.created_at
+            )
             await box.close()
         except BoxError:
             return False
         finally:
             self._in_hand.discard(info.id)
-        shelf.ready.append(info.id)
+        pooled.ready.append(info.id)
         # The demand is lost with the dead process. The box stays as long as if it were requested once now.
-        if self._score(shelf) < len(shelf.ready):
-            shelf.demand = Demand(float(len(shelf.ready)), self._registry.clock())
+        if self._score(pooled) < len(pooled.ready):
+            pooled.demand = Demand(float(len(pooled.ready)), self._registry.clock())
         self._start()
         return True
 

@@ -64,7 +64,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PoolDemand:
     """What the allotment needs to know about one spec."""
 
     score: float
@@ -74,14 +74,14 @@ class Wish:
     """Boxes are ready already. Continuing takes less demand than starting."""
 
 
-def allot(wishes: Mapping[str, Wish], settings: PoolSettings) -> dict[str, int]:
+def allot(demands: Mapping[str, PoolDemand], settings: PoolSettings) -> dict[str, int]:
     """Returns how many boxes to keep ready of each spec, in order of demand, within the bounds."""
     left = settings.boxes
     allotted = {}
-    for key, wish in sorted(wishes.items(), key=lambda item: (-item[1].kept, -item[1].score, item[0])):
-        by_demand = math.ceil(wish.score) if wish.score >= (END if wish.warm else BEGIN) else 0
+    for key, demand in sorted(demands.items(), key=lambda item: (-item[1].kept, -item[1].score, item[0])):
+        by_demand = math.ceil(demand.score) if demand.score >= (END if demand.warm else BEGIN) else 0
         most = left if settings.per_spec is None else min(left, settings.per_spec)
-        allotted[key] = min(most, max(wish.kept, by_demand))
+        allotted[key] = min(most, max(demand.kept, by_demand))
         left -= allotted[key]
     return allotted
 
@@ -123,7 +123,7 @@ def network_ahead(spec: BoxSpec, capabilities: Collection[Capability]) -> Networ
     return NetworkPolicy() if can_be_opened else spec.network
 
 
-def shelf_key(spec: BoxSpec, capabilities: Collection[Capability]) -> str:
+def pool_key(spec: BoxSpec, capabilities: Collection[Capability]) -> str:
     """Returns a key that is equal for specs whose pooled boxes are interchangeable."""
     network = network_ahead(spec, capabilities)
     return f"{spec.hash} {network.mode} {network.allow} {network.bandwidth} {network.connections}"

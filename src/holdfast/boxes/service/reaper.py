@@ -38,7 +38,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class IdleAction:
     """What has to happen to an idle box."""
 
     what: OnIdle
@@ -59,25 +59,25 @@ def empty(use: Use) -> bool:
     return quiet(use) and use.metrics is not None and use.metrics.processes == 0
 
 
-def to_reap(row: BoxRow, use: Use, now: int) -> Fate | None:
+def to_reap(row: BoxRow, use: Use, now: int) -> IdleAction | None:
     """Returns what has to happen to a box now, or None if nothing does."""
     if row.state not in SETTLED:
         return None
     if row.lifetime is Lifetime.ONE_SHOT and use.worked:
-        return Fate(OnIdle.DELETE, "one-shot, and its work has ended") if empty(use) else None
+        return IdleAction(OnIdle.DELETE, "one-shot, and its work has ended") if empty(use) else None
     what = follows(row)
     if what is OnIdle.KEEP or not quiet(use) or not is_due(row, use.last_work, now):
         return None
-    return Fate(what, f"idle for {idle_time(row)} s")
+    return IdleAction(what, f"idle for {idle_time(row)} s")
 
 
-def to_prune(row: BoxRow, use: Use, now: int) -> Fate | None:
+def to_prune(row: BoxRow, use: Use, now: int) -> IdleAction | None:
     """Returns what happens to a box on `prune`, which also deletes ephemeral boxes that are idle now."""
     if row.lifetime is not Lifetime.EPHEMERAL or row.state not in SETTLED:
         return to_reap(row, use, now)
     if row.spec.when_idle is not OnIdle.DELETE or not empty(use):
         return to_reap(row, use, now)
-    return Fate(OnIdle.DELETE, "stopped" if use.power is Power.STOPPED else "idle")
+    return IdleAction(OnIdle.DELETE, "stopped" if use.power is Power.STOPPED else "idle")
 
 
 def is_abandoned(row: BoxRow, holders: Collection[str], myself: str, busy: Collection[str]) -> bool:
@@ -103,7 +103,7 @@ def drifted(row: BoxRow, power: Power) -> BoxState | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class UnknownBoxes:
     """Boxes that a provider has but that are not live in the store."""
 
     orphans: tuple[tuple[BoxInfo, str], ...]
@@ -124,7 +124,7 @@ def key_of(info: BoxInfo, present: Collection[str] | None) -> str | None:
     return info.labels.get(KEY)
 
 
-def judge_strangers(
+def judge_unknown(
     found: Iterable[BoxInfo],
     known: Mapping[str, BoxRow],
     keys: Collection[str],
@@ -133,7 +133,7 @@ def judge_strangers(
     since: int,
     now: int,
     present: Collection[str] | None = None,
-) -> Strangers:
+) -> UnknownBoxes:
     """Decides what to do with boxes that are not live in the store.
 
     `known` has their tombstones, and `keys` the keys that have a live box. `since` is when this store first knew of
@@ -161,4 +161,4 @@ def judge_strangers(
                 taken.add(key)
         else:
             orphans.append((info, "no store knows it"))
-    return Strangers(tuple(orphans), tuple(adopted))
+    return UnknownBoxes(tuple(orphans), tuple(adopted))

@@ -31,7 +31,7 @@ from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
 from holdfast.boxes.service.leases import Leases
 from holdfast.boxes.service.pool import Pool
 from holdfast.boxes.service.providers import Providers
-from holdfast.boxes.service.reaper import Fate, Use, drifted, is_stuck, judge_strangers, to_prune, to_reap
+from holdfast.boxes.service.reaper import IdleAction, Use, drifted, is_stuck, judge_unknown, to_prune, to_reap
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.snapshot_store import SnapshotStore
@@ -52,7 +52,7 @@ _POWER: Final = {
 
 log = logging.getLogger(__name__)
 
-Judge = Callable[[BoxRow, Use, int], Fate | None]
+Judge = Callable[[BoxRow, Use, int], IdleAction | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Sweep:
         self._snapshots = snapshots
         self._sleep_snapshots = sleep_snapshots
         self._seconds = seconds
-        self._complaints = _Complaints()
+        self._failures = _FailureLog()
         self._samples: dict[str, Sample] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -161,7 +161,7 @@ class Sweep:
             try:
                 await self.run()
             except Exception as error:  # the store is full or locked: the next sweep may succeed
-                self._complaints.make("sweep", error)
+                self._failures.add("sweep", error)
 
     async def run(self) -> Pruned:
         return await self._run(to_reap)
@@ -182,7 +182,7 @@ class Sweep:
                 )
                 self._interval.reset(rows)
         except Exception as error:  # the store is full or locked: the next pass may succeed
-            self._complaints.make("idle boxes", error)
+            self._failures.add("idle boxes", error)
 
     async def _mind(self, row: BoxRow, report: _Report) -> None:
         await self._reap(row, _POWER[row.state], to_reap, report)
@@ -208,7 +208,7 @@ class Sweep:
                     row = await self._registry.get(id)
                     await self._reap(row, Power.RUNNING, to_reap, _Report())
         except Exception as error:
-            self._complaints.make(id, error)
+            self._failures.add(id, error)
 
     async def _run(self, judge: Judge) -> Pruned:
         since = await self._registry.join()
@@ -233,15 +233,15 @@ class Sweep:
                     ahead = [info for info in infos.values() if POOL in info.labels]
                     removed = await self._pool.tend(self._providers.named(name), ahead, known)
                     report.leftovers.extend(f"box {id} of a pool" for id in removed)
-                async with self._trying(f"strangers at {name}", report):
-                    strangers = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
-                    await self._strangers(self._providers.named(name), strangers, since, present, report)
+                async with self._trying(f"unknown boxes at {name}", report):
+                    unknown = [info for info in infos.values() if info.id not in known and POOL not in info.labels]
+                    await self._settle_unknown(self._providers.named(name), unknown, since, present, report)
             async with self._trying("tombstones", report):
                 await self._forget(report)
             return report.done()
 
     def _trying(self, about: str, report: _Report) -> _Trying:
-        return _Trying(self._complaints, about, report)
+        return _Trying(self._failures, about, report)
 
     async def _found(self, report: _Report) -> dict[str, dict[str, BoxInfo]]:
         """Returns all boxes of our tenant, by provider. Leaves out providers that do not answer."""
@@ -294,16 +294,16 @@ class Sweep:
     async def _reap(self, row: BoxRow, power: Power, judge: Judge, report: _Report) -> None:
         """Do what `judge` decides, unless the box was used since its row was read."""
         row, use = await self._use(row, power)
-        fate = judge(row, use, self._registry.clock())
+        action = judge(row, use, self._registry.clock())
         try:
-            match fate:
-                case Fate(OnIdle.DELETE, why):
+            match action:
+                case IdleAction(OnIdle.DELETE, why):
                     self._note(await self._removal.remove_judged(row, why), report)
-                case Fate(OnIdle.HIBERNATE, why):
+                case IdleAction(OnIdle.HIBERNATE, why):
                     await self._hibernation.hibernate(row)
                     report.asleep.append(row.id)
                     log.info("box %s was hibernated: %s", row.id, why)
-                case Fate(OnIdle.PAUSE, why):
+                case IdleAction(OnIdle.PAUSE, why):
                     await self._hibernation.pause(row)
                     report.asleep.append(row.id)
                     log.info("box %s was paused: %s", row.id, why)
@@ -336,17 +336,17 @@ class Sweep:
         except (BoxStopped, BoxGone, BoxNotFound):
             return None  # the box changed meanwhile: the next sweep sees its new state
 
-    async def _strangers(
-        self, provider: Provider, strangers: list[BoxInfo], since: int, present: set[str] | None, report: _Report
+    async def _settle_unknown(
+        self, provider: Provider, unknown: list[BoxInfo], since: int, present: set[str] | None, report: _Report
     ) -> None:
-        if not strangers:
+        if not unknown:
             return
         registry = self._registry
         live = await registry.all_live()
-        rows = [await registry.find(info.id) for info in strangers]
+        rows = [await registry.find(info.id) for info in unknown]
         known = {row.id: row for row in rows if row is not None}
-        judged = judge_strangers(
-            strangers,
+        judged = judge_unknown(
+            unknown,
             known,
             {row.key for row in live if row.key is not None and row.lifetime is not Lifetime.ONE_SHOT},
             node=registry.node,
@@ -393,28 +393,28 @@ class Sweep:
         log.info("box %s was removed: %s", row.id, row.ended_why)
 
 
-class _Complaints:
+class _FailureLog:
     """Logs each failure once, until it changes or is over."""
 
     def __init__(self) -> None:
-        self._made: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
-    def make(self, about: str, error: BaseException) -> str:
+    def add(self, about: str, error: BaseException) -> str:
         text = f"{about}: {str(error) or type(error).__name__}"
-        if self._made.get(about) != text:
-            self._made[about] = text
+        if self._logged.get(about) != text:
+            self._logged[about] = text
             log.warning("sweep of boxes: %s", text)
         return text
 
-    def withdraw(self, about: str) -> None:
-        self._made.pop(about, None)
+    def clear(self, about: str) -> None:
+        self._logged.pop(about, None)
 
 
 class _Trying:
     """Lets one step fail or time out without stopping the sweep."""
 
-    def __init__(self, complaints: _Complaints, about: str, report: _Report) -> None:
-        self._complaints = complaints
+    def __init__(self, failures: _FailureLog, about: str, report: _Report) -> None:
+        self._failures = failures
         self._about = about
         self._report = report
         self._limit = time_limit(ONE_BOX_SECONDS)
@@ -429,9 +429,9 @@ class _Trying:
         except TimeoutError:
             problem = TimeoutError(f"timed out after {ONE_BOX_SECONDS:g} s")
         if problem is None or isinstance(problem, BoxConflict):  # another process is changing it: not a failure
-            self._complaints.withdraw(self._about)
+            self._failures.clear(self._about)
             return problem is not None
         if not isinstance(problem, Exception):
             return False
-        self._report.failed.append(self._complaints.make(self._about, problem))
+        self._report.failed.append(self._failures.add(self._about, problem))
         return True

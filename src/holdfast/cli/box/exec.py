@@ -116,9 +116,9 @@ def _run_on_loop(where: Where, box: str, to_run: Command, *, feed: bool, as_json
 
 async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
     """Run the command with our standard streams. It is killed if we end before it does."""
-    from holdfast.cli.terminal.pipes import Inlet, Outlet
+    from holdfast.cli.terminal.pipes import InputPipe, OutputPipe
 
-    out, err = Outlet(1), Outlet(2)
+    out, err = OutputPipe(1), OutputPipe(2)
     try:
         with _ended_by_signals():
             completed = await box.exec(
@@ -126,7 +126,7 @@ async def _stream(box: RemoteBox, command: Command, *, feed: bool) -> int:
                 env=command.env,
                 cwd=command.cwd,
                 timeout=command.timeout,
-                stdin=Inlet(sys.stdin.fileno()) if feed else b"",
+                stdin=InputPipe(sys.stdin.fileno()) if feed else b"",
                 on_stdout=out.write,
                 on_stderr=err.write,
             )
@@ -153,9 +153,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 async def _collect(box: RemoteBox, command: Command, *, feed: bool) -> int:
-    from holdfast.cli.terminal.pipes import Inlet
+    from holdfast.cli.terminal.pipes import InputPipe
 
-    stdin = b"".join([data async for data in Inlet(sys.stdin.fileno())]) if feed else b""
+    stdin = b"".join([data async for data in InputPipe(sys.stdin.fileno())]) if feed else b""
     done = await box.exec(command.argv, env=command.env, cwd=command.cwd, timeout=command.timeout, stdin=stdin)
     write_json(
         {

@@ -20,7 +20,7 @@ from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, printable, write_field, write_json
-from holdfast.cli.terminal.pipes import Inlet, Outlet
+from holdfast.cli.terminal.pipes import InputPipe, OutputPipe
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def parse_place(text: str) -> Place:
 async def _copy_in(client: Client, source: Place, name: str, path: str) -> dict[str, object]:
     async with await open_box(client, name) as box:
         if isinstance(source, Piped):
-            await box.files.upload_tar(Inlet(sys.stdin.fileno()), path)
+            await box.files.upload_tar(InputPipe(sys.stdin.fileno()), path)
             return {"target": f"{box.id}:{path}", "size": None}
         assert isinstance(source, Here)
         kind = _kind_here(source)
@@ -186,7 +186,7 @@ async def _copy_out(client: Client, name: str, path: str, target: Place) -> dict
                 raise usage_error(
                     "refusing to write an archive to a terminal", f"holdfast box cp {name}:{path} - > files.tar"
                 )
-            out = Outlet(1)
+            out = OutputPipe(1)
             async for data in box.files.download_tar(path):
                 await out.write(data)
             await out.flush()

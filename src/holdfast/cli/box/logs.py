@@ -13,7 +13,7 @@ from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
-from holdfast.cli.terminal.pipes import Outlet
+from holdfast.cli.terminal.pipes import OutputPipe
 
 if TYPE_CHECKING:
     from holdfast.boxes import Process, ProcessInfo
@@ -56,7 +56,7 @@ def logs(
         nonlocal seen
         async with await open_box(client, box) as handle:
             found = await find_process(handle, process)
-            out = Outlet(1)
+            out = OutputPipe(1)
             if follow:
                 async for chunk in found.output(stream, offset):
                     await out.write(chunk.data)
@@ -78,7 +78,7 @@ def logs(
     return Exit.OK
 
 
-async def _print_existing(process: Process, stream: Literal["stdout", "stderr"], offset: int, out: Outlet) -> int:
+async def _print_existing(process: Process, stream: Literal["stdout", "stderr"], offset: int, out: OutputPipe) -> int:
     while data := await process.read(stream, offset):
         await out.write(data)
         offset += len(data)

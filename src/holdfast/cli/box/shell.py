@@ -21,7 +21,7 @@ from holdfast.cli.options import Where
 from holdfast.cli.parsing.parameters import Option, OtherCommand
 from holdfast.cli.session import reach
 from holdfast.cli.terminal.console import hint, note
-from holdfast.cli.terminal.pipes import Outlet
+from holdfast.cli.terminal.pipes import OutputPipe
 
 if TYPE_CHECKING:
     from holdfast.boxes import Process
@@ -233,7 +233,7 @@ async def _show_again(process: RemoteProcess, progress: _Progress, terminal: Ter
     whole_lines = past.partition(b"\n")[2] if progress.offset else past
     progress.shown(past)
     terminal.modes.track(whole_lines)
-    screen = Outlet(terminal.screen)
+    screen = OutputPipe(terminal.screen)
     await screen.write(without_questions(whole_lines))
     await screen.flush()
 

@@ -170,9 +170,9 @@ def _name_of(source: str) -> str:
 
 def _pieces(source: str) -> AsyncIterator[bytes]:
     if source == "-":
-        from holdfast.cli.terminal.pipes import Inlet
+        from holdfast.cli.terminal.pipes import InputPipe
 
-        return aiter(Inlet(sys.stdin.fileno()))
+        return aiter(InputPipe(sys.stdin.fileno()))
     path = Path(source)
     if not path.exists():
         raise CommandError(f"{source} does not exist", next_step="holdfast image import --help", exit=Exit.USAGE)

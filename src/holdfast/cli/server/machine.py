@@ -81,10 +81,10 @@ def examine_folder(home: Path) -> Iterator[CheckResult]:
     yield judge_space(home, shutil.disk_usage(existing).free)
     yield judge_fsync(seconds)
     if maintenance.is_there(home):
-        yield judge_database(maintenance.glance(home))
+        yield judge_database(maintenance.quick_check(home))
 
 
-def judge_database(seen: maintenance.Glance) -> CheckResult:
+def judge_database(seen: maintenance.QuickCheck) -> CheckResult:
     purpose = "holds the threads"
     if seen.damage is not None:
         next_step = "find the damaged threads with holdfast check"

@@ -15,7 +15,7 @@ _WAITING: Final = 1 << 20
 """Most bytes waiting to be written before `write` waits too."""
 
 
-class Outlet:
+class OutputPipe:
     """Writes to a file descriptor, in order. If the reader is gone, the next write raises `BrokenPipeError`."""
 
     def __init__(self, descriptor: int) -> None:
@@ -68,7 +68,7 @@ class Outlet:
         self._written.set()
 
 
-class Inlet:
+class InputPipe:
     """Reads a file descriptor to its end. Reads at most two pieces ahead."""
 
     def __init__(self, descriptor: int) -> None:

@@ -16,7 +16,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from holdfast.cli.terminal.pipes import Outlet
+from holdfast.cli.terminal.pipes import OutputPipe
 
 _PIECE: Final = 1 << 16
 _MODE: Final = re.compile(rb"\x1b\[\?([0-9;]{1,32})([hl])")
@@ -211,7 +211,7 @@ async def exchange(
 
     `shown` is called with the bytes that were shown. Errors of the line are raised: the process may still be running.
     """
-    screen = Outlet(terminal.screen)
+    screen = OutputPipe(terminal.screen)
     keys = EscapeKeys()
 
     async def show() -> Ending:

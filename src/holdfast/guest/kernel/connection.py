@@ -12,7 +12,7 @@ import struct
 
 from holdfast.guest.kernel import json_codec
 from holdfast.guest.kernel.descriptors import duplicate_high
-from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack
+from holdfast.guest.kernel.protocol import PIECE, InvalidMessage, Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ContextConnection:
         try:
             data = connection.recv(min(max(PIECE, reader.unpacker.missing), _MOST_AT_ONCE))
             messages = reader.unpacker.take(data) if data else []
-        except (OSError, Garbage):
+        except (OSError, InvalidMessage):
             data, messages = b"", []
         if not data:
             with self._sending:

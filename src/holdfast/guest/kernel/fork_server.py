@@ -15,7 +15,7 @@ import time
 from holdfast.guest import process_tree
 from holdfast.guest.kernel import context as contexts
 from holdfast.guest.kernel import json_codec
-from holdfast.guest.kernel.protocol import HEAD, Garbage, Unpacker, pack
+from holdfast.guest.kernel.protocol import HEAD, InvalidMessage, Unpacker, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class ForkServer:
             messages = unpacker.take(data)
         except BlockingIOError:
             return
-        except (OSError, Garbage):
+        except (OSError, InvalidMessage):
             data, messages = b"", []
         if not data:
             self._forget(descriptor)
@@ -174,7 +174,7 @@ class ForkServer:
             return len(seen) or 1
         length, body = HEAD.unpack(seen)
         if length > _PACKET or body:
-            raise Garbage("too long")
+            raise InvalidMessage("too long")
         return HEAD.size + int(length)
 
     def _forget(self, descriptor: int) -> None:

@@ -22,7 +22,7 @@ PIECE = 1 << 18
 """The largest output of one message, and the size of one read."""
 
 
-class Garbage(Exception):
+class InvalidMessage(Exception):
     """The other side violated the protocol."""
 
 
@@ -34,7 +34,7 @@ def pack_head(document: "dict[str, Any]", size: int) -> bytes:
     """A message without its body, which has this size and follows."""
     encoded = json_codec.dumps(document).encode()
     if len(encoded) > LONGEST_DOCUMENT:
-        raise Garbage("a message of %d bytes" % len(encoded))
+        raise InvalidMessage("a message of %d bytes" % len(encoded))
     return HEAD.pack(len(encoded), size) + encoded
 
 
@@ -65,7 +65,7 @@ class Unpacker:
             return None
         length, body = HEAD.unpack_from(self._held, start)
         if length > LONGEST_DOCUMENT or body > self._longest:
-            raise Garbage("a message of %d and %d bytes" % (length, body))
+            raise InvalidMessage("a message of %d and %d bytes" % (length, body))
         start += HEAD.size
         end = start + length + body
         if len(self._held) < end:
@@ -74,11 +74,11 @@ class Unpacker:
             try:
                 document = json_codec.loads(bytes(held[start : start + length]))
             except (ValueError, RecursionError):
-                raise Garbage("a message that is not JSON") from None
+                raise InvalidMessage("a message that is not JSON") from None
             is_large = body >= _LARGE and end == len(self._held)
             content = b"" if is_large else bytes(held[start + length : end])
         if not isinstance(document, dict) or not isinstance(document.get("t"), str):
-            raise Garbage("a message without a type")
+            raise InvalidMessage("a message without a type")
         if is_large:  # nothing follows it: hand the buffer over without a copy
             taken, self._held, end = self._held, bytearray(), 0
             del taken[: start + length]

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.images import Image, ImageConfig
 from holdfast.api.progress import Progress
-from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, for_a_while, image_or_none
+from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, image_or_none, temporary_box
 from holdfast.images.debian.apt import ESSENTIAL, EVERYWHERE, Apt, Package, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces
 from holdfast.images.debian.sources import SourceFiles, of_distribution, read_os_release, read_sources, read_trusted
@@ -217,7 +217,7 @@ async def _installed(
         lines.take(data)
 
     spec = build_spec(host, unpacked, NetworkPolicy(), name)
-    async with for_a_while(await host.create(spec)) as box:
+    async with temporary_box(await host.create(spec)) as box:
         await box.files.upload_tar(_packages(system, paths), _PACKAGES)
         done = await box.exec(
             ["/bin/sh", "-c", INSTALL, "install", _PACKAGES],

@@ -24,7 +24,7 @@ from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.guest.kernel import value_codec
 from holdfast.guest.kernel.descriptors import CUT_OFF
-from holdfast.guest.kernel.protocol import PIECE, Garbage, Unpacker, pack, pack_head
+from holdfast.guest.kernel.protocol import PIECE, InvalidMessage, Unpacker, pack, pack_head
 from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.execution import Execution, OutputCallback, RunningExecution, killed_result, read_result
 from holdfast.interpreter.kernel.endpoint import CONNECT_SECONDS, KernelEndpoint
@@ -180,7 +180,7 @@ class Context:
                         raise KernelLost(f"context {self.id} {_ended_by(document.get('code'))}")
                     else:
                         self._on_message(document, body)
-        except (Garbage, KeyError, TypeError, ValueError) as error:
+        except (InvalidMessage, KeyError, TypeError, ValueError) as error:
             why = KernelUnreachable(f"context {self.id} sent a malformed message: {error}")
         except (KernelLost, KernelUnreachable) as error:
             why = error

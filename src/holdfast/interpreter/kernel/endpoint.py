@@ -9,7 +9,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxNotFound, BoxStopped, ConnectRefused, Unsupported
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
-from holdfast.guest.kernel.protocol import Garbage, Unpacker, pack
+from holdfast.guest.kernel.protocol import InvalidMessage, Unpacker, pack
 from holdfast.time_limit import time_limit
 
 CONNECT_SECONDS: Final = 30.0
@@ -53,6 +53,6 @@ class KernelEndpoint:
                             if answer["t"] == "refused":
                                 raise KernelUnreachable(f"the kernel refused: {answer.get('why')}")
                             return answer
-            except (Garbage, TimeoutError, OSError, BoxError) as error:
+            except (InvalidMessage, TimeoutError, OSError, BoxError) as error:
                 raise KernelUnreachable(f"the kernel of box {self.box.id} does not answer: {error}") from None
         raise KernelUnreachable(f"the kernel of box {self.box.id} hung up")

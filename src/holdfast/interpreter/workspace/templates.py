@@ -26,7 +26,7 @@ from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.images import Image
 from holdfast.api.progress import Progress, Silent
 from holdfast.images.base import ENV
-from holdfast.images.build_host import BuildHost, build_spec, for_a_while, image_or_none
+from holdfast.images.build_host import BuildHost, build_spec, image_or_none, temporary_box
 from holdfast.images.builder import build
 from holdfast.images.debian.system import build_of_machine
 from holdfast.images.errors import StepFailed
@@ -308,7 +308,7 @@ class Templates:
         packages = tuple(map(check_requirement, template.packages))
         wheels = folder / "wheels"
         await asyncio.to_thread(wheels.mkdir)
-        async with for_a_while(
+        async with temporary_box(
             await self._host.create(build_spec(self._host, base.name, NetworkPolicy(), template.image))
         ) as box:
             python = await python_in(box)

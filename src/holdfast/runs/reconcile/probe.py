@@ -10,7 +10,7 @@ from holdfast.api.box.box import LimitHit, Liveness, Power
 from holdfast.api.box.process import ProcessState
 from holdfast.api.errors.boxes import BoxError, BoxNotFound, ProcessNotFound
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.runs.reconcile.rules import Look, RunnerState
+from holdfast.runs.reconcile.rules import ProbeResult, RunnerState
 from holdfast.threads.run_events import Run
 from holdfast.time_limit import time_limit
 
@@ -21,7 +21,7 @@ TERMINATE: Final = 15
 KILL: Final = 9
 _SECONDS: Final = 5.0
 _AT_ONCE: Final = 32
-_UNKNOWN: Final = Look(Liveness.UNKNOWN, RunnerState.UNKNOWN)
+_UNKNOWN: Final = ProbeResult(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
 
 class RunnerProbe:
@@ -31,41 +31,41 @@ class RunnerProbe:
         self._boxes = boxes
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(self, run: Run) -> Look:
+    async def look(self, run: Run) -> ProbeResult:
         if run.box is None or not run.is_ours:
             return _UNKNOWN
         try:
             async with self._room, time_limit(_SECONDS):
                 return await self._look(run, run.box)
         except BoxNotFound:
-            return Look(Liveness.GONE, RunnerState.ENDED)
+            return ProbeResult(Liveness.GONE, RunnerState.ENDED)
         except (BoxError, TimeoutError) as error:
             log.info("cannot ask box %s of run %s: %s", run.box, run.run, error)
             return _UNKNOWN
 
-    async def _look(self, run: Run, box_id: str) -> Look:
+    async def _look(self, run: Run, box_id: str) -> ProbeResult:
         row = await self._boxes.get(box_id)
         if row.tombstone:
-            return Look(Liveness.GONE, RunnerState.ENDED)
+            return ProbeResult(Liveness.GONE, RunnerState.ENDED)
         if row.node != self._boxes.node:
             return _UNKNOWN
         liveness, power = await self._boxes.look(row)
         if liveness is not Liveness.LIVE:
-            return Look(liveness, RunnerState.UNKNOWN)
+            return ProbeResult(liveness, RunnerState.UNKNOWN)
         if power is Power.STOPPED:
-            return Look(liveness, RunnerState.STOPPED, limits=await self.limits(box_id))
+            return ProbeResult(liveness, RunnerState.STOPPED, limits=await self.limits(box_id))
         if power is not Power.RUNNING or run.process is None:
-            return Look(liveness, RunnerState.UNKNOWN)
+            return ProbeResult(liveness, RunnerState.UNKNOWN)
         async with await self._boxes.peek(box_id) as box:
             try:
                 info = await (await box.process(run.process)).info()
             except ProcessNotFound:
-                return Look(liveness, RunnerState.ENDED)
+                return ProbeResult(liveness, RunnerState.ENDED)
         if info.state is ProcessState.RUNNING:
-            return Look(liveness, RunnerState.RUNNING)
+            return ProbeResult(liveness, RunnerState.RUNNING)
         if info.state is ProcessState.LOST:  # the box may have been restarted
-            return Look(liveness, RunnerState.STOPPED)
-        return Look(liveness, RunnerState.ENDED, info.exit_code, await self.limits(box_id))
+            return ProbeResult(liveness, RunnerState.STOPPED)
+        return ProbeResult(liveness, RunnerState.ENDED, info.exit_code, await self.limits(box_id))
 
     async def limits(self, box_id: str) -> tuple[LimitHit, ...]:
         """Returns the limits that ended processes in a box, or none if the box cannot be asked."""

@@ -21,9 +21,9 @@ from holdfast.runs.reconcile.rules import (
     End,
     Known,
     LaunchWaiting,
-    Look,
-    LookAtBox,
     Nothing,
+    ProbeBox,
+    ProbeResult,
     Thresholds,
     decide,
     is_due,
@@ -109,7 +109,7 @@ class Reconciler:
 
     async def _reconcile(self, thread: str, force: bool) -> ThreadRow:
         thresholds = replace(self._thresholds, look=0) if force else self._thresholds
-        look: Look | None = None
+        look: ProbeResult | None = None
         for _ in range(_STEPS):
             # Before the thread is read: a launch that ends in between may not be in the row yet.
             launching = self._launches.is_launching(thread)
@@ -120,7 +120,7 @@ class Reconciler:
             match decide(runs, known, thresholds):
                 case Nothing():
                     return row
-                case LookAtBox():
+                case ProbeBox():
                     assert runs.live is not None
                     look = await self._probe.look(runs.live)
                 case End() as end:
@@ -133,7 +133,7 @@ class Reconciler:
                         return row
         return await self._log.row(thread)
 
-    def _known(self, thread: str, runs: ThreadRuns, look: Look | None, launching: bool) -> Known:
+    def _known(self, thread: str, runs: ThreadRuns, look: ProbeResult | None, launching: bool) -> Known:
         now = self._ticks()
         run = runs.live
         if run is None:

@@ -40,7 +40,7 @@ class RunnerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeResult:
     """What a box and its provider report."""
 
     liveness: Liveness
@@ -67,7 +67,7 @@ class Known:
     """When a request to cancel was first seen."""
     launching: bool = False
     """This server is carrying out the launch."""
-    look: Look | None = None
+    look: ProbeResult | None = None
     overdue: bool = False
     """Its timeout and the runner's grace period are over."""
 
@@ -78,7 +78,7 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtBox:
+class ProbeBox:
     """Ask the box, then decide again."""
 
 
@@ -99,7 +99,7 @@ class LaunchWaiting:
     """Launch a run for the waiting prompts."""
 
 
-Action = Nothing | LookAtBox | End | LaunchWaiting
+Action = Nothing | ProbeBox | End | LaunchWaiting
 
 NOTHING = Nothing()
 _RESUME = "holdfast resume THREAD continues from the entries of the thread"
@@ -148,7 +148,7 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
         return NOTHING
     look = known.look
     if look is None:
-        return LookAtBox()
+        return ProbeBox()
     if look.liveness is Liveness.GONE:
         return _lost(runs, "box_gone", f"box {run.box} is gone, and the agent with it", hint=_NEW_BOX)
     if look.is_over and (hit := limit_that_ended(look)) is not None:
@@ -187,7 +187,7 @@ def timed_out(seconds: object) -> End:
     )
 
 
-def limit_that_ended(look: Look) -> LimitHit | None:
+def limit_that_ended(look: ProbeResult) -> LimitHit | None:
     """Returns the limit that ended a runner. Running out of memory ended it only if it was killed."""
     for hit in look.limits:
         if hit.name == "disk" or look.runner is RunnerState.STOPPED or look.exit_code == _KILLED:

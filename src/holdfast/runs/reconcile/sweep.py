@@ -27,7 +27,7 @@ SWEEP_SECONDS: Final = 5.0
 _MARKS: Final = (FINISHED.encode(), b'"queued"')
 
 
-class News(Enum):
+class RunChange(Enum):
     """What an entry means for the run of its thread."""
 
     ENDED = "ended"
@@ -114,10 +114,10 @@ class RunSweep:
             self._live.forget_thread(thread)
             return
         # The data of another server's append is not here, so the thread has to be read.
-        news = {News.ENDED} if change.data is None else news_in(change.data)
-        if News.ENDED in news:
+        changes = {RunChange.ENDED} if change.data is None else run_changes(change.data)
+        if RunChange.ENDED in changes:
             self._live.forget_thread(thread)
-        if news:
+        if changes:
             self._due.add(thread)
 
     async def _keep_sweeping(self) -> None:
@@ -138,18 +138,18 @@ class RunSweep:
                 log.warning("cannot reconcile runs, the next sweep tries again: %s", error)
 
 
-def news_in(data: bytes) -> set[News]:
+def run_changes(data: bytes) -> set[RunChange]:
     """Returns what the entries of an append mean for runs. Called for every append, so it must be fast."""
-    found: set[News] = set()
+    found: set[RunChange] = set()
     if not _has_mark(data):
         return found
     for message in split_messages(data):
         # Only an entry that contains a mark is parsed, and only the parsed entry decides.
         payload = parse_json(message).get("payload", {}) if _has_mark(message) else {}
         if payload.get("type") == FINISHED:
-            found.add(News.ENDED)
+            found.add(RunChange.ENDED)
         elif payload.get("type") == "chat" and payload.get("queued") is True:
-            found.add(News.QUEUED)
+            found.add(RunChange.QUEUED)
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.storage.errors import CannotOpen, DatabaseDamaged, DiskFull, StorageError, UnknownSchema
-from holdfast.storage.maintenance import Damage, Glance, Health
+from holdfast.storage.maintenance import Damage, Health, QuickCheck
 from holdfast.storage.sqlite import DATABASE, SECRET, reserve
 from holdfast.storage.sqlite.schema import VERSION, connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import is_damaged
@@ -33,7 +33,7 @@ def check(path: Path) -> Health:
         return _check(connection)
 
 
-def glance(path: Path) -> Glance:
+def quick_check(path: Path) -> QuickCheck:
     deadline = time.monotonic() + _GLANCE_SECONDS
     version, damage = 0, None
     try:
@@ -45,7 +45,7 @@ def glance(path: Path) -> Glance:
                 damage = None if line == "ok" else str(line).replace("\n", ": ")
     except sqlite3.Error as error:
         damage = str(error)
-    return Glance(version, VERSION, damage)
+    return QuickCheck(version, VERSION, damage)
 
 
 def backup(home: Path, target: Path) -> None:
