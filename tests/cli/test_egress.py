@@ -41,7 +41,7 @@ def test_a_policy_that_is_not_there_is_said_to_be_missing(box_cli: Cli) -> None:
 def test_rules_that_make_no_sense_are_refused_before_anything_is_asked(box_cli: Cli) -> None:
     told = box_cli("egress", "set", "web", "--allow", "no host!")
     assert told.exit == 2
-    assert "is no network rule" in told.err
+    assert "is not a network rule" in told.err
     assert box_cli("egress", "set", "web", "--mode", "open", "--allow", "example.com").exit == 2
 
 

@@ -90,7 +90,7 @@ def test_what_cannot_be_pulled_says_why(box_cli: Cli, registry: RegistryProcess,
     missing = box_cli("image", "pull", f"{registry.host}/team/nothing")
     assert (missing.exit, "has no 127.0.0.1" in missing.err) == (Exit.NOT_FOUND, True), missing.err
     hostile = box_cli("image", "pull", f"{registry.host}/team/broken:1")
-    assert "no tar archive" in hostile.err
+    assert "not a tar archive" in hostile.err
     wrong = box_cli("image", "pull", "../etc/passwd")
     assert (wrong.exit, "does not name an image" in wrong.err) == (Exit.USAGE, True), wrong.err
     assert box_cli("image", "list", "-q").out == ""

@@ -62,7 +62,7 @@ def test_a_model_is_tried(cli: Cli, added: str, provider: ScriptedModel) -> None
 
 @pytest.mark.parametrize(
     ("status", "exit", "hint"),
-    [(401, 4, "the key is not accepted"), (404, 3, "does it know 'scripted'"), (500, 1, "the provider has trouble")],
+    [(401, 4, "the key is not accepted"), (404, 3, "check the name 'scripted'"), (500, 1, "the provider has trouble")],
 )
 def test_a_trial_that_fails_says_what_to_do(
     cli: Cli, added: str, provider: ScriptedModel, status: int, exit: int, hint: str

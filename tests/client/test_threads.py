@@ -171,7 +171,7 @@ async def test_another_kind_of_server_is_not_understood(proxy: Proxy, shaky: Cli
     proxy.faults.append(Fault.OTHER_SERVER)
     with pytest.raises(NotUnderstood, match="cannot be read") as raised:
         await shaky.threads.get("t-1")
-    assert raised.value.hint == "is this the URL of a Holdfast server?"
+    assert raised.value.hint == "check that this is the URL of a Holdfast server"
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8484", "ftp://127.0.0.1", "http://"])

@@ -284,7 +284,7 @@ async def test_a_model_is_tried_by_the_way_that_agents_go(world: World, api: Api
     ("step", "hint"),
     [
         (error(401, "no"), "the key is not accepted"),
-        (error(404, "model not found"), "does it know 'scripted'"),
+        (error(404, "model not found"), "check the name 'scripted'"),
         (error(402, "pay"), "no credit"),
         (error(429, "slow"), "too many requests"),
         (error(503, "down"), "the provider has trouble"),

@@ -60,36 +60,36 @@ def test_a_recipe_may_reach_the_default_list_unless_it_says_otherwise() -> None:
     ("text", "message"),
     [
         ("", "starts from"),
-        ("base = ", "not TOML"),
+        ("base = ", "invalid TOML"),
         ('base = "UPPER"', "cannot name an image"),
         ("base = 1", "cannot name an image"),
         ('base = "a"\nname = "../x"', "cannot name an image"),
-        ('base = "a"\npackges = []', "has no packges"),
-        ('base = "a"\n[[steps]]\nbase = "b"', "a step has no base"),
-        ('base = "a"\nsteps = 1', "steps are tables"),
-        ('base = "a"\npackages = "git"', "packages is a list"),
-        ('base = "a"\npackages = ["--allow-unauthenticated"]', "names no package"),
-        ('base = "a"\npackages = ["git; rm -rf /"]', "names no package"),
-        ('base = "a"\ncommands = "make"', "commands is a list"),
-        ('base = "a"\ncommands = [""]', "is no command"),
-        ('base = "a"\ncommands = [[]]', "is no command"),
-        ('base = "a"\ncommands = [["a", 1]]', "is no command"),
-        ('base = "a"\nworkdir = "opt"', "is no path in the image"),
-        ('base = "a"\nworkdir = "/opt/../etc"', "is no path in the image"),
-        ('base = "a"\nfiles = []', "files is a table"),
-        ('base = "a"\n[files]\n"opt" = "x"', "is no path in the image"),
+        ('base = "a"\npackges = []', "has no key packges"),
+        ('base = "a"\n[[steps]]\nbase = "b"', "a step has no key base"),
+        ('base = "a"\nsteps = 1', "steps must be tables"),
+        ('base = "a"\npackages = "git"', "packages must be a list"),
+        ('base = "a"\npackages = ["--allow-unauthenticated"]', "is not a valid package name"),
+        ('base = "a"\npackages = ["git; rm -rf /"]', "is not a valid package name"),
+        ('base = "a"\ncommands = "make"', "commands must be a list"),
+        ('base = "a"\ncommands = [""]', "is not a command"),
+        ('base = "a"\ncommands = [[]]', "is not a command"),
+        ('base = "a"\ncommands = [["a", 1]]', "is not a command"),
+        ('base = "a"\nworkdir = "opt"', "is not a path in the image"),
+        ('base = "a"\nworkdir = "/opt/../etc"', "is not a path in the image"),
+        ('base = "a"\nfiles = []', "files must be a table"),
+        ('base = "a"\n[files]\n"opt" = "x"', "is not a path in the image"),
         ('base = "a"\n[files]\n"/opt" = "/etc/passwd"', "must be in the recipe's folder"),
         ('base = "a"\n[files]\n"/opt" = "../x"', "must be in the recipe's folder"),
         ('base = "a"\n[files]\n"/opt" = "~/x"', "must be in the recipe's folder"),
         ('base = "a"\n[files]\n"/opt" = 1', "must be in the recipe's folder"),
-        ('base = "a"\n[env]\n"A B" = "x"', "the variable 'A B' makes no sense"),
-        ('base = "a"\n[env]\nA = 1', "the variable 'A' makes no sense"),
-        ('base = "a"\nnetwork = "everything"', "is no network"),
-        ('base = "a"\nnetwork = ["not a host!"]', "no network rule"),
-        ('base = "a"\nnetwork = 1', "is no network"),
+        ('base = "a"\n[env]\n"A B" = "x"', "the variable 'A B' is invalid"),
+        ('base = "a"\n[env]\nA = 1', "the variable 'A' is invalid"),
+        ('base = "a"\nnetwork = "everything"', "is not a network setting"),
+        ('base = "a"\nnetwork = ["not a host!"]', "is not a network rule"),
+        ('base = "a"\nnetwork = 1', "is not a network setting"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_said(text: str, message: str) -> None:
+def test_an_invalid_recipe_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(InvalidRecipe, match=message):
         parse_recipe(text)
 
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path / "missing.toml")
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidRecipe, match="is no text"):
+    with pytest.raises(InvalidRecipe, match="is not a text file"):
         read_recipe(path)
     path.write_text("base = 1")
     with pytest.raises(InvalidRecipe, match=r"binary\.toml: base: "):

@@ -112,7 +112,7 @@ def test_hostile_manifests_are_refused(data: bytes) -> None:
 
 def test_what_is_no_image_is_said_to_be_none() -> None:
     chart = changed(SMALL, config={**descriptor(), "mediaType": "application/vnd.cncf.helm.config.v1+json"})
-    with pytest.raises(BadArchive, match=r"no image: the registry calls it .*helm"):
+    with pytest.raises(BadArchive, match=r"not an image: the registry calls it .*helm"):
         read_manifest(chart)
     with pytest.raises(BadArchive, match="out of use"):
         read_manifest(json.dumps({"schemaVersion": 1, "fsLayers": []}).encode())

@@ -142,7 +142,7 @@ def test_a_keyring_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_mirror_is_a_url() -> None:
-    with pytest.raises(NoSources, match="is no mirror"):
+    with pytest.raises(NoSources, match="is not a mirror"):
         named_source("mirror.invalid/debian", "bookworm", ["main"], [])
     with pytest.raises(NoSources, match="no blanks"):
         named_source("http://mirror.invalid/", "bookworm\nTrusted: yes", ["main"], [])

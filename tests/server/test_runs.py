@@ -310,7 +310,7 @@ async def test_the_async_client_does_the_same(client: SyncClient, model: Scripte
 def test_a_refused_field_is_told_in_plain_words(client: SyncClient) -> None:
     with pytest.raises(InvalidRequest) as refused:
         client.runs.launch("a\0b", agent="pi", model="scripted")
-    assert str(refused.value).startswith("prompt: must not hold a NUL")
+    assert str(refused.value).startswith("prompt: must not contain a NUL")
 
 
 def test_a_run_ends_when_its_time_is_over_and_goes_on_when_asked(client: SyncClient, model: ScriptedModel) -> None:

@@ -33,7 +33,7 @@ def check_chosen_id(id: str) -> str:
 
 def without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("must not hold a NUL")
+        raise ValueError("must not contain a NUL")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -50,7 +50,7 @@ def _describe_pattern(pattern: str) -> str:
     found = _CLASS.fullmatch(pattern)
     first, rest, _, most = found.groups() if found is not None else (None, None, None, None)
     if rest not in _CLASSES or (first is not None and first not in _FIRSTS):
-        return f"it has to match {pattern}"
+        return f"it must match {pattern}"
     begins = "" if first is None else f", and {_FIRSTS[first]}"
     room = "" if most is None else f", at most {int(most) + (first is not None)}"
     return f"it takes {_CLASSES[rest]}{room}{begins}"

@@ -128,7 +128,7 @@ def _summary(answer: dict[str, Any]) -> FolderSummary:
     except KeyError as missing:
         raise CreateFailed(f"a box answered without {missing}") from None
     if not isinstance(digest, str) or not all(type(number) is int for number in numbers):
-        raise CreateFailed("a box answered with a summary of its files that makes no sense")
+        raise CreateFailed("a box sent an invalid summary of its files")
     return FolderSummary(digest, *numbers)
 
 

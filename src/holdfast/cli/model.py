@@ -200,7 +200,7 @@ def _print(model: ModelRecord) -> None:
 
 
 def model_state(is_ready: bool, default: str | None) -> Cell:
-    """Whether a run can use the model by its name alone, or what is missing."""
+    """Returns whether a run can use the model by its name alone, or what is missing."""
     if not is_ready:
         return Cell("no key", "dim")
     return Cell("ready", "green") if default else Cell("no default", "yellow")

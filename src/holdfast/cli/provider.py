@@ -189,7 +189,7 @@ def parse_credential(text: str, secrets: Sequence[Setting]) -> dict[str, str]:
         given, equals, value = line.partition("=")
         if not equals or given.strip() not in names:
             raise CommandError(
-                f"line {number} of standard input is no part of this credential",
+                f"line {number} of standard input is not part of this credential",
                 next_step=_form(secrets),
                 exit=Exit.USAGE,
             )

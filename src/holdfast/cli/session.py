@@ -159,7 +159,7 @@ def ensure_server(where: Where) -> None:
 
 
 def _answers(url: str) -> bool:
-    """Whether it answers soon. The kernel accepts connections even for a server that hangs."""
+    """Returns whether it answers soon. The kernel accepts connections even for a server that hangs."""
     from http.client import HTTPConnection, HTTPException
 
     parts = urlsplit(url)
@@ -212,7 +212,7 @@ def ask_blocking(where: Where, work: Callable[[Client], Awaitable[T]], *, retry_
 
 
 def is_secure(where: Where) -> bool:
-    """Whether the server's URL is https, which only the transport with an event loop supports."""
+    """Returns whether the server's URL is https, which only the transport with an event loop supports."""
     return server_of(where).url.startswith("https:")
 
 

@@ -104,7 +104,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def is_temporary(status: int) -> bool:
-    """Whether the same request can succeed later on its own. A full disk needs someone to act."""
+    """Returns whether the same request can succeed later on its own. A full disk needs someone to act."""
     return status == 429 or (status >= 500 and status not in (501, 505, 507))
 
 
@@ -367,4 +367,4 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def not_understood(message: str) -> NotUnderstood:
-    return NotUnderstood(message, hint="is this the URL of a Holdfast server?")
+    return NotUnderstood(message, hint="check that this is the URL of a Holdfast server")

@@ -40,7 +40,7 @@ def read_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_configuration(name: str) -> bool:
-    """Whether a path is that of a git configuration file."""
+    """Returns whether a path is that of a git configuration file."""
     parts = name.split("/")
     return ".git" in parts[:-1] and parts[-1] in _CONFIGURATION
 

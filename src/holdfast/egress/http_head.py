@@ -112,7 +112,7 @@ def parse_request(head: bytes) -> Request:
     first, headers = _split(head)
     parts = first.split(b" ")
     if len(parts) != 3:
-        raise BadHead("the first line has to be: method, one space, URL, one space, version")
+        raise BadHead("the first line must be: method, one space, URL, one space, version")
     method, target, version = parts
     if not _METHOD.fullmatch(method):
         raise BadHead("the method is invalid")
@@ -120,7 +120,7 @@ def parse_request(head: bytes) -> Request:
         raise BadHead("only HTTP/1.1 and HTTP/1.0 are supported")
     hosts = values(headers, b"host")
     if len(hosts) > 1 or (not hosts and version == b"HTTP/1.1"):
-        raise BadHead("there has to be one Host header")
+        raise BadHead("there must be exactly one Host header")
     if method == b"CONNECT":
         host, port = parse_authority(target, None)
         path = b""
@@ -184,7 +184,7 @@ def parse_authority(text: bytes, default: int | None) -> tuple[str, int]:
     try:
         plain = text.decode("ascii")
     except UnicodeDecodeError:
-        raise BadHead("a host name has to be in ASCII (xn--…)") from None
+        raise BadHead("a host name must be in ASCII (xn--…)") from None
     if plain.startswith("["):
         inside, bracket, rest = plain[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")) or ":" not in inside:

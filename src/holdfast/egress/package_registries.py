@@ -1,4 +1,4 @@
-"""Which package registries this machine's own clients use: asked of pip, npm, apt and cargo themselves, at run time.
+"""Finds out which package registries this machine uses, by asking pip, npm, apt and cargo at run time.
 
 So a company's mirror just works, and no registry is written down here. Boxes get the same settings, without secrets.
 A client that is missing, or has nothing to say, adds nothing.
@@ -41,19 +41,19 @@ _LINK: Final = re.compile(r"""href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 _REQUEST: Final = re.compile(rb"(?:CONNECT ([^\s:]+):(\d+)|[A-Z]+ (http://\S+)) HTTP/1\.[01]\r\n")
 
 Fetch = Callable[[str], Awaitable[bytes | None]]
-"""What is at a URL, or None."""
+"""Returns the content of a URL, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one client uses."""
+    """The registries that one client uses."""
 
     urls: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
 
 class Machine:
-    """The clients of this machine, as they would run with these variables. Reads none of its own process's."""
+    """The clients of this machine, run with these environment variables only."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
@@ -63,7 +63,7 @@ class Machine:
         return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
     def without(self, prefix: str) -> Machine:
-        """As if no variable began so."""
+        """Returns the same without the variables that have this prefix."""
         kept = {name: value for name, value in self.environment.items() if not name.lower().startswith(prefix)}
         return Machine(kept)
 
@@ -72,8 +72,8 @@ class Machine:
         return Path(self.environment.get("HOME") or "/")
 
     async def ask(self, command: Sequence[str], extra: Mapping[str, str]) -> str | None:
-        """What a program printed, with these variables beside. None where it did not work out."""
-        with tempfile.TemporaryDirectory(prefix="holdfast-ask-") as folder:  # a project's own settings are not ours
+        """Returns the output of a program, run with these additional variables, or None if it failed."""
+        with tempfile.TemporaryDirectory(prefix="holdfast-ask-") as folder:  # so that no project's settings apply
             return await self.ask_in(folder, command, extra)
 
     async def ask_in(self, folder: str, command: Sequence[str], extra: Mapping[str, str]) -> str | None:
@@ -101,7 +101,7 @@ class Machine:
             return None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and what it has started: that would keep the pipe open
+                os.killpg(process.pid, signal.SIGKILL)  # with its children, which would keep the pipe open
             with suppress(TimeoutError):
                 async with time_limit(1.0):
                     while await process.stdout.read(1 << 16):
@@ -111,7 +111,7 @@ class Machine:
 
 
 async def fetch(url: str) -> bytes | None:
-    """By the certificates that this machine trusts, without proxies, for as long as it is quick and small."""
+    """Fetches a URL, with the certificates that this machine trusts, without proxies, if it is quick and small."""
     try:
         async with (
             time_limit(_FETCH_SECONDS),
@@ -133,7 +133,7 @@ async def fetch(url: str) -> bytes | None:
 
 
 async def find_defaults(machine: Machine, *, fetch: Fetch = fetch, more: Iterable[Source] = ()) -> DefaultList:
-    """The default list of this machine. `more` is what is known from elsewhere, such as the model gateway."""
+    """Returns the default list of this machine. `more` adds known hosts, such as the model gateway."""
     names = ("pip", "npm", "apt", "cargo")
     found = await asyncio.gather(
         ask_pip(machine, fetch), ask_npm(machine, fetch), ask_apt(machine), ask_cargo(machine, fetch)
@@ -151,7 +151,7 @@ async def find_defaults(machine: Machine, *, fetch: Fetch = fetch, more: Iterabl
 
 
 async def ask_pip(machine: Machine, fetch: Fetch) -> Found:
-    """Its help says which index it would use, everything considered; its settings, which others beside."""
+    """Asks pip. Its help names the index that it would use; its settings name additional ones."""
     if (pip := machine.program("pip", "pip3")) is None:
         return Found()
     quiet = {"COLUMNS": "10000", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
@@ -163,7 +163,7 @@ async def ask_pip(machine: Machine, fetch: Fetch) -> Found:
     for name, value in _PIP_SETTING.findall(settings or ""):
         options.setdefault(name, []).extend(value.replace("\\n", " ").split())
     main = [index[1]] if index else []
-    # The help shows no password, but stars for it: the settings have the URL as it was written.
+    # The help masks passwords. The settings have the URL as it was written.
     indexes = [*(_web(options.get("index-url", ())) or _web(main)), *_web(options.get("extra-index-url", ()))]
     links = _web(options.get("find-links", ()))
     urls = [*indexes, *links]
@@ -178,7 +178,7 @@ async def ask_pip(machine: Machine, fetch: Fetch) -> Found:
 
 
 def _links(page: bytes | None) -> list[str]:
-    """Where the files of an index are: mostly on a host of their own."""
+    """Returns the hosts of the files of an index, which are often other hosts than that of the index."""
     if page is None:
         return []
     with suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -215,7 +215,7 @@ async def ask_npm(machine: Machine, fetch: Fetch) -> Found:
         page = await fetch(urljoin(registry_url.rstrip("/") + "/", "semver/latest"))
         with suppress(ValueError, TypeError, KeyError):
             urls += _web([json.loads(page or b"")["dist"]["tarball"]])
-    # Only where somebody chose it: a variable would win over the settings of a project in the box.
+    # Only if it was configured, because a variable overrides the settings of a project in the box.
     environment = [("npm_config_registry", public(url)) for url in main if registry != built_in]
     environment += [(f"npm_config_{scope}", public(url)) for scope, url in scoped.items()]
     return Found(tuple(dict.fromkeys(urls)), tuple(environment))
@@ -227,7 +227,7 @@ async def ask_npm(machine: Machine, fetch: Fetch) -> Found:
 async def ask_apt(machine: Machine) -> Found:
     if (apt := machine.program("apt-get")) is None:
         return Found()
-    # What it would download to know its packages. It prints that, and does nothing.
+    # Prints what it would download to update its package lists, and does nothing.
     output = await machine.ask((apt, "update", "--print-uris"), {"LC_ALL": "C"})
     return Found(tuple(_one_each(_APT_URI.findall(output or ""))))
 
@@ -236,7 +236,7 @@ async def ask_apt(machine: Machine) -> Found:
 
 
 async def ask_cargo(machine: Machine, fetch: Fetch) -> Found:
-    """It tells nobody its index, so we see where it turns to: a proxy that notes that, and refuses."""
+    """Asks cargo. It does not print its index, so a proxy notes which host it connects to, and refuses."""
     if (cargo := machine.program("cargo")) is None:
         return Found()
     configured = _cargo_settings(machine)
@@ -256,7 +256,7 @@ async def ask_cargo(machine: Machine, fetch: Fetch) -> Found:
 
 
 def _cargo_settings(machine: Machine) -> list[tuple[str, str]]:
-    """Registries by name, and what stands in for others under no name."""
+    """Returns the registries by name, and those that replace others without a name."""
     folder = Path(machine.environment.get("CARGO_HOME") or machine.home / ".cargo")
     for name in ("config.toml", "config"):
         try:
@@ -315,12 +315,12 @@ async def _watch_cargo(machine: Machine, cargo: str) -> list[str]:
 
 
 def _web(urls: Iterable[str]) -> list[str]:
-    """Those by HTTP."""
+    """Returns those that are reached by HTTP."""
     return [url for url in urls if url.startswith(("http://", "https://"))]
 
 
 def _one_each(urls: Iterable[str]) -> list[str]:
-    """One URL for each host among them."""
+    """Returns one URL for each host."""
     found: dict[tuple[str, str], str] = {}
     for url in _web(urls):
         with suppress(ValueError):
@@ -330,7 +330,7 @@ def _one_each(urls: Iterable[str]) -> list[str]:
 
 
 def public(url: str) -> str:
-    """Without user and password, query and fragment: what of it a box may know."""
+    """Returns the part that a box may know: without user, password, query and fragment."""
     prefix = "sparse+" if url.startswith("sparse+") else ""
     try:
         parts = urlsplit(url.removeprefix("sparse+"))
@@ -340,7 +340,7 @@ def public(url: str) -> str:
 
 
 def _rules(urls: Iterable[str]) -> Iterable[Rule]:
-    """Without a port of its own, a host may be reached by HTTP and HTTPS."""
+    """Returns the rule for a URL. Without an explicit port, HTTP and HTTPS are both allowed."""
     for url in urls:
         with suppress(ValueError, InvalidSpec):
             parts = urlsplit(url)

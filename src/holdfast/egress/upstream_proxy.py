@@ -1,4 +1,4 @@
-"""The proxy that a company has between its machines and the internet: what leaves boxes goes through it, by CONNECT.
+"""A company's proxy between its machines and the internet. Traffic of boxes goes through it, by CONNECT.
 
 Names are resolved there, so which address is behind one is that proxy's to judge. Its user and password are held by
 reference, read when they are needed, and never told: not in an error, not in a record, not to a box.
@@ -29,12 +29,12 @@ class _Place:
 
 
 class UpstreamProxy:
-    """Where it is, by reference."""
+    """The address of the proxy, directly or by reference."""
 
     def __init__(self, reference: str, environment: Mapping[str, str]) -> None:
         """`http://host:port`; or `env:NAME` or `file:PATH`, where that is written with user and password.
 
-        Raises ValueError where it cannot be read, or makes no sense.
+        Raises ValueError if it cannot be read or is invalid.
         """
         self._reference = reference
         self._environment = environment
@@ -46,14 +46,14 @@ class UpstreamProxy:
 
     @classmethod
     def of(cls, reference: str | None, environment: Mapping[str, str]) -> Self | None:
-        """None where nobody named one."""
+        """Returns None if no proxy is configured."""
         return cls(reference, environment) if reference else None
 
     def __repr__(self) -> str:
         return f"<UpstreamProxy {self._reference}>"
 
     async def connect(self) -> tuple[socket.socket, str | None]:
-        """A connection to it, and the credential to send there. Raises `CannotConnect`."""
+        """Returns a connection to the proxy, and the credential to send. Raises `CannotConnect`."""
         try:
             place = await asyncio.to_thread(self._read)
         except ValueError as error:
@@ -96,8 +96,8 @@ class UpstreamProxy:
         except ValueError:
             parts, port = urlsplit(""), 0
         if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
-            # By its reference, never by its value: there may be a password in that.
-            raise ValueError(f"the proxy {self._reference} is no http://host:port")
+            # Name the reference and not its value, which may contain a password.
+            raise ValueError(f"the proxy {self._reference} is not a URL like http://host:port")
         credential = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -106,14 +106,14 @@ class UpstreamProxy:
 
 
 def tunnel_request(host: str, port: int, authorization: str | None) -> bytes:
-    """What asks such a proxy for a tunnel."""
+    """Returns the request for a tunnel."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     credential = "" if authorization is None else f"Proxy-Authorization: {authorization}\r\n"
     return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{credential}\r\n".encode()
 
 
 def tunnel_problem(head: bytes | None) -> str | None:
-    """Why such a proxy gave no tunnel; None where it did."""
+    """Returns why the proxy did not open a tunnel, or None if it did."""
     if head is None:
         return "the proxy of this network closed without an answer"
     words = head.split(b"\r\n", 1)[0].split(b" ", 2)

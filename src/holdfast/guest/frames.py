@@ -86,7 +86,7 @@ class Window:
         return self._granted
 
     def arrived(self, count: int) -> bool:
-        """Whether the other side was allowed to send this much."""
+        """Returns whether the other side was allowed to send this much."""
         self._granted -= count
         return self._granted >= 0
 

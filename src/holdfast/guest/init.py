@@ -161,7 +161,7 @@ def serve() -> None:
 
 
 def data_dir_is_gone() -> bool:
-    """Whether the folder of this box was deleted. Then the box can never be reached again.
+    """Returns whether the folder of this box was deleted. Then the box can never be reached again.
 
     Standard error is the box's start log, a file in that folder. For a remote guest it is a stream, which keeps its
     name while it is open.

@@ -189,7 +189,7 @@ def _expression(pattern: str) -> str:
     try:
         re.compile(made)
     except re.error as error:
-        raise ValueError(f"the glob {pattern!r} makes no sense: {error}") from None
+        raise ValueError(f"the glob {pattern!r} is invalid: {error}") from None
     return made
 
 
@@ -243,7 +243,7 @@ def _line_matcher(pattern: str, regex: bool) -> _LineMatcher:
 
         return _LineMatcher(lambda data: True, at)
     if not pattern:
-        raise ValueError("an empty text is in every line: say what to look for")
+        raise ValueError("the text to search for is empty")
     wanted = pattern.encode("utf-8", "surrogateescape")
     return _LineMatcher(lambda data: wanted in data, lambda line: line.find(pattern))
 
@@ -254,7 +254,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"the regular expression {pattern!r} makes no sense: {error}") from None
+        raise ValueError(f"the regular expression {pattern!r} is invalid: {error}") from None
 
 
 def _lines_with(path: str, matcher: _LineMatcher) -> Iterator[tuple[int, str]]:
@@ -302,7 +302,7 @@ def replace(paths: Sequence[str], pattern: str, replacement: str, regex: bool) -
     else that is not a file. Files that are not text stay unchanged.
     """
     if not regex and not pattern:
-        raise ValueError("an empty text is everywhere: say what to replace")
+        raise ValueError("the text to replace is empty")
     expression = _compiled(pattern) if regex else None
     for path in paths:  # check all before the first is changed
         _check_file(path, os.lstat(path))
@@ -333,7 +333,7 @@ def _substituted(expression: re.Pattern[str], replacement: str, text: str) -> tu
     try:
         return expression.subn(replacement, text)
     except (re.error, IndexError) as error:
-        raise ValueError(f"the replacement {replacement!r} makes no sense: {error}") from None
+        raise ValueError(f"the replacement {replacement!r} is invalid: {error}") from None
 
 
 def _check_file(path: str, about: os.stat_result) -> None:

@@ -82,7 +82,7 @@ class Budget:
     def target(self, name: bytes) -> bytes:
         """Check the target of a link, which may be any path."""
         if not 0 < len(name) <= self._name or b"\0" in name:
-            raise HostileArchive(f"{show(name)!r}: a link to what is no name")
+            raise HostileArchive(f"{show(name)!r}: a link to an invalid name")
         return name
 
 
@@ -239,7 +239,7 @@ def _check_sum(block: bytes) -> None:
         # Some old tars summed signed bytes.
         signed = expected - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
         if stored != signed:
-            raise BadArchive("this is no tar archive, or a damaged one")
+            raise BadArchive("not a tar archive, or a damaged one")
 
 
 def _parse(data: bytes, what: str) -> int:
@@ -281,4 +281,4 @@ def _records(data: bytes) -> dict[bytes, bytes]:
 
 
 def _bad(what: str) -> BadArchive:
-    return BadArchive(f"this is no tar archive, or a damaged one: a {what} that is none")
+    return BadArchive(f"not a tar archive, or a damaged one: invalid {what}")

@@ -398,15 +398,15 @@ class _Unpacking:
         try:
             source = walk(self._root, there[:-1])
         except FileNotFoundError:
-            raise BadArchive(f"{entry.shown}: a hard link to what is not in the archive") from None
+            raise BadArchive(f"{entry.shown}: a hard link to a file that is not in the archive") from None
         try:
             about = os.lstat(there[-1], dir_fd=source)
             if not stat.S_ISREG(about.st_mode):
-                raise HostileArchive(f"{entry.shown}: a hard link to what is no file")
+                raise HostileArchive(f"{entry.shown}: a hard link to something that is not a file")
             _clear(folder, name)
             os.link(there[-1], name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
-            raise BadArchive(f"{entry.shown}: a hard link to what is not in the archive") from None
+            raise BadArchive(f"{entry.shown}: a hard link to a file that is not in the archive") from None
         finally:
             os.close(source)
 
@@ -427,7 +427,7 @@ class _Unpacking:
 
 
 def stays_inside(target: bytes, depth: int) -> bool:
-    """Whether a link in a folder at this depth can only lead to paths below the root.
+    """Returns whether a link in a folder at this depth can only lead to paths below the root.
 
     `..` is allowed only at the start, where it refers to the folder of the link. After a name it would refer to where
     that name leads, which may be a link created later.

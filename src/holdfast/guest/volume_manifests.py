@@ -92,10 +92,10 @@ def _open(root: str, folders: list[str], *, make: bool) -> int:
             try:
                 below = os.open(name, _OPEN_FOLDER, dir_fd=at)
             except NotADirectoryError:
-                raise Damaged("%s is no folder" % name) from None
+                raise Damaged("%s is not a folder" % name) from None
             except OSError as error:
                 if error.errno == errno.ELOOP:
-                    raise Damaged("%s is no folder, but a link" % name) from None
+                    raise Damaged("%s is a link, not a folder" % name) from None
                 raise
         finally:
             os.close(at)
@@ -152,7 +152,7 @@ def _read(folder: int, name: str) -> bytes | None:
         raise Damaged("%s: %s" % (name, (error.strerror or "").lower())) from None
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise Damaged("%s is no file" % name)
+        raise Damaged("%s is not a file" % name)
     with os.fdopen(file, "rb") as source:
         data = source.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -166,7 +166,7 @@ def _revision(data: bytes) -> int:
     except (ValueError, TypeError, KeyError, RecursionError):
         revision = None
     if type(revision) is not int or not 0 < revision < 1 << 53:
-        raise Damaged("what is there has no revision")
+        raise Damaged("the manifest on the volume has no revision")
     return revision
 
 

@@ -103,7 +103,7 @@ class Tools:
         """
         package = harness.package
         if package is None:
-            raise CannotInstall(f"Holdfast does not install agent {harness.name}: it has to be in the box")
+            raise CannotInstall(f"Holdfast does not install agent {harness.name}: it must be in the box")
         found = await asyncio.to_thread(self.find, harness, cpu)
         if found is not None:
             return found

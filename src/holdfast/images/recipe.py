@@ -1,4 +1,4 @@
-"""A recipe: what an image is made of, in a small TOML file. Strict: what it does not know, it refuses. Pure.
+"""A recipe: what an image is built from, in a small TOML file. Unknown keys are errors. Pure.
 
     base = "holdfast/base"
     name = "team/web"
@@ -12,7 +12,7 @@
     [env]
     PYTHONUNBUFFERED = "1"
 
-A group of packages, files and commands is done in that order. `[[steps]]` are further groups, in theirs.
+Packages are installed first, then files are copied, then commands run. `[[steps]]` are further groups, in order.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def read_recipe(path: Path) -> Recipe:
             hint="name a TOML file, or `base` for holdfast/base",
         ) from None
     if len(data) > _LARGEST:
-        raise InvalidRecipe(f"the recipe {path} is larger than {_LARGEST} bytes", hint="is it a recipe?")
+        raise InvalidRecipe(f"the recipe {path} is larger than {_LARGEST} bytes", hint="a recipe is a small TOML file")
     try:
         return parse_recipe(data.decode())
     except UnicodeDecodeError:
-        raise InvalidRecipe(f"the recipe {path} is no text", hint="recipes are TOML files") from None
+        raise InvalidRecipe(f"the recipe {path} is not a text file", hint="recipes are TOML files in UTF-8") from None
     except InvalidRecipe as error:
         raise InvalidRecipe(f"{path}: {error.message}", hint=error.hint) from None
 
@@ -81,13 +81,13 @@ def parse_recipe(text: str) -> Recipe:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidRecipe(f"this is not TOML: {error}") from None
+        raise InvalidRecipe(f"invalid TOML: {error}") from None
     _only(document, _KEYS, "a recipe")
     if "base" not in document:
-        raise InvalidRecipe("a recipe names the image that it starts from", hint='base = "holdfast/base"')
+        raise InvalidRecipe("a recipe must name the image that it starts from", hint='base = "holdfast/base"')
     steps = document.get("steps", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps) or len(steps) > _MOST:
-        raise InvalidRecipe("steps are tables", hint="[[steps]], then packages, files or commands below it")
+        raise InvalidRecipe("steps must be tables", hint="write [[steps]], with packages, files or commands below")
     for step in steps:
         _only(step, _GROUP, "a step")
     groups = tuple(group for each in (document, *steps) if (group := _group(each)) != Group())
@@ -107,10 +107,10 @@ def _group(document: Mapping[str, Any]) -> Group:
     for package in packages:
         # They become arguments of a package manager, where a leading dash would make an option.
         if not _PACKAGE.fullmatch(package):
-            raise InvalidRecipe(f"{package!r} names no package")
+            raise InvalidRecipe(f"{package!r} is not a valid package name")
     files = document.get("files", {})
     if not isinstance(files, dict) or len(files) > _MOST:
-        raise InvalidRecipe("files is a table", hint='[files], then "/path/in/the/image" = "path/here"')
+        raise InvalidRecipe("files must be a table", hint='write [files], then "/path/in/the/image" = "path/here"')
     return Group(
         tuple(packages),
         {_target(target, "files"): _source(source, target) for target, source in files.items()},
@@ -121,7 +121,7 @@ def _group(document: Mapping[str, Any]) -> Group:
 def _commands(value: Any) -> tuple[Command, ...]:
     hint = 'a line for the shell, or a list of arguments: commands = ["make install", ["tool", "--yes"]]'
     if not isinstance(value, list) or len(value) > _MOST:
-        raise InvalidRecipe("commands is a list", hint=hint)
+        raise InvalidRecipe("commands must be a list", hint=hint)
     found = []
     for each in value:
         if isinstance(each, str) and each.strip():
@@ -129,14 +129,14 @@ def _commands(value: Any) -> tuple[Command, ...]:
         elif isinstance(each, list) and each and all(isinstance(part, str) for part in each):
             found.append(tuple(each))
         else:
-            raise InvalidRecipe(f"{each!r} is no command", hint=hint)
+            raise InvalidRecipe(f"{each!r} is not a command", hint=hint)
         if any("\0" in part for part in found[-1]):
-            raise InvalidRecipe("a command has a zero byte in it")
+            raise InvalidRecipe("a command contains a zero byte")
     return tuple(found)
 
 
 def _network(value: Any) -> NetworkPolicy:
-    """`none`, `allow`, `open`, or a list of hosts."""
+    """Parses `none`, `allow`, `open`, or a list of hosts."""
     hint = 'network = "none", "allow" (the default list), "open", or a list of hosts: ["default", "example.com"]'
     try:
         if isinstance(value, list):
@@ -150,16 +150,16 @@ def _network(value: Any) -> NetworkPolicy:
     except InvalidSpec as error:
         raise InvalidRecipe(error.message, hint=error.hint or hint) from None
     except ValueError:
-        raise InvalidRecipe(f"{value!r} is no network", hint=hint) from None
+        raise InvalidRecipe(f"{value!r} is not a network setting", hint=hint) from None
     return policy
 
 
 def _env(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise InvalidRecipe("env is a table", hint='[env], then NAME = "value"')
+        raise InvalidRecipe("env must be a table", hint='write [env], then NAME = "value"')
     for name, each in value.items():
         if not _VARIABLE.fullmatch(name) or not isinstance(each, str) or "\0" in each:
-            raise InvalidRecipe(f"the variable {name!r} makes no sense", hint='NAME = "value", both of them text')
+            raise InvalidRecipe(f"the variable {name!r} is invalid", hint='write NAME = "value"')
     return dict(value)
 
 
@@ -175,7 +175,7 @@ def _reference(value: Any, key: str) -> str:
 def _target(value: Any, key: str) -> str:
     plain = isinstance(value, str) and value.startswith("/") and "\0" not in value and len(value) < 4096
     if not plain or ".." in PurePosixPath(value).parts:
-        raise InvalidRecipe(f"{key}: {value!r} is no path in the image", hint="it begins with / and has no ..")
+        raise InvalidRecipe(f"{key}: {value!r} is not a path in the image", hint="start it with /, without ..")
     return posixpath.normpath("/" + str(value).strip("/"))
 
 
@@ -183,17 +183,17 @@ def _source(value: Any, target: str) -> str:
     plain = isinstance(value, str) and value and "\0" not in value and not value.startswith(("/", "~"))
     if not plain or ".." in PurePosixPath(value).parts:
         raise InvalidRecipe(
-            f"{target} = {value!r}: files must be in the recipe's folder", hint="a path from there, without .."
+            f"{target} = {value!r}: files must be in the recipe's folder", hint="a path relative to it, without .."
         )
     return str(value)
 
 
 def _texts(value: Any, key: str, form: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value) or len(value) > _MOST:
-        raise InvalidRecipe(f"{key} is a list of texts", hint=f"{key} = {form}")
+        raise InvalidRecipe(f"{key} must be a list of strings", hint=f"{key} = {form}")
     return value
 
 
 def _only(document: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
     if unknown := sorted(set(document) - set(known)):
-        raise InvalidRecipe(f"{what} has no {', '.join(unknown)}", hint=f"it has {', '.join(known)}")
+        raise InvalidRecipe(f"{what} has no key {', '.join(unknown)}", hint=f"possible keys: {', '.join(known)}")

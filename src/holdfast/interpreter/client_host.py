@@ -192,5 +192,5 @@ class _RemoteThread:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the server refused the request, and would refuse it again."""
+    """Returns whether the server refused the request, and would refuse it again."""
     return isinstance(error, Refused) and not isinstance(error, _TEMPORARY)

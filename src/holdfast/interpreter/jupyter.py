@@ -260,7 +260,7 @@ def _error_content(error: CodeError) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the `repr` of a value is its only form."""
+    """Returns whether the `repr` of a value is its only form."""
     return isinstance(value, bool | int | float | str | list) or (isinstance(value, dict) and MARK not in value)
 
 

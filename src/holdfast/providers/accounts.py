@@ -295,7 +295,7 @@ def _checked_credential(descriptor: ProviderDescriptor, given: Mapping[str, str]
     for name, value in given.items():
         if name not in known:
             raise InvalidAccount(
-                f"{name[:80]!r} is no part of a credential of {descriptor.name}", hint=f"it has {', '.join(known)}"
+                f"{name[:80]!r} is not part of a credential of {descriptor.name}", hint=f"it has {', '.join(known)}"
             )
         checked[name] = value.strip()
         if not _SECRET.fullmatch(checked[name]):

@@ -155,5 +155,5 @@ class _Written:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether another attempt to write would be refused too."""
+    """Returns whether another attempt to write would be refused too."""
     return isinstance(error, Refused) and not isinstance(error, Unavailable | DiskFull)

@@ -53,7 +53,7 @@ def database_file(home: Path) -> Path:
 
 
 def is_there(home: Path) -> bool:
-    """Whether a server was ever started on this home."""
+    """Returns whether a server was ever started on this home."""
     return database_file(home).is_file()
 
 

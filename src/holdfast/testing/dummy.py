@@ -102,22 +102,22 @@ class DummyProvider(Provider):
         self.folder = folder
         self.clock = clock
         self.liveness: dict[str, Liveness] = {}
-        """What `probe` says of a box instead of the truth; an unknown one cannot be attached either."""
+        """What `probe` returns for a box instead of the truth. A box that is `unknown` cannot be attached either."""
         self.guest_api = GUEST_API_URL
-        """Where its boxes find Holdfast: a real box has that on its own loopback, these share ours."""
+        """The URL at which its boxes reach Holdfast. They share our loopback; a real box has its own."""
         self.at: dict[str, Hook] = {}
         self.calls: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
-        """Commands, by box, that somebody in this process waits for."""
+        """By box: the commands that a caller in this process waits for."""
         self.connections: Counter[str] = Counter()
         self._failures: defaultdict[str, deque[BaseException]] = defaultdict(deque)
 
     def fail_next(self, point: str, error: BaseException) -> None:
-        """The next time this point is reached, raise. Several are raised one after the other."""
+        """Raise this error the next time that this point is reached. Several errors are raised in order."""
         self._failures[point].append(error)
 
     def heal(self) -> None:
-        """No failure is due any more."""
+        """Cancel all pending failures."""
         self._failures.clear()
 
     async def point(self, name: str) -> None:
@@ -285,8 +285,8 @@ class DummyProvider(Provider):
             try:
                 place.rename(removing)
             except FileNotFoundError:
-                continue  # somebody else was quicker
-            await end_everything(removing)  # what was begun since: from here on nothing can be
+                continue  # another process removed it first
+            await end_everything(removing)  # what was started meanwhile; nothing can start from here on
             await self.point("remove.half")
             freed += _remove(removing)
         await self.point("remove.done")
@@ -303,7 +303,7 @@ class DummyProvider(Provider):
                 _fill(self.folder / "making" / id, {}, self.place(box.id) / "files")
             size = _size(self.folder / "making" / id / "files")
             await self.point("snapshot.half")
-            # It has all of its data itself, so it builds on no other.
+            # It contains all of its data, so it has no parent.
             return self._keep(id, {"box": box.id, "parent": None, "size": size, "labels": dict(labels)})
 
     def _keep(self, id: str, document: dict[str, Any]) -> Snapshot:
@@ -543,14 +543,14 @@ class DummyBox(Box):
     async def _start(self, root: Root, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None) -> Command:
         command = await start(self._place, argv, self._environment(env), self._cwd(root, cwd))
         try:
-            self._running()  # it may have been stopped before it could know of this command
+            self._running()  # the box may have been stopped before the command was registered
         except BoxError:
             await command.end()
             raise
         return command
 
     def _opened(self, counter: Counter[str]) -> Callable[[], None]:
-        """Count something as open, until what this gives is called."""
+        """Count something as open until the returned function is called."""
         counter[self.id] += 1
 
         def closed() -> None:
@@ -586,7 +586,7 @@ class DummyBox(Box):
         _write(self._place / "box.json", {**document, "power": Power.RUNNING.value})
 
     async def pause(self) -> None:
-        """In name only: commands go on, and new ones are refused. Claimed where a test says so."""
+        """Pauses in name only: running commands continue, new ones are refused. Tests claim it if they need it."""
         require(self._provider.name, self._provider.capabilities, Capability.PAUSE)
         self._running()
         document = self._document()
@@ -645,7 +645,7 @@ class DummyBox(Box):
 
 
 def _safe(id: str) -> str:
-    """An id as a file name: one that climbs is nobody's."""
+    """Returns an id as a file name. No box has an id that leaves the folder."""
     return id if id and "/" not in id and id not in (".", "..") and "\0" not in id else "no-such-id"
 
 
@@ -687,7 +687,7 @@ def _write(place: Path, document: dict[str, Any]) -> None:
 
 @contextmanager
 def _alone_at(place: Path) -> Iterator[None]:
-    """Alone at a box, for a moment, across processes."""
+    """Locks a box for a moment, across processes."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -705,17 +705,17 @@ def _touch(place: Path) -> None:
 
 @contextmanager
 def _making(place: Path, id: str) -> Iterator[None]:
-    """A place to make something in, which is left alone while we are alive, and removed if it is still there after."""
+    """Create a folder to make something in. It is removed at the end, unless it was moved to its place."""
     with place.with_name(f"{id}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BoxConflict(f"somebody else is making {id}") from None
+            raise BoxConflict(f"another process is creating {id}") from None
         try:
             place.mkdir()
             yield
         except FileExistsError:
-            raise BoxConflict(f"there is {id} already, half made") from None
+            raise BoxConflict(f"{id} exists already, but is incomplete") from None
         finally:
             if place.exists():
                 _remove(place)
@@ -741,13 +741,13 @@ def _fill(place: Path, document: dict[str, Any], source: Path | None) -> None:
         try:
             shutil.copytree(source, place / "files", symlinks=True, ignore=_no_files)
         except shutil.Error as errors:
-            # A box goes on working while it is copied: what vanished meanwhile was not there.
+            # The box may run while it is copied, so files may vanish meanwhile.
             if any("[Errno 2]" not in str(why) for _, _, why in errors.args[0]):
                 raise
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """Sockets, pipes and devices, which cannot be copied."""
+    """Returns sockets, pipes and devices, which cannot be copied."""
     kinds = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
     return [name for name in names if not any(kind((Path(folder) / name).lstat().st_mode) for kind in kinds)]
 
@@ -771,7 +771,7 @@ def _read_snapshot(place: Path) -> Snapshot:
 
 
 def _size(place: Path) -> int:
-    """Bytes of all files; what vanishes meanwhile does not count."""
+    """Returns the bytes of all files. Files that vanish meanwhile do not count."""
     total = 0
     for folder, _, files in os.walk(place):
         for name in files:
@@ -783,7 +783,7 @@ def _size(place: Path) -> int:
 
 
 def _remove(place: Path) -> int:
-    """Says how many bytes that freed. Folders that nobody may write to are no obstacle."""
+    """Deletes a tree, including folders without write permission. Returns the bytes freed."""
     freed = _size(place)
     for _ in range(10):
         for folder, folders, _ in os.walk(place):

@@ -31,7 +31,7 @@ _PIECE: Final = 1 << 18
 
 
 class Root:
-    """Where the paths of a box lie on the host."""
+    """Maps paths of a box to paths of the host."""
 
     def __init__(self, folder: Path, workdir: str, mounts: Mapping[str, Path]) -> None:
         self.folder = folder
@@ -39,13 +39,13 @@ class Root:
         self._mounts = {PurePosixPath(path).parts[1:]: place for path, place in mounts.items()}
 
     def place(self, path: str, *, follow: bool = True) -> Path:
-        """The host's path for one of the box. A link at the end is followed on request, those on the way always are."""
+        """Returns the path on the host. A link at its end is followed on request; links on the way always are."""
         if not isinstance(path, str) or not path or "\0" in path:
-            raise InvalidSpec(f"path {path!r} makes no sense")
+            raise InvalidSpec(f"path {path!r} is invalid")
         if len(os.fsencode(path)) >= 4096:
             raise OSError(errno.ENAMETOOLONG, "the name is too long")
         if Path(path).is_relative_to(self.folder):
-            path = f"/{Path(path).relative_to(self.folder)}"  # as a command in the box sees it: there is no sandbox
+            path = f"/{Path(path).relative_to(self.folder)}"  # without a sandbox, commands see paths of the host
         waiting = list(PurePosixPath(self.workdir, path).parts[1:])[::-1]
         reached: list[str] = []
         hops = 0
@@ -69,7 +69,7 @@ class Root:
         return self._host(reached)
 
     def inner(self, place: str) -> str:
-        """The box's path for one of the host."""
+        """Returns the path in the box for a path of the host."""
         for parts, mounted in self._mounts.items():
             if Path(place).is_relative_to(mounted):
                 return str(PurePosixPath("/", *parts, Path(place).relative_to(mounted)))
@@ -85,7 +85,7 @@ class Root:
 class DummyFiles(Files):
     def __init__(self, root: Callable[[], Root]) -> None:
         self._root = root
-        """Raises where the box is gone or stopped."""
+        """Raises if the box is gone or stopped."""
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         with self._at(path) as place, _open(place) as file:

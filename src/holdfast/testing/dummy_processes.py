@@ -60,7 +60,7 @@ def check_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Watched(asyncio.subprocess.SubprocessStreamProtocol):
-    """Tells of the end of a command even while something that it left behind holds its pipes open."""
+    """Reports the end of a command, even if a child that it left behind keeps its pipes open."""
 
     def __init__(self) -> None:
         super().__init__(limit=_PIECE, loop=asyncio.get_running_loop())
@@ -86,14 +86,14 @@ class Command:
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
 
     async def wait(self) -> int:
-        """The exit code; pipes may still have something in them."""
+        """Returns the exit code. The pipes may still contain output."""
         await self._protocol.exited.wait()
         code = self._transport.get_returncode()
         assert code is not None
         return code if code >= 0 else 128 - code
 
     async def end(self) -> None:
-        """Kill it with its group where it still runs, and let go of the pipes."""
+        """Kill the command and its group if it still runs, and close the pipes."""
         if self._transport.get_returncode() is None:
             kill_group(self._transport.get_pid())
             await self._protocol.exited.wait()
@@ -102,14 +102,14 @@ class Command:
 
 
 def write_record(record: Path) -> None:
-    """So that whoever stops the box, in whatever process, ends its commands too."""
+    """Record a command, so that any process that stops the box also ends its commands."""
     with contextlib.suppress(FileNotFoundError):  # the box was removed
         record.parent.mkdir(exist_ok=True)
         record.write_text(began(int(record.name)))
 
 
 def began(pid: int) -> str:
-    """When a process began, which tells it from a later one of the same number."""
+    """Returns when a process started. Process ids are reused."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
     except (FileNotFoundError, ProcessLookupError, IndexError):
@@ -168,7 +168,7 @@ async def run(
     async def wait(drains: Sequence[asyncio.Task[None]]) -> int:
         code = await command.wait()
         seen = -1
-        # Something that the command left behind may hold its pipes: what the command itself printed is there by now.
+        # A child of the command may keep its pipes open. Everything that the command itself printed has arrived.
         while not all(each.done() for each in drains) and (sinks or seen != reads):
             seen = reads
             await asyncio.wait(drains, timeout=0.05)
@@ -200,7 +200,7 @@ async def run(
 
 
 async def _feed(writer: asyncio.StreamWriter, data: bytes | AsyncIterable[bytes]) -> None:
-    with contextlib.suppress(ConnectionError, RuntimeError):  # the latter is what uvloop says of a closed pipe
+    with contextlib.suppress(ConnectionError, RuntimeError):  # uvloop raises RuntimeError for a closed pipe
         if isinstance(data, bytes):
             writer.write(data)
             await writer.drain()
@@ -273,7 +273,7 @@ def _commands(box: Path) -> list[int]:
 
 @contextlib.contextmanager
 def held_still(box: Path) -> Iterator[None]:
-    """While this lasts, no command and no spawned process of a box does anything."""
+    """Stop all commands and spawned processes of a box inside the block."""
     groups = set(_commands(box))
     for folder in (box / "processes").glob("*"):
         started = read_json(folder / "started.json")
@@ -292,7 +292,7 @@ def held_still(box: Path) -> Iterator[None]:
 
 
 def _busy(groups: set[int]) -> bool:
-    """Whether some process of these groups has not stopped yet."""
+    """Returns whether some process of these groups has not stopped yet."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
             state, _, group = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:3]
@@ -317,12 +317,12 @@ def read_text(path: Path) -> str | None:
 
 
 async def end_process(folder: Path) -> None:
-    """Kill a spawned process with its supervisor: nobody sees how it ended."""
+    """Kill a spawned process with its supervisor, so that its end is not recorded."""
     started = read_json(folder / "started.json")
     if started is None or read_json(folder / "ended.json") is not None:
         return
     request = read_json(folder / "request.json")
-    if request is None or not request["tree"]:  # else it has more to end than this one
+    if request is None or not request["tree"]:  # otherwise it has children to end
         with contextlib.suppress(ProcessLookupError):
             os.kill(started["supervisor"], signal.SIGKILL)
     kill_group(started["pid"])
@@ -351,7 +351,9 @@ class DummyProcess(Process):
     def _info(self) -> ProcessInfo:
         started = read_json(self._folder / "started.json")
         lives = started is not None and alive(started["supervisor"])
-        ended = read_json(self._folder / "ended.json")  # after the look at the supervisor: it writes this, then ends
+        ended = read_json(
+            self._folder / "ended.json"
+        )  # read after the state of the supervisor, which writes this and then ends
         code = None if ended is None else ended["code"]
         state = ProcessState.EXITED if ended else ProcessState.RUNNING if lives else ProcessState.LOST
         at = None if state is ProcessState.RUNNING else self._ended_at()
@@ -411,7 +413,7 @@ class DummyProcess(Process):
         try:
             pipe = os.open(self._folder / "stdin", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return  # it reads no more
+            return  # it has closed its stdin
         try:
             left = memoryview(data)
             while left and self._info().state is ProcessState.RUNNING:
@@ -440,7 +442,7 @@ class DummyProcess(Process):
 
 
 def mark(path: Path) -> bool:
-    """Whether we were the first."""
+    """Returns whether we were the first."""
     try:
         path.touch(exist_ok=False)
     except FileExistsError:
@@ -448,7 +450,7 @@ def mark(path: Path) -> bool:
     return True
 
 
-# --- bytes both ways ---
+# --- channels ---
 
 
 class DummyConnection(Connection):

@@ -1,4 +1,4 @@
-"""Runs one spawned process of a dummy box: outlives whoever spawned it, and writes down how the process ended.
+"""Runs one spawned process of a dummy box. It outlives the process that started it, and records how it ended.
 
 Started as `python dummy_supervisor.py <folder of the process>`; returns at once, with one line that says how it went.
 """
@@ -15,7 +15,9 @@ from typing import Any
 
 
 def main(folder: Path) -> None:
-    os.closerange(3, 1024)  # event loops leave descriptors to their children; what is held open here would be awaited
+    os.closerange(
+        3, 1024
+    )  # event loops pass descriptors to children, and a caller would wait for those that are open here
     request = json.loads((folder / "request.json").read_bytes())
     told, tell = os.pipe()
     if os.fork():
@@ -30,7 +32,7 @@ def main(folder: Path) -> None:
         os.dup2(nowhere, number)
     stdin, keep = nowhere, -1
     if request["stdin"]:
-        # Held open for writing, or the process would see an end whenever a writer goes.
+        # Kept open for writing, so that the process sees no end of file when a writer leaves.
         keep = os.open(folder / "stdin", os.O_RDWR | os.O_CLOEXEC)
         stdin = os.open(folder / "stdin", os.O_RDONLY | os.O_CLOEXEC)
         signal.signal(signal.SIGUSR1, lambda *_: os.close(keep))
@@ -54,7 +56,7 @@ def main(folder: Path) -> None:
         os.close(number)
 
     def look_around(*_: object) -> None:
-        if not folder.exists():  # whoever made the box threw its folder away: nothing is to be left running
+        if not folder.exists():  # the folder of the box was deleted, so nothing may keep running
             os.killpg(pid, signal.SIGKILL)
 
     signal.signal(signal.SIGALRM, look_around)
@@ -67,7 +69,7 @@ def main(folder: Path) -> None:
 
 
 def _lineage() -> Any:
-    """The guest's own, which is not to be found as a module from here."""
+    """Loads the module of the guest by its path, because this program runs without the package."""
     spec = importlib.util.spec_from_file_location(
         "process_tree", Path(__file__).parents[1] / "guest" / "process_tree.py"
     )

@@ -223,7 +223,7 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
 
 
 def is_control(payload: Mapping[str, Any]) -> bool:
-    """Whether the server acts on entries with this payload. It seals such entries when it writes them."""
+    """Returns whether the server acts on entries with this payload. It seals such entries when it writes them."""
     kind: str = payload["type"]
     return kind.startswith(PREFIX) or (kind == "chat" and payload.get("queued") is True)
 

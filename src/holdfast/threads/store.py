@@ -304,7 +304,7 @@ class ChangeFeed:
         return stop
 
     def is_followed(self, stream: int) -> bool:
-        """Whether anything watches this stream."""
+        """Returns whether anything watches this stream."""
         return bool(self._observers) or stream in self._watchers
 
     def announce(self, stream: int, change: Change) -> None:

@@ -49,7 +49,7 @@ class Rule:
         rule = cls(_canonical(host.lower().removesuffix(".")), _ports(ports, text), methods)
         if not _is_host(rule.host) or not all(_METHOD.fullmatch(method) for method in methods):
             raise InvalidSpec(
-                f"{text!r} is no network rule", hint="say host, *.domain or host:port, say *.example.com:443"
+                f"{text!r} is not a network rule", hint="write HOST, *.DOMAIN or HOST:PORT, such as *.example.com:443"
             )
         return rule
 
@@ -75,7 +75,7 @@ def _ports(text: str, rule: str) -> tuple[int, ...]:
     except ValueError:
         ports = (0,)
     if not all(0 < port < 65536 for port in ports):
-        raise InvalidSpec(f"{rule!r} is no network rule: {text} are no ports")
+        raise InvalidSpec(f"{rule!r} is not a network rule: {text} is not a list of ports")
     return ports
 
 
@@ -110,15 +110,15 @@ class NetworkPolicy(Document):
     """At once. None leaves it to the server."""
 
     def check(self) -> None:
-        """Raises `InvalidSpec` if this makes no sense."""
+        """Raises `InvalidSpec` if this is invalid."""
         if self.allow and self.mode is not Network.ALLOW:
-            raise InvalidSpec(f"the box spec makes no sense: network {self.mode}: a list of hosts goes with mode allow")
+            raise InvalidSpec(f"the box spec is invalid: network {self.mode}: a list of hosts goes with mode allow")
         if len(self.allow) > _MOST_RULES:
-            raise InvalidSpec(f"the box spec makes no sense: network: at most {_MOST_RULES} rules")
+            raise InvalidSpec(f"the box spec is invalid: network: at most {_MOST_RULES} rules")
         self.rules()
         for name, value, least in (("bandwidth", self.bandwidth, 1024), ("connections", self.connections, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise InvalidSpec(f"the box spec makes no sense: network {name} {value!r}: at least {least}")
+                raise InvalidSpec(f"the box spec is invalid: network {name} {value!r}: at least {least}")
 
     def rules(self) -> tuple[Rule, ...]:
         """Returns the listed rules. The caller adds the default list."""
@@ -126,7 +126,7 @@ class NetworkPolicy(Document):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> NetworkPolicy:
-        """Raises `KeyError`, `TypeError`, `ValueError` or `InvalidSpec` if it makes no sense."""
+        """Raises `KeyError`, `TypeError`, `ValueError` or `InvalidSpec` if it is invalid."""
         if unknown := sorted(set(document) - {"mode", "allow", "bandwidth", "connections"}):
             raise InvalidSpec(f"a network policy has no {', '.join(unknown)}")
         policy = cls(
@@ -141,8 +141,8 @@ class NetworkPolicy(Document):
 
 def _texts(values: Iterable[Any]) -> Iterable[str]:
     if isinstance(values, str):
-        raise TypeError("a list of rules is wanted")
+        raise TypeError("expected a list of rules")
     for value in values:
         if not isinstance(value, str):
-            raise TypeError(f"{value!r} is no rule")
+            raise TypeError(f"{value!r} is not a rule")
         yield value

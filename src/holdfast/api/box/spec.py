@@ -198,7 +198,7 @@ class BoxSpec(_Remembered, Document):
             if given.get("onIdle") is not None:
                 given["onIdle"] = OnIdle(given["onIdle"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidSpec(f"the box spec makes no sense: {error}") from None
+            raise InvalidSpec(f"the box spec is invalid: {error}") from None
         if "idleSeconds" in given:
             given["idle_seconds"] = given.pop("idleSeconds")
         given["on_idle"] = given.pop("onIdle", None)
@@ -211,7 +211,10 @@ class BoxSpec(_Remembered, Document):
 def _check(spec: BoxSpec) -> None:
     _wants(isinstance(spec.provider, str) and _NAME.fullmatch(spec.provider) is not None, f"provider {spec.provider!r}")
     _wants(spec.image is None or (isinstance(spec.image, str) and 0 < len(spec.image) < 512), f"image {spec.image!r}")
-    _wants(spec.cpu is None or (_is_number(spec.cpu) and 0.01 <= spec.cpu <= 1024), f"cpu {spec.cpu!r}: cores, say 0.5")
+    _wants(
+        spec.cpu is None or (_is_number(spec.cpu) and 0.01 <= spec.cpu <= 1024),
+        f"cpu {spec.cpu!r}: a number of cores, such as 0.5",
+    )
     _wants(_is_limit(spec.memory, 16 * _MEGABYTE), f"memory {spec.memory!r}: bytes, at least 16 MB")
     _wants(_is_limit(spec.disk, _MEGABYTE), f"disk {spec.disk!r}: bytes, at least 1 MB")
     _wants(_is_limit(spec.pids, 4), f"pids {spec.pids!r}: at least 4")
@@ -246,7 +249,7 @@ def _within(path: str, folder: str) -> bool:
 
 def _wants(holds: bool, what: str) -> None:
     if not holds:
-        raise InvalidSpec(f"the box spec makes no sense: {what}")
+        raise InvalidSpec(f"the box spec is invalid: {what}")
 
 
 def _is_number(value: object) -> bool:

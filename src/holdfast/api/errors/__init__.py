@@ -238,7 +238,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, asked: str) -
             document["code"] = cause
     document.setdefault("message", f"{asked} was answered {status}")
     if 300 <= status < 400:
-        hint = "is this the URL of a Holdfast server?"
+        hint = "check that this is the URL of a Holdfast server"
         return NotUnderstood(str(document["message"]), status=status, code=f"http_{status}", hint=hint)
     return error_from_document(document, status=status, request_id=request_id)
 

@@ -60,4 +60,4 @@ class StreamDamaged(ServerFailed):
     """Part of the stream is not on disk as it was written. Other streams are not affected."""
 
     code = "damaged"
-    hint = "holdfast check says what is damaged; holdfast backup keeps what is not"
+    hint = "holdfast check lists the damage; holdfast backup copies the rest"

@@ -77,7 +77,7 @@ def create(
         Option(metavar="HOSTPATH:PATH[:rw]", help="Mount a path on the server's machine, read-only without :rw."),
     ] = None,
     lifetime: Annotated[
-        LifetimeName | None, Option(help="When the box is deleted automatically: shared never.")
+        LifetimeName | None, Option(help="When the box is deleted automatically. A shared box never is.")
     ] = None,
     ephemeral: Annotated[bool, Option("--ephemeral", help="Delete it once it is idle: --lifetime ephemeral.")] = False,
     one_shot: Annotated[

@@ -30,7 +30,9 @@ def pull(
     name: Annotated[str | None, Option("--name", "-n", metavar="NAME", help="Save it under another name.")] = None,
     username: Annotated[str | None, Option("--username", "-u", metavar="USER", help="User at the registry.")] = None,
     password_stdin: Annotated[bool, Option("--password-stdin", help="Read the password from standard input.")] = False,
-    insecure: Annotated[bool, Option("--insecure", help="Allow plain HTTP, which loopback always may use.")] = False,
+    insecure: Annotated[
+        bool, Option("--insecure", help="Allow plain HTTP. Loopback addresses may always use it.")
+    ] = False,
     provider: ProviderOption = "local",
     *,
     where: Where,

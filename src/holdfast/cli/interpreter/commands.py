@@ -340,7 +340,7 @@ async def _host(where: Where) -> Host:
 
 
 def _is_local(where: Where) -> bool:
-    """Whether the server belongs to a home on this machine."""
+    """Returns whether the server belongs to a home on this machine."""
     return where.server is None and (where.home is not None or not os.environ.get("HOLDFAST_URL"))
 
 

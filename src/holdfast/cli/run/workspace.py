@@ -134,7 +134,7 @@ def _names(folder: Folder, left_out: list[str]) -> Iterator[str]:
 
 
 def _leads_out(folder: Path, link: Path) -> bool:
-    """Whether the `.git` file of a working tree names a history outside the folder."""
+    """Returns whether the `.git` file of a working tree names a history outside the folder."""
     with contextlib.suppress(OSError, ValueError):
         target = link.read_text().removeprefix("gitdir:").strip()
         return not (folder / target).resolve().is_relative_to(folder.resolve())
@@ -182,7 +182,7 @@ def _parts(name: str) -> tuple[bytes, ...]:
 
 
 def _is_folder(top: Path, name: str) -> bool:
-    """Whether a name is that of a folder, reached without following links."""
+    """Returns whether a name is that of a folder, reached without following links."""
     if not (top / name).is_dir():
         return False
     with _open_folders(top) as folders, contextlib.suppress(OSError, HostileArchive):

@@ -150,7 +150,7 @@ def check_home(folder: Path) -> None:
 
 
 def is_half_removed(folder: Path) -> bool:
-    """Whether a purge was killed here after it had removed the boxes and stopped the server."""
+    """Returns whether a purge was killed here after it had removed the boxes and stopped the server."""
     try:
         return (folder / _MARK).read_text() == _MARKED
     except (OSError, ValueError):

@@ -54,7 +54,7 @@ def up(
             metavar="BOXES",
             min=0,
             max=1000,
-            help="Most boxes to keep ready for requests like earlier ones. 0 for none.",
+            help="How many boxes to keep ready at most, for requests like earlier ones. 0 for none.",
         ),
     ] = 8,
     allow_private: Annotated[

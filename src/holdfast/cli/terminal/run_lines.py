@@ -367,7 +367,7 @@ class RunLines:
                 yield (Cell(_INDENT), Cell(line))
 
     def _continues(self, run: RunSeen) -> bool:
-        """Whether the run continues unfinished work, rather than following a completed run."""
+        """Returns whether the run continues unfinished work, rather than following a completed run."""
         before = self.runs.get(run.resumes)
         return bool(run.resumes) and (before is None or before.status != "completed")
 

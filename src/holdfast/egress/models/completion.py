@@ -136,9 +136,7 @@ def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
     """Returns what to do next for this kind of failure. `reason` is the gateway's own, or empty."""
     name = choice.name
     if reason == "unreachable":
-        return (
-            f"is the server up, and its base URL right? holdfast model list; holdfast model add {name} --base-url URL"
-        )
+        return f"check that the server is up; another address: holdfast model add {name} --base-url URL"
     if reason == "redirect":
         return f"holdfast model add {name} --base-url URL, with the key again"
     if reason in ("silent", "broken", "busy"):
@@ -146,9 +144,7 @@ def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
     if status in (401, 403):
         return f"the key is not accepted: holdfast model add {name} --key-stdin < FILE"
     if status in (200, 400, 404, 422):
-        return (
-            f"does it know {choice.model!r}, and is the base URL right? holdfast model test {name}/MODEL tries another"
-        )
+        return f"check the name {choice.model!r} and the base URL; holdfast model test {name}/MODEL tries another"
     if status == 402:
         return "the account has no credit left"
     if status == 413:

@@ -78,7 +78,7 @@ class Models:
                 ready = ", ".join(model.name for model in self.all() if model.is_ready)
                 raise ModelNotFound(
                     f"there is no model {name[:80]!r}",
-                    hint=f"use one of {ready}" if ready else "holdfast model add NAME makes one",
+                    hint=f"use one of {ready}" if ready else "add one: holdfast model add NAME",
                 )
             return provider
         if row.endpoints is not None:

@@ -565,7 +565,7 @@ class PendingCall:
 
 
 def _is_name(id: str) -> bool:
-    """Whether an id has only letters, digits and, after the first character, `._-`. It names a folder, too."""
+    """Returns whether an id has only letters, digits and, after the first character, `._-`. It names a folder, too."""
     return len(id) <= 128 and id.isascii() and id[:1].isalnum() and id.translate(_MARKS).isalnum()
 
 

@@ -57,7 +57,7 @@ def prepare(config: "dict[str, Any]") -> None:
 
 
 def has_connections(port: int) -> bool:
-    """Whether a host is connected to this port. Contexts hold the connections, so Linux is asked."""
+    """Returns whether a host is connected to this port. Contexts hold the connections, so Linux is asked."""
     local = ":%04X" % port
     try:
         with open("/proc/self/net/tcp") as connections:

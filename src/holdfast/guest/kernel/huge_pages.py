@@ -29,7 +29,7 @@ class Pages:
         self._disabled = False
 
     def is_large(self) -> bool:
-        """Whether there may be pages to collapse. This check is fast."""
+        """Returns whether there may be pages to collapse. This check is fast."""
         return not self._disabled and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 >= _WORTHWHILE
 
     def collapse(self, is_busy: "Callable[[], bool]") -> None:

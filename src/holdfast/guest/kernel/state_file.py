@@ -270,7 +270,7 @@ def _pickler(cloudpickle: "Any", namespace: "dict[str, Any]", tools: "Mapping[st
             return (make_function, (code, closure), (state, {**slots, "__globals__": {}}), *made[3:])
 
         def is_named(self, value: "Any") -> bool:
-            """Whether it is pickled by reference."""
+            """Returns whether it is pickled by reference."""
             if isinstance(value, (type, types.FunctionType)):
                 return value.__module__ != "__main__" and bool(cloudpickle._should_pickle_by_reference(value))
             return isinstance(value, types.ModuleType)

@@ -24,7 +24,7 @@ def read_text(workspace: str, path: Any, line: Any = None, limit: Any = None) ->
     """Returns a file, or its lines from `line` on (the first is 1). Raises `FileRefused`, `OSError`."""
     with open(_within(workspace, path), "rb", opener=_open) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FileRefused(f"{path} is no file")
+            raise FileRefused(f"{path} is not a file")
         data = file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
         raise FileRefused(f"{path} has more than {MAX_FILE} bytes")
@@ -52,7 +52,7 @@ def _open(path: str, flags: int) -> int:
 
 def _within(workspace: str, path: Any) -> str:
     if not isinstance(path, str) or "\0" in path or not os.path.isabs(path):
-        raise FileRefused("a path has to be absolute")
+        raise FileRefused("the path must be absolute")
     root, target = os.path.realpath(workspace), os.path.realpath(path)
     if os.path.commonpath((root, target)) != root:
         raise FileRefused(f"{path} is not in the workspace")

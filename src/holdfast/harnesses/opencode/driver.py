@@ -284,7 +284,7 @@ class _Turn:
         return times.pop("completed", None) is not None
 
     def _is_repeated(self, kind: str, about: dict[str, Any]) -> bool:
-        """Whether this is a repeated user message, or partial output of a tool, whose end repeats all of it."""
+        """Returns whether this is a repeated user message, or partial output of a tool, whose end repeats all of it."""
         if kind == "message.updated":
             info = about.get("info") or {}
             ident = str(info.get("id"))

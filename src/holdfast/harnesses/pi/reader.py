@@ -1,4 +1,4 @@
-"""Reads what pi prints in its RPC mode (and, with a header more, in its JSON mode)."""
+"""Reads the output of pi in its RPC mode, and in its JSON mode, which adds a header."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from holdfast.guest.agent_reader import Payload, Record
 
-# Told by other events, and some of them large: they repeat whole messages.
+# Other events have the same content. Some of these are large, because they repeat whole messages.
 _REPEATED = (b'{"type":"turn_', b'{"type":"tool_execution_update"')
-_UNTOLD = frozenset(
+_IGNORED = frozenset(
     (
         "turn_start",
         "turn_end",
@@ -36,7 +36,7 @@ class Reader(agent_reader.Reader):
         self._seen = Seen()
         self._message: str | None = None
         self._reported: dict[str, Any] = {}
-        """The content of tools' results that were told before their messages came."""
+        """The content of tool results that arrived before their messages."""
 
     def glance(self, line: bytes) -> list[Payload] | None:
         if line.startswith(_REPEATED):
@@ -75,7 +75,7 @@ class Reader(agent_reader.Reader):
             return self._response(record)
         if kind == "session":
             return self.begin_session(record["id"], record)
-        if kind in _UNTOLD:
+        if kind in _IGNORED:
             return []
         return self._happened(str(kind), record)
 

@@ -1,7 +1,7 @@
-"""Makes pi's session file again from a thread's entries.
+"""Rebuilds the session file of pi from the entries of a thread.
 
-pi itself answers a call that has no result when it sends the conversation on ("No result provided"), and leaves out
-messages that ended in an error or were aborted: both are written as pi would have written them.
+When pi sends a conversation to its model, it answers calls without a result ("No result provided"), and leaves out
+messages that failed or were aborted. So both are written here as pi itself would have written them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _CUT_POINTS: Final = frozenset(("user", "assistant", "custom", "bashExecution", 
 
 _Message = dict[str, Any]
 _Line = tuple[int, str, bytes]
-"""When a message was told, its role, and the message as it is written, to the end of its line."""
+"""The time and role of a message, and the message as JSON up to the end of its line."""
 
 
 def rebuild(entries: Iterable[Mapping[str, Any]], workspace: str, kept_tokens: int) -> tuple[str, bytes] | None:
-    """The id and the file of a session with all that these entries tell, or None where they tell nothing.
+    """Returns the id and the file of the session that these entries describe, or None if they describe none.
 
-    `kept_tokens` is what a compaction leaves of the end of a conversation: pi tells which entry of its file it kept
-    first, but not which message that is.
+    `kept_tokens` is how much of the end of a conversation a compaction keeps: pi reports which entry of its file it
+    kept first, but not which message that is.
     """
     before: list[_Line] = []
     messages: list[_Line] = []

@@ -64,7 +64,7 @@ class Apt:
 
     def __init__(self, folder: Path, architecture: str | None = None) -> None:
         if architecture is not None and not _ARCHITECTURE.fullmatch(architecture):
-            raise NoSources(f"{architecture!r} is no processor that Debian knows", hint="--arch amd64, or arm64")
+            raise NoSources(f"{architecture!r} is not an architecture of Debian", hint="--arch amd64, or arm64")
         self._folder = folder.absolute()
         if _UNUSABLE.search(str(self._folder)):
             raise NoSources(
@@ -133,7 +133,7 @@ class Apt:
                 f"{broken[0]} is not what the mirror has signed", hint="build again: it is fetched once more"
             )
         if missing := [path.name for path in paths if not path.exists()]:
-            raise MirrorFailed(f"apt did not fetch {missing[0]}", hint="build again: what came stays")
+            raise MirrorFailed(f"apt did not fetch {missing[0]}", hint="build again; what was downloaded is kept")
         return paths
 
     async def names(self) -> list[str]:
@@ -179,7 +179,8 @@ class Apt:
                 "--insecure continues anyway, if you trust the connection to the mirror",
             )
         return MirrorFailed(
-            f"apt failed: {reason}", hint="run the command again: what came stays; or name another mirror"
+            f"apt failed: {reason}",
+            hint="run the command again, which keeps what was downloaded; or name another mirror",
         )
 
     async def _configure(self, sources: SourceFiles) -> None:

@@ -179,7 +179,7 @@ def read_os_release(path: Path = Path("/etc/os-release")) -> dict[str, str]:
 def named_source(mirror: str, suite: str, components: Sequence[str], keyrings: Sequence[Path]) -> Source:
     """Returns a source that the caller names instead of the machine's."""
     if urlsplit(mirror).scheme not in SCHEMES:
-        raise NoSources(f"{mirror!r} is no mirror", hint=f"a URL that begins with one of {', '.join(SCHEMES)}")
+        raise NoSources(f"{mirror!r} is not a mirror", hint=f"a URL that begins with one of {', '.join(SCHEMES)}")
     if any(not _WORD.fullmatch(each) for each in (mirror, suite, *components)):
         raise NoSources("a mirror, a suite and a component have no blanks in them", hint="--suite bookworm")
     return Source(mirror, suite, tuple(components), tuple(str(path.absolute()) for path in keyrings))

@@ -30,7 +30,7 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if ":" in self.username:
-            raise ValueError("a user name has no colon in it")
+            raise ValueError("a user name cannot contain a colon")
 
     @property
     def basic(self) -> str:

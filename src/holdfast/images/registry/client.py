@@ -122,7 +122,7 @@ class Registry:
         plain = "; --insecure allows plain HTTP" if len(self._bases) == 1 and self._bases[0].startswith("https") else ""
         return RegistryFailed(
             f"the registry {self.host} does not answer: {printable(reason)}",
-            hint=f"check its name and the network of the server{plain}; what came stays for the next attempt",
+            hint=f"check its name and the network of the server{plain}; downloads are kept for the next attempt",
         )
 
     @contextlib.asynccontextmanager
@@ -279,7 +279,7 @@ _ACCEPT: Final = {"Accept": ACCEPTED}
 
 
 def is_final(error: Exception) -> bool:
-    """Whether another attempt would fail in the same way."""
+    """Returns whether another attempt would fail in the same way."""
     return isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
 
 
@@ -293,7 +293,7 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 
 
 def _is_near(host: str) -> bool:
-    """Whether a host is this machine, or in its own network, judging by its name."""
+    """Returns whether a host is this machine, or in its own network, judging by its name."""
     return is_local_name(host) or refusal(host) not in (None, "no address")
 
 

@@ -107,7 +107,7 @@ def read_manifest(data: bytes) -> Manifest | Blob:
     config = document.get("config")
     config_kind = config.get("mediaType") if isinstance(config, dict) else None
     if config_kind not in _CONFIGS:
-        raise BadArchive(f"this is no image: the registry calls it {str(config_kind or kind)[:100]!r}")
+        raise BadArchive(f"this is not an image: the registry calls it {str(config_kind or kind)[:100]!r}")
     layers = document.get("layers")
     if not isinstance(layers, list) or not 1 <= len(layers) <= _MOST_LAYERS:
         raise HostileArchive(f"a manifest has a list of layers: at least 1, at most {_MOST_LAYERS}")
@@ -169,5 +169,5 @@ def _parsed(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise HostileArchive("the registry sent a manifest that is no JSON object")
+        raise HostileArchive("the registry sent a manifest that is not a JSON object")
     return document

@@ -79,7 +79,7 @@ def parse_reference(text: str) -> Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a registry is on this machine: then plain HTTP is allowed."""
+    """Returns whether a registry is on this machine: then plain HTTP is allowed."""
     name = urlsplit(f"//{host}").hostname or ""
     try:
         return ipaddress.ip_address(name).is_loopback

@@ -123,7 +123,8 @@ class Manifests:
                 )
             case "failed":
                 raise WorkspaceFailed(
-                    f"{place} cannot be used: {_shown(answer.get('message'))}", hint=f"does the box mount {self._root}?"
+                    f"{place} cannot be used: {_shown(answer.get('message'))}",
+                    hint=f"check that the box mounts {self._root}",
                 )
         raise _invalid_answer(self._box)
 

@@ -283,7 +283,7 @@ def _is_own_history(folder: Path, own: Path, common: Path, worktree: str | None)
 
 
 def _begins_repository(folder: Path) -> bool:
-    """Whether git, which searches upwards, stops at this folder."""
+    """Returns whether git, which searches upwards, stops at this folder."""
     return os.path.lexists(folder / ".git") or ((folder / "HEAD").exists() and not (folder / "HEAD").is_dir())
 
 

@@ -70,7 +70,7 @@ DAYTONA: Final = ProviderDescriptor(
         ),
         Setting(
             "daytona_image",
-            "What boxes at Daytona begin with that ask for no image: an image, snapshot:NAME or dockerfile:PATH.",
+            "What boxes at Daytona start from if they name no image: an image, snapshot:NAME or dockerfile:PATH.",
             metavar="IMAGE",
         ),
         Setting(

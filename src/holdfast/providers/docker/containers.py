@@ -149,7 +149,7 @@ async def usage_of(engine: Engine, name: str) -> ContainerUsage:
 
 
 async def limits_disk(engine: Engine, names: Names, info: Mapping[str, Any]) -> bool:
-    """Whether the daemon's storage supports a limit per container. Only trying tells, since it depends on its
+    """Returns whether the daemon's storage supports a limit per container. Only trying tells, since it depends on its
     mounts."""
     below = {str(each[0]): str(each[1]) for each in info.get("DriverStatus") or () if len(each) == 2}
     if info.get("Driver") not in ("btrfs", "zfs") and below.get("Backing Filesystem") != "xfs":

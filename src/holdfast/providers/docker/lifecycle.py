@@ -253,7 +253,7 @@ class ContainerLifecycle:
             raise _create_failed(id, problem) from None
 
     async def _created_by_us(self, id: str) -> bool:
-        """Whether there is a container that this process created and never started."""
+        """Returns whether there is a container that this process created and never started."""
         try:
             found = await self._engine.container(self._names.box(id))
         except EngineProblem as problem:

@@ -92,7 +92,7 @@ def _began(pid: int) -> int | None:
 
 
 def is_abandoned(label: str | None, me: Maker, now: float) -> bool:
-    """Whether the process that was creating something will not finish it."""
+    """Returns whether the process that was creating something will not finish it."""
     maker = Maker.parse(label or "")
     if maker is None:
         return True

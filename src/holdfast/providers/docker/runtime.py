@@ -86,7 +86,7 @@ class RuntimeVolume:
 
 
 def same_machine(info: Mapping[str, Any]) -> bool:
-    """Whether programs of this machine run on the daemon's machine."""
+    """Returns whether programs of this machine run on the daemon's machine."""
     there = _MACHINES.get(str(info.get("Architecture")), str(info.get("Architecture")))
     return info.get("OSType") == "linux" and there == _MACHINES.get(platform.machine(), platform.machine())
 

@@ -374,7 +374,7 @@ def monitor_name(box: str) -> str:
 
 
 def is_guest(pid: int) -> bool:
-    """Whether the process that listens for a box is its guest, and not the one that starts it."""
+    """Returns whether the process that listens for a box is its guest, and not the one that starts it."""
     command = Path("/proc", str(pid), "cmdline").read_bytes()
     if not command:  # it is between two programs, or exiting
         return False
@@ -395,14 +395,14 @@ def peer_handle(connection: socket.socket) -> int:
 
 
 def has_ended(handle: int) -> bool:
-    """Whether the process of a descriptor has ended."""
+    """Returns whether the process of a descriptor has ended."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process was killed or exits. It does nothing more, although it may take long to end.
+    """Returns whether a process was killed or exits. It does nothing more, although it may take long to end.
 
     The kernel records a SIGKILL before the sender continues, so the answer is never too early.
     """

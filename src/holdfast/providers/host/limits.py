@@ -215,7 +215,7 @@ def _enable(place: str) -> dict[str, str]:
 
 
 def _is_delegated(place: str) -> bool:
-    """Whether systemd delegates this group to us."""
+    """Returns whether systemd delegates this group to us."""
     for name in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(place, name) == b"1":

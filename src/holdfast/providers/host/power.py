@@ -228,7 +228,7 @@ class LiveGuests:
         self._lock = Lock()  # a descriptor that another thread closes could be reused while it is examined
 
     def knows(self, box: str) -> bool:
-        """Whether the guest of this box is known to be alive. False means that only a connection can tell."""
+        """Returns whether the guest of this box is known to be alive. False means that only a connection can tell."""
         with self._lock:
             if box not in self._handles:
                 return False

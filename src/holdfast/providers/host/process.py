@@ -389,7 +389,7 @@ class KeptProcess(Process):
         return int(text) if text.endswith(b"\n") and text.strip().lstrip(b"-").isdigit() else None
 
     async def _lost(self) -> bool:
-        """Whether the box is gone or stopped, so that the end of the process will never be known."""
+        """Returns whether the box is gone or stopped, so that the end of the process will never be known."""
         try:
             await self._guest.ask({"op": "signal", "id": self.id, "number": 0})
         except GuestRefused:

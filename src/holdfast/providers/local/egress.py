@@ -89,7 +89,7 @@ class LocalEgress:
         self._listening[guest.box] = pid
 
     def has(self, box: str, pid: int) -> bool:
-        """Whether the listener of this guest process is served."""
+        """Returns whether the listener of this guest process is served."""
         return self._listening.get(box) == pid
 
     def shut(self, box: str) -> None:

@@ -180,7 +180,7 @@ def try_overlay(bwrap: Path, folder: Path) -> Trial:
 
 
 def try_users(folder: Path) -> Trial:
-    """Whether a server that is root can run each box as another user, with the boxes' files in this folder."""
+    """Returns whether a server that is root can run each box as another user, with the boxes' files in this folder."""
     launcher = SCRIPT
     return _run([sys.executable, "-I", "-S", str(launcher), "try-users", str(folder), str(NOBODY)], None)
 

@@ -203,7 +203,7 @@ class LocalSandbox(Sandbox):
         return record.spec.network.mode is not Network.NONE or (self.data_dir.box(record.id) / _EGRESS_MARKER).exists()
 
     def is_cut_off(self, id: str) -> bool:
-        """Whether a box runs without the egress that it should have, or with that of a guest that has ended."""
+        """Returns whether a box runs without the egress that it should have, or with that of a guest that has ended."""
         try:
             guest = self.guest(id)
             if not self._egress.serves or not self._has_egress(self.data_dir.read(id)) or guest.paused:
@@ -301,7 +301,7 @@ class LocalSandbox(Sandbox):
             os.close(filter)
 
     def _sees_tools(self, record: BoxRecord, folder: Path) -> bool:
-        """Whether the tools can be mounted: not if the box has something else at their path."""
+        """Returns whether the tools can be mounted: not if the box has something else at their path."""
         others = [volume.path for volume in record.spec.volumes] + [mount.path for mount in record.spec.mounts]
         if any(path.startswith(f"{bubblewrap.TOOLS}/") for path in others):
             return False
@@ -479,7 +479,7 @@ class LocalSandbox(Sandbox):
         return group.exists and group.can_freeze and group.held is not self.guest(id).paused
 
     def _is_unconfined(self, id: str) -> bool:
-        """Whether a box runs outside of its control group."""
+        """Returns whether a box runs outside of its control group."""
         if not self.backend.roots:
             return False
         try:
@@ -489,7 +489,7 @@ class LocalSandbox(Sandbox):
             return False
 
     def _is_half_ended(self, id: str) -> bool:
-        """Whether a process died while it ended a box."""
+        """Returns whether a process died while it ended a box."""
         group = self._group(id)
         try:
             pid = self.guest(id).pid()

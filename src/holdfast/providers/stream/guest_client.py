@@ -138,7 +138,7 @@ class Stream:
     def on_credit(self, payload: bytes) -> None:
         count = int.from_bytes(payload, "big")
         if len(payload) != 4 or not count or self._credit + count > _MAX_CREDIT:
-            raise _ProtocolError("a credit that makes no sense")
+            raise _ProtocolError("an invalid credit")
         self._credit += count
         _wake(self._room)
 
@@ -349,7 +349,7 @@ class _Wire:
             await work
         except _ProtocolError as error:
             log.warning("box %s: closed the stream, because its bridge sent %s", self.box, error)
-            self._lose(f"box {self.box} sends what makes no sense: {error}")
+            self._lose(f"box {self.box} sends invalid data: {error}")
         except (OSError, BoxError) as error:
             self._lose(f"the stream to box {self.box} was lost ({error})")
         except Exception as error:  # a transport's own errors count as a loss

@@ -74,7 +74,7 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
     # The errors of the other routes refer to the schema that this adds to the OpenAPI document.
     @app.get("/health", tags=["server"], responses={"default": {"model": ErrorAnswer, "description": "An error."}})
     async def health() -> Health:
-        """Whether the server answers."""
+        """Returns whether the server answers."""
         return Health(version=holdfast.__version__, started_at=started_at)
 
     # A key or none: whether one is needed depends on the address that the server listens on.

@@ -31,7 +31,7 @@ def _parse_host(host: bytes) -> tuple[str, int] | None:
 
 
 def is_box_host(host: bytes) -> bool:
-    """Whether a Host header, or the part of an Origin after its scheme, has the form that belongs to boxes."""
+    """Returns whether a Host header, or the part of an Origin after its scheme, has the form that belongs to boxes."""
     return _parse_host(host) is not None
 
 

@@ -60,7 +60,7 @@ class GuestRuns(Protocol):
         ...
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
-        """Whether it is the thread's current run, in that epoch."""
+        """Returns whether it is the thread's current run, in that epoch."""
         ...
 
     async def report_model_error(self, thread: str, run: str, message: str) -> None:

@@ -612,11 +612,11 @@ class StreamProtocol(HttpToolsProtocol):
         return self.reading_since is None and self.cycle is not None and self.cycle.response_complete
 
     def is_slow(self, now: float, limit: float) -> bool:
-        """Whether a request takes too long to arrive. Time in which we do not read does not count."""
+        """Returns whether a request takes too long to arrive. Time in which we do not read does not count."""
         return self.reading_since is not None and not self.flow.read_paused and now - self.reading_since > limit
 
     def is_idle(self, now: float, limit: float) -> bool:
-        """Whether the client has kept the connection open without a request for longer than this."""
+        """Returns whether the client has kept the connection open without a request for longer than this."""
         return self._between_requests and not self._deaf and now - self._idle_since > limit
 
     def time_out(self) -> None:

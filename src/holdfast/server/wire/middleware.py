@@ -63,7 +63,7 @@ _STREAMED: Final = re.compile(
 
 
 def is_streamed(method: str, path: str) -> bool:
-    """Whether a body is streamed, and may have any size."""
+    """Returns whether a body is streamed, and may have any size."""
     return _STREAMED.fullmatch(f"{method} {path}") is not None
 
 

@@ -26,7 +26,7 @@ _ELSEWHERE: Final = (b"cross-site", b"same-site")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name, as written, means this machine."""
+    """Returns whether a host name, as written, means this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -70,7 +70,7 @@ class OriginPolicy:
 
 
 def is_same_site(origin: bytes, host: bytes | None) -> bool:
-    """Whether an Origin is the host that the request went to."""
+    """Returns whether an Origin is the host that the request went to."""
     return host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
 
 

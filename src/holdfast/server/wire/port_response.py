@@ -92,7 +92,7 @@ class Answer:
         return Head(status, parsing.headers, None if status == 101 else self._length())
 
     def _feed(self, data: bytes) -> bool:
-        """Whether the answer switches protocols."""
+        """Returns whether the answer switches protocols."""
         try:
             self._parsing.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

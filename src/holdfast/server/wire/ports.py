@@ -113,7 +113,7 @@ class Ports:
     async def _authenticate(
         self, target: PortTarget, headers: list[Header], tokens: list[str], host: bytes | None, origin: bytes | None
     ) -> bool:
-        """Whether an Authorization header is not for us, and may pass."""
+        """Returns whether an Authorization header is not for us, and may pass."""
         credential, ours = None, False
         value = _first(headers, b"authorization")
         if value is not None:

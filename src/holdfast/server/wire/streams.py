@@ -75,7 +75,7 @@ class StreamService:
         return self._tails.open_count
 
     def takes_at_once(self, request: Request) -> bool:
-        """Whether `append` can serve this append; `respond` serves all others."""
+        """Returns whether `append` can serve this append; `respond` serves all others."""
         return len(request.body) <= WHOLE_BYTES and self._surface.takes_at_once
 
     def append(self, raw_path: str, request: Request) -> Acknowledgement | None:

@@ -318,7 +318,7 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def is_corruption(error: sqlite3.Error) -> bool:
-    """Whether SQLite reports a damaged file, as opposed to a locked or full one."""
+    """Returns whether SQLite reports a damaged file, as opposed to a locked or full one."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 

@@ -29,7 +29,7 @@ from holdfast.testing.modal.state import CloudState
 from holdfast.testing.modal.tunnels import make_certificate, server_context
 
 REGISTRY: Final = ("debian", "python", "ubuntu")
-"""The images that can be pulled, with any tag. Each is a local box as it is."""
+"""The images that can be pulled, with any tag. Each is a plain local box."""
 _HOST: Final = "127.0.0.1"
 _OPEN_SECONDS: Final = 60.0
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ class ModalCloud:
     """
 
     def __init__(self, home: Path, *, registry: Collection[str] = REGISTRY) -> None:
-        """`home` is where the local boxes are kept."""
+        """`home` is the folder of the local boxes."""
         self.token_id = f"ak-{secrets.token_hex(11)}"
         self.token_secret = f"as-{secrets.token_hex(11)}"
         self.url = ""
@@ -104,26 +104,26 @@ class ModalCloud:
         except jwt.InvalidTokenError as error:
             raise GRPCError(Status.UNAUTHENTICATED, str(error)) from None
 
-    # --- what tests do to it ---
+    # --- faults ---
 
     @property
     def running(self) -> list[Sandbox]:
         return [each for each in self.state.sandboxes.values() if each.result is None]
 
     def cut(self) -> None:
-        """Cut all connections in the middle of what they carry."""
+        """Cut all connections, even in the middle of a message."""
         for service in self._services:
             service.cut()
 
     def freeze_list(self) -> None:
-        """List what runs now from now on, whatever becomes of it."""
+        """From now on, list the sandboxes that run now, even when they have ended."""
         self.state.stale_list = self.running
 
     def thaw_list(self) -> None:
         self.state.stale_list = None
 
     async def finish(self, sandbox: Sandbox) -> None:
-        """End a sandbox as its time limit does."""
+        """End a sandbox in the same way as its time limit."""
         await sandbox.finish(Result(status=Result.GENERIC_STATUS_TIMEOUT, exitcode=124))
 
 

@@ -104,7 +104,7 @@ class ControlPlane:
     # --- images ---
 
     async def get_image(self, request: api_pb2.ImageGetOrCreateRequest) -> api_pb2.ImageGetOrCreateResponse:
-        """An image of a registry becomes a local box as it is: what else its recipe says is not built."""
+        """An image of a registry becomes a plain local box. Other steps of its recipe are not carried out."""
         for base in request.image.base_images:
             return api_pb2.ImageGetOrCreateResponse(image_id=base.image_id, result=_SUCCESS)
         first = next(iter(request.image.dockerfile_commands), "")

@@ -26,9 +26,9 @@ class Exec(ABC):
         self.exit_code: int | None = None
         self.ended = asyncio.Event()
         self.written = 0
-        """Bytes of its stdin that came."""
+        """Bytes received for its stdin."""
         self.closed = False
-        """Nothing more comes on its stdin."""
+        """Its stdin is complete."""
 
     @abstractmethod
     def output(self, stderr: bool, offset: int) -> AsyncIterator[bytes]: ...
@@ -43,7 +43,7 @@ class Exec(ABC):
     async def kill(self) -> None: ...
 
     async def write(self, offset: int, data: bytes, eof: bool) -> None:
-        """Take input. What came before, by an attempt whose answer was lost, is not taken twice."""
+        """Accept input. Bytes of an earlier attempt, whose answer was lost, are not accepted twice."""
         fresh = data[max(0, self.written - offset) :]
         if fresh and not self.closed:
             self.written += len(fresh)

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 _AHEAD: Final = 1 << 20
-"""Bytes that nobody has read yet, from which on the process waits."""
+"""Unread bytes above which the process has to wait."""
 _KEPT: Final = 2 << 20
-"""Bytes that were read, and are kept for a reader whose connection was cut."""
+"""Bytes that were read, and are kept in case a reader lost its connection."""
 _PIECE: Final = 1 << 18
 
 
 class Output:
-    """One stream of a process. Several readers may come, one after another or at once."""
+    """One stream of a process, for any number of readers."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _LETTERS: Final = string.ascii_letters + string.digits
 _V1_LENGTH: Final = 22
-"""By the length of its id the SDK knows which methods a sandbox has."""
+"""The SDK derives from the length of the id which methods a sandbox has."""
 _V2_LENGTH: Final = 26
 _FOREVER: Final = ("sleep", "172800")
 _KEPT: Final = 1 << 20
@@ -39,7 +39,7 @@ def random_id(prefix: str, length: int = _V1_LENGTH) -> str:
 
 
 class Sandbox:
-    """One sandbox. Its local box is removed when it finishes, by itself or by others."""
+    """One sandbox. Its local box is removed when it finishes or is ended."""
 
     def __init__(self, definition: api_pb2.Sandbox, app_id: str, tags: Mapping[str, str], *, v1: bool) -> None:
         self.id = random_id("sb", _V1_LENGTH if v1 else _V2_LENGTH)
@@ -55,7 +55,7 @@ class Sandbox:
         self.entry: Process | None = None
         self.entry_written = 0
         self.entry_output: dict[Stream, bytes] = {}
-        """What the first command printed, once the sandbox has finished."""
+        """The output of the first command, once the sandbox has finished."""
         self.tunnels: list[Tunnel] = []
         self._box: Box | None = None
         self._env: dict[str, str] = {}
@@ -102,7 +102,7 @@ class Sandbox:
         await self.finish(Result(status=Result.GENERIC_STATUS_TIMEOUT, exitcode=124))
 
     async def _tire(self) -> None:
-        """End after the idle time-out, if there is one: a time without a command beside the first."""
+        """End after the idle timeout, if there is one: the time without any command but the first."""
         seconds = self.definition.idle_timeout_secs
         idle_since = time.monotonic()
         while seconds:
@@ -151,7 +151,7 @@ class Sandbox:
         timeout: float | None,
         terminal: tuple[int, int] | None,
     ) -> None:
-        """Start a command. One with an id that is known was started before, by an attempt whose answer was lost."""
+        """Start a command, unless an earlier attempt with the same id has started it and its answer was lost."""
         if id in self.execs:
             return
         argv = fs_tools.command(argv)

@@ -22,7 +22,7 @@ Check = Callable[[str, Mapping[str, Any]], None]
 
 
 class Service:
-    """What grpclib calls a servable."""
+    """A servable of grpclib."""
 
     def __init__(self, base: type, handlers: Mapping[str, Any], faults: Faults, check: Check) -> None:
         """`base` is the generated class of the service."""
@@ -31,7 +31,7 @@ class Service:
         self._faults = faults
         self._check = check
         self.calls: list[str] = []
-        """Every call, by its method."""
+        """The method of every call."""
         self._open: set[Stream[Any, Any]] = set()
 
     def __mapping__(self) -> dict[str, Handler]:

@@ -1,4 +1,4 @@
-"""What the counterpart of Modal knows: apps, images, volumes and sandboxes, in memory, on local boxes."""
+"""The state of the counterpart of Modal: apps, images, volumes and sandboxes, in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Image:
     id: str
     name: str
     snapshot: str | None = None
-    """The local snapshot that it was made of."""
+    """The local snapshot that it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Volume:
 
 class CloudState:
     def __init__(self, local: LocalProvider, registry: Collection[str], context: ssl.SSLContext) -> None:
-        """`registry` has the names of images that can be pulled. They all are the local box without an image."""
+        """`registry` has the names of images that can be pulled. Each is a local box without an image."""
         self.local = local
         self.registry = frozenset(registry)
         self.secret = secrets.token_hex(32)
@@ -50,10 +50,10 @@ class CloudState:
         self.images: dict[str, Image] = {}
         self.volumes: dict[str, Volume] = {}
         self.sandboxes: dict[str, Sandbox] = {}
-        """All that ever were, by id."""
+        """All sandboxes that ever existed, by id."""
         self.secrets: dict[str, dict[str, str]] = {}
         self.stale_list: list[Sandbox] | None = None
-        """What is listed, whatever is true."""
+        """Sandboxes to list instead of the running ones, or None."""
         self._context = context
 
     # --- images ---

@@ -1,4 +1,4 @@
-"""Encrypted tunnels into sandboxes of the counterpart: TLS on loopback, with a certificate that nobody signed."""
+"""Encrypted tunnels into sandboxes of the counterpart: TLS on loopback, with a self-signed certificate."""
 
 from __future__ import annotations
 

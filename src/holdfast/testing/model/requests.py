@@ -165,7 +165,7 @@ class Request:
         return next((result for result in self.results if result.call == call.call), None)
 
     def saw(self, words: str) -> bool:
-        """Whether the conversation contains these words, in a message, a call or a result."""
+        """Returns whether the conversation contains these words, in a message, a call or a result."""
         return any(words in _words(turn) for turn in self.turns)
 
 

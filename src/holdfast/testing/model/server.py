@@ -331,7 +331,7 @@ async def _stream(exchange: Exchange, request: Request, reply: Reply, wire: type
 
 
 def _ends_before(piece: Piece, deltas: int, reply: Reply) -> bool:
-    """Whether the script ends the stream before this piece, after so many deltas."""
+    """Returns whether the script ends the stream before this piece, after so many deltas."""
     step = reply.step
     if step.cut is False:
         return step.broken != "" and piece.part == "closing"

@@ -30,7 +30,7 @@ _BEARER: Final = "bearer "
 
 
 def is_control(path: str) -> bool:
-    """Whether a path after `/v1/stream/` belongs to subscriptions and not to a stream."""
+    """Returns whether a path after `/v1/stream/` belongs to subscriptions and not to a stream."""
     return path == schemas.CONTROL or path.startswith(PREFIX)
 
 

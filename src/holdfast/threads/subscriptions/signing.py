@@ -64,7 +64,7 @@ def verify_signature(
     now: int,
     tolerance_seconds: int = SIGNATURE_TOLERANCE_SECONDS,
 ) -> bool:
-    """Whether one of these keys signed this body at about `now` (milliseconds)."""
+    """Returns whether one of these keys signed this body at about `now` (milliseconds)."""
     match = _SIGNATURE.fullmatch(header)
     if match is None or abs(now // 1000 - int(match[1])) > tolerance_seconds:
         return False

@@ -282,7 +282,7 @@ class DataDir:
         self._records[record.id] = (_version(status), record)
 
     def whole(self, id: str) -> bool:
-        """Whether the box is completely created and not being deleted."""
+        """Returns whether the box is completely created and not being deleted."""
         folder = f"{self.path}/boxes/{id}"
         return not os.access(f"{folder}/{CREATING}", os.F_OK) and not os.access(f"{folder}/{DELETING}", os.F_OK)
 
@@ -529,7 +529,7 @@ def _opened(parent: int, name: str, *, for_good: bool = False) -> Iterator[int]:
 
 
 def _is_closed(status: os.stat_result) -> bool:
-    """Whether we own a folder but lack permissions. If the server is not root, boxes run as the same user."""
+    """Returns whether we own a folder but lack permissions. If the server is not root, boxes run as the same user."""
     return status.st_uid == os.geteuid() != 0 and stat.S_IMODE(status.st_mode) & _OPEN != _OPEN
 
 

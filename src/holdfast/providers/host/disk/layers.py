@@ -159,7 +159,7 @@ def _make_at_once(data_dir: DataDir, path: Path, mode: int) -> None:
 
 
 def changed(data_dir: DataDir, record: BoxRecord) -> bool:
-    """Whether a box has written anything since its last layer."""
+    """Returns whether a box has written anything since its last layer."""
     with os.scandir(data_dir.box(record.id) / "upper") as entries:
         return any(True for _ in entries)
 
@@ -350,7 +350,7 @@ def image_documents(data_dir: DataDir) -> Iterator[dict[str, Any]]:
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether the process that was creating this layer has died."""
+    """Returns whether the process that was creating this layer has died."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

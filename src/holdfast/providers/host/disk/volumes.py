@@ -171,7 +171,7 @@ def check_places(data_dir: DataDir, layers: Sequence[str], upper: Path, paths: S
 
 
 def has_place(data_dir: DataDir, layers: Sequence[str], upper: Path, path: str) -> bool:
-    """Whether a folder can be mounted at a path: the box has only folders there."""
+    """Returns whether a folder can be mounted at a path: the box has only folders there."""
     return all(stat.S_ISDIR(kind) for _, kind in _steps(_folders(data_dir, layers, upper), path))
 
 

@@ -181,7 +181,7 @@ class _Parts:
         elif entry.kind == tar.HARD_LINK:
             there = self._files.get(entry.source)
             if there is None:
-                raise HostileArchive(f"{entry.shown}: a hard link to what is not in the archive")
+                raise HostileArchive(f"{entry.shown}: a hard link to a file that is not in the archive")
             self._files[entry.parts] = there
         else:
             raise HostileArchive(f"{entry.shown}: a device or a pipe has no place in an image")

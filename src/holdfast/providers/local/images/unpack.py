@@ -194,7 +194,7 @@ class _Unpacking:
             if kind is None:
                 raise HostileArchive(f"{entry.shown}: a hard link to what is not in the layer")
             if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
-                raise HostileArchive(f"{entry.shown}: a hard link to what is no file")
+                raise HostileArchive(f"{entry.shown}: a hard link to something that is not a file")
             self._clear(parent, name)
             os.link(there[-1], name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         finally:

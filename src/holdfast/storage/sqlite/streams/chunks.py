@@ -25,7 +25,7 @@ def checksum(stream: int, end: int, data: bytes) -> int:
 
 
 def is_damaged(stream: int, end: int, data: bytes, expected: int | None) -> bool:
-    """Whether a chunk does not match its checksum. Rows of the first schema version have none."""
+    """Returns whether a chunk does not match its checksum. Rows of the first schema version have none."""
     return expected is not None and expected != checksum(stream, end, data)
 
 

@@ -86,7 +86,7 @@ class MessageKeys:
         return data, [(key, record.tail + len(data))]
 
     def _are_new(self, record: StreamRecord, keyed: Sequence[Keyed], looked_up: LookedUp) -> bool:
-        """Whether all of these keys are new. The fastest check for many messages."""
+        """Returns whether all of these keys are new. The fastest check for many messages."""
         names = {each.key for each in keyed}
         if len(names) < len(keyed) or not record.keys.isdisjoint(names) or not looked_up.keys.isdisjoint(names):
             return False
@@ -94,7 +94,7 @@ class MessageKeys:
         return all(owner is None or owner.unfiled.keys.keys().isdisjoint(names) for owner in owners)
 
     def _has(self, record: StreamRecord, key: str, looked_up: LookedUp | None) -> bool:
-        """Whether the stream has a durable message with this key.
+        """Returns whether the stream has a durable message with this key.
 
         Most keys are derived from the time, so a new one is greater than all before it and needs no look-up.
         """

@@ -721,7 +721,7 @@ class SqliteStreams:
         return any(not self._is_stuck(record) for record in self._unfiled)
 
     def _is_stuck(self, record: StreamRecord) -> bool:
-        """Whether this stream is known to be impossible to file."""
+        """Returns whether this stream is known to be impossible to file."""
         return record.id in self._stuck
 
 

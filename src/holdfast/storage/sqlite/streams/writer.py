@@ -313,7 +313,7 @@ class Writer:
             self._checkpoint()
 
     def _fits(self) -> bool:
-        """Whether a checkpoint would not grow the file."""
+        """Returns whether a checkpoint would not grow the file."""
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
         return bool(pages * _PAGE <= self._path.stat().st_size)
 
