@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, Union, get_args, get_o
 Read = Callable[[Any], Any]
 Plan = tuple[tuple[str, str, Read | None, bool], ...]
 _PLANS: Final[dict[type, Plan]] = {}
+_SCALARS: Final = frozenset((str, int, float, bool, NoneType))
 
 
 def camel_case(name: str) -> str:
@@ -26,6 +27,8 @@ class Document:
     """The base of types on the wire. A subclass is a frozen dataclass with slots."""
 
     __slots__ = ()
+    exact_types: ClassVar[bool] = False
+    """Whether `from_json` refuses texts, numbers and booleans of another type. For documents that others can change."""
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "alias_generator": camel_case,
         "populate_by_name": True,
@@ -96,7 +99,7 @@ def _plan(kind: type[Document]) -> Plan:
         (
             each.name,
             camel_case(each.name),
-            _reader(hints[each.name]),
+            _reader(hints[each.name], kind.exact_types),
             each.default is MISSING and each.default_factory is MISSING,
         )
         for each in fields(kind)  # type: ignore[arg-type]  # subclasses are dataclasses
@@ -105,20 +108,31 @@ def _plan(kind: type[Document]) -> Plan:
     return plan
 
 
-def _reader(hint: Any) -> Read | None:
+def _reader(hint: Any, exact: bool) -> Read | None:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _reader(arguments[0])
+        return _reader(arguments[0], exact)
     if origin in (Union, UnionType):
-        read = _reader(next(each for each in arguments if each is not NoneType))
+        read = _reader(next(each for each in arguments if each is not NoneType), exact)
         return None if read is None else lambda value: None if value is None else read(value)
     if origin in (list, tuple):
-        return _reader_of_list(origin, _reader(arguments[0]))
+        return _reader_of_list(origin, _reader(arguments[0], exact))
     if origin in (dict, Mapping):
-        return _reader_of_mapping(*map(_reader, arguments))
-    if isinstance(hint, type) and issubclass(hint, Document):
-        return hint.from_json
+        return _reader_of_mapping(*(_reader(each, exact) for each in arguments))
+    if hasattr(hint, "from_json"):
+        return hint.from_json  # type: ignore[no-any-return]
+    if hint in _SCALARS:
+        return _reader_of_exactly(hint) if exact else None
     return hint if isinstance(hint, type) and issubclass(hint, Enum) else None
+
+
+def _reader_of_exactly(kind: type) -> Read:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{value!r} is not of type {kind.__name__}")
+        return value
+
+    return read
 
 
 def _reader_of_list(kind: type, read: Read | None) -> Read:
@@ -133,7 +147,9 @@ def _reader_of_mapping(read_key: Read | None, read: Read | None) -> Read | None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Document):
+    if type(value) in _SCALARS:
+        return value
+    if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Enum):
         return value.value

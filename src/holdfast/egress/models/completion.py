@@ -136,7 +136,7 @@ def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
     """Returns what to do next for this kind of failure. `reason` is the gateway's own, or empty."""
     name = choice.name
     if reason == "unreachable":
-        return f"check that the server is up; another address: holdfast model add {name} --base-url URL"
+        return f"check the server and its base URL: holdfast model add {name} --base-url URL"
     if reason == "redirect":
         return f"holdfast model add {name} --base-url URL, with the key again"
     if reason in ("silent", "broken", "busy"):

@@ -5,14 +5,13 @@ So boxes are found by what Daytona has, even from another home with the same nam
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.providers.packed_labels import pack, unpack
+from holdfast.providers.stored_record import StoredRecord
 
 HOME_LABEL: Final = "holdfast.home"
 """The namespace of the home that the box belongs to."""
@@ -24,7 +23,7 @@ _SHOWN: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class BoxRecord:
+class BoxRecord(StoredRecord):
     id: str
     spec: BoxSpec
     """Without its variables, until `with_env`."""
@@ -52,52 +51,10 @@ class BoxRecord:
         known = {name: env[name] for name in self.variables if name in env}
         return replace(self, spec=replace(self.spec, env=known))
 
-    def to_text(self) -> str:
-        spec = self.spec.to_json()
-        del spec["env"]
-        return json.dumps(
-            {
-                "id": self.id,
-                "spec": spec,
-                "labels": dict(self.labels),
-                "createdAt": self.created_at,
-                "snapshot": self.snapshot,
-                "maker": self.maker,
-                "ready": self.ready,
-                "failed": self.failed,
-                "variables": sorted({*self.spec.env, *self.variables}),
-                "home": self.home,
-                "guest": self.guest,
-                "python": self.python,
-                "environment": dict(self.environment),
-                "parent": self.parent,
-            },
-            separators=(",", ":"),
-        )
-
-    @classmethod
-    def from_text(cls, text: str) -> Self | None:
-        """Returns None for what is not a record: labels can be changed by anybody."""
-        try:
-            told = json.loads(text)
-            return cls(
-                str(told["id"]),
-                BoxSpec.from_json(told["spec"]),
-                {str(name): str(value) for name, value in told["labels"].items()},
-                int(told["createdAt"]),
-                None if told["snapshot"] is None else str(told["snapshot"]),
-                str(told["maker"]),
-                bool(told["ready"]),
-                bool(told["failed"]),
-                tuple(str(each) for each in told["variables"]),
-                str(told["home"]),
-                str(told["guest"]),
-                str(told["python"]),
-                {str(name): str(value) for name, value in told["environment"].items()},
-                None if told["parent"] is None else str(told["parent"]),
-            )
-        except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
-            return None
+    def to_json(self) -> dict[str, Any]:
+        document = StoredRecord.to_json(self)
+        del document["spec"]["env"]
+        return {**document, "variables": sorted({*self.spec.env, *self.variables})}
 
     def to_labels(self, namespace: str) -> dict[str, str]:
         """Returns the labels of its sandbox."""

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import InvalidSpec
+from holdfast.providers.stored_record import StoredRecord
 
 NAMESPACE: Final = "holdfast.docker.ground"
 """The namespace of the object. The label is older than the word, and stays so that objects are found again."""
@@ -142,7 +142,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxRecord:
+class BoxRecord(StoredRecord):
     """The description of a box in its labels."""
 
     id: str
@@ -152,31 +152,6 @@ class BoxRecord:
     snapshot: str | None = None
     change: int = 0
     """How many changes the box has had."""
-
-    def to_text(self) -> str:
-        return json.dumps(
-            {
-                "id": self.id,
-                "spec": self.spec.to_json(),
-                "labels": dict(self.labels),
-                "createdAt": self.created_at,
-                "snapshot": self.snapshot,
-            }
-        )
-
-    @classmethod
-    def from_text(cls, text: str) -> Self | None:
-        try:
-            document = json.loads(text)
-            return cls(
-                str(document["id"]),
-                BoxSpec.from_json(document["spec"]),
-                {str(name): str(value) for name, value in document["labels"].items()},
-                int(document["createdAt"]),
-                None if document["snapshot"] is None else str(document["snapshot"]),
-            )
-        except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
-            return None
 
 
 def latest(record: BoxRecord, changes: Iterable[Mapping[str, Any]]) -> BoxRecord:

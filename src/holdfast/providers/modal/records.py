@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 from holdfast.api.box.spec import BoxSpec
 from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks, RecordFiles
 from holdfast.providers.snapshot_records import SnapshotRecords
+from holdfast.providers.stored_record import StoredRecord
 
 SNAPSHOT_KIND: Final = "modal-image"
 
@@ -30,7 +31,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class BoxRecord:
+class BoxRecord(StoredRecord):
     id: str
     spec: BoxSpec
     labels: Mapping[str, str]
@@ -51,41 +52,6 @@ class BoxRecord:
     """The last snapshot of its files."""
     size: int = 0
     """Bytes of its files, as of the last snapshot or stop."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "spec": self.spec.to_json(),
-            "labels": dict(self.labels),
-            "createdAt": self.created_at,
-            "state": self.state.value,
-            "snapshot": self.snapshot,
-            "sandbox": self.sandbox,
-            "image": self.image,
-            "base": self.base,
-            "python": self.python,
-            "environment": dict(self.environment),
-            "parent": self.parent,
-            "size": self.size,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            document["id"],
-            BoxSpec.from_json(document["spec"]),
-            document["labels"],
-            document["createdAt"],
-            State(document["state"]),
-            document["snapshot"],
-            document["sandbox"],
-            document["image"],
-            document["base"],
-            document["python"],
-            document["environment"],
-            document["parent"],
-            document["size"],
-        )
 
 
 class Records:

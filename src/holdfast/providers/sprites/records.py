@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.providers.packed_labels import pack, unpack
+from holdfast.providers.stored_record import StoredRecord
 
 MARK: Final = "holdfast"
 """A label of every sprite of ours, for people."""
@@ -19,7 +18,7 @@ _PIECE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class BoxRecord:
+class BoxRecord(StoredRecord):
     id: str
     spec: BoxSpec
     labels: Mapping[str, str]
@@ -40,52 +39,6 @@ class BoxRecord:
     """Snapshots were taken of it."""
     forgotten: tuple[str, ...] = ()
     """Snapshots that were deleted, and whose checkpoints could not be."""
-
-    def to_text(self) -> str:
-        return json.dumps(
-            {
-                "id": self.id,
-                "spec": self.spec.to_json(),
-                "labels": dict(self.labels),
-                "createdAt": self.created_at,
-                "snapshot": self.snapshot,
-                "maker": self.maker,
-                "ready": self.ready,
-                "stopped": self.stopped,
-                "deleted": self.deleted,
-                "home": self.home,
-                "guest": self.guest,
-                "python": self.python,
-                "environment": dict(self.environment),
-                "checkpointed": self.checkpointed,
-                "forgotten": list(self.forgotten),
-            },
-            separators=(",", ":"),
-        )
-
-    @classmethod
-    def from_text(cls, text: str) -> Self | None:
-        try:
-            told = json.loads(text)
-            return cls(
-                str(told["id"]),
-                BoxSpec.from_json(told["spec"]),
-                {str(name): str(value) for name, value in told["labels"].items()},
-                int(told["createdAt"]),
-                None if told["snapshot"] is None else str(told["snapshot"]),
-                str(told["maker"]),
-                bool(told["ready"]),
-                bool(told["stopped"]),
-                bool(told["deleted"]),
-                str(told["home"]),
-                str(told["guest"]),
-                str(told["python"]),
-                {str(name): str(value) for name, value in told["environment"].items()},
-                bool(told["checkpointed"]),
-                tuple(str(each) for each in told["forgotten"]),
-            )
-        except (AttributeError, InvalidSpec, KeyError, TypeError, ValueError):
-            return None
 
     def to_labels(self) -> list[str]:
         pieces = pack(self.to_text(), _PIECE)
