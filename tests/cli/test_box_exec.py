@@ -78,6 +78,12 @@ def running(box_cli: Cli, box: str, name: str) -> bool:
     return box_cli("box", "exec", box, "--", "sh", "-c", look).out.strip() != "0"
 
 
+def wait_until_running(box_cli: Cli, box: str, name: str) -> None:
+    deadline = time.monotonic() + 30
+    while not running(box_cli, box, name):
+        assert time.monotonic() < deadline, f"sleep {name} does not run"
+
+
 def wait_until_gone(box_cli: Cli, box: str, name: str) -> None:
     deadline = time.monotonic() + 30
     while running(box_cli, box, name):
@@ -98,7 +104,7 @@ def test_the_command_ends_with_us(box_cli: Cli, boxes: BoxCli, box: str, stdin: 
     with boxes.start("exec", box, "--", "sh", "-c", f"echo ready; sleep 77{number:d}", stdin=stdin) as command:
         assert command.stdout is not None
         assert command.stdout.readline() == b"ready\n"
-        assert running(box_cli, box, f"77{number:d}")
+        wait_until_running(box_cli, box, f"77{number:d}")
         command.send_signal(number)
         _, err = command.communicate(timeout=30)
     assert b"Traceback" not in err

@@ -6,7 +6,7 @@ Reads requests from standard input, a line of JSON each:
 Writes frames to standard output: a line of JSON, and as many bytes as its "n" says:
     {"c": id, "t": "run", "n": 9}      the command itself; it begins
     {"c": id, "t": "out"|"err", "n": 5}
-    {"c": id, "t": "exit", "code": 0, "n": 0}
+    {"c": id, "t": "exit", "code": 0, "last": false, "n": 0}    "last": the shell ended with it
     {"c": "", "t": "end", "n": 0}      the shell has ended; the session stays until it is killed
 What it wrote tells all about a session, so no server has to remember anything.
 """
@@ -43,6 +43,7 @@ class Session:
         self.status_read, self.status_write = os.pipe()
         os.set_blocking(self.status_read, False)
         self.statuses = b""
+        self.exit_code: int | None = None
         shell = shutil.which("bash") or "/bin/sh"
         status = self.status_write
         self.shell = subprocess.Popen(
@@ -77,6 +78,10 @@ class Session:
 
     def on_run(self, request: dict[str, Any]) -> None:
         id, text = request["id"], request["command"]
+        if self.exit_code is not None:
+            frame(id, "run", text.encode("utf-8", "surrogateescape"))
+            frame(id, "exit", b"", code=self.exit_code, last=True)
+            return
         command = self.commands[id] = Command(id, request["echo"])
         place = os.path.join(self.folder, id)
         os.mkdir(place)
@@ -98,7 +103,7 @@ class Session:
             self.shell.stdin.write(line.format(place, id, self.status).encode())
             self.shell.stdin.flush()
         except BrokenPipeError:
-            pass  # the shell has just ended
+            pass  # the shell has just ended: `end` will finish the command
 
     def on_input(self, request: dict[str, Any]) -> None:
         command = self.commands.get(request["id"])
@@ -167,13 +172,14 @@ class Session:
             os.close(command.stdin)
             command.stdin = None
         shutil.rmtree(os.path.join(self.folder, command.id), ignore_errors=True)
-        frame(command.id, "exit", b"", code)
+        frame(command.id, "exit", b"", code=code, last=self.exit_code is not None)
 
     def end(self) -> None:
         """The shell has ended. Whatever it was doing ends with its code."""
         code = self.shell.wait()
+        self.exit_code = code if code >= 0 else 128 - code
         for command in list(self.commands.values()):
-            self.finish(command, code if code >= 0 else 128 - code)
+            self.finish(command, self.exit_code)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.selector.unregister(self.status_read)
         frame("", "end", b"")
@@ -187,10 +193,8 @@ def read(descriptor: int) -> bytes | None:
         return None
 
 
-def frame(id: str, kind: str, data: bytes, code: int | None = None) -> None:
-    head: dict[str, Any] = {"c": id, "t": kind, "n": len(data)}
-    if code is not None:
-        head["code"] = code
+def frame(id: str, kind: str, data: bytes, **more: int) -> None:
+    head: dict[str, Any] = {"c": id, "t": kind, "n": len(data), **more}
     whole = json.dumps(head).encode() + b"\n" + data
     while whole:
         whole = whole[os.write(1, whole) :]

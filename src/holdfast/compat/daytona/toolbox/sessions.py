@@ -107,6 +107,7 @@ class _Session:
                     index.ended = True
                 elif frame.kind == "exit" and frame.command in index.commands:
                     index.commands[frame.command].exit_code = int(frame.head["code"])
+                    index.ended = index.ended or bool(frame.head.get("last"))
             return index.commands
 
     async def command(self, id: str) -> Command:
