@@ -161,4 +161,4 @@ def test_ctrl_c_ends_the_reading_and_not_the_process(box_cli: Cli, boxes: BoxCli
         _, err = reading.communicate(timeout=30)
     assert reading.returncode == Exit.INTERRUPTED
     assert f"holdfast box logs {box} {process} --follow --offset 4".encode() in err
-    assert running(box_cli, box, "7788")
+    wait_until_running(box_cli, box, "7788")
