@@ -39,7 +39,7 @@ class Document:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Parse a response. A missing field gets its default, and an unknown field is ignored.
 
-        Raises `LookupError`, `TypeError` or `ValueError` if `value` is no such document. Limits are not checked.
+        Raises `LookupError`, `TypeError` or `ValueError` if `value` is not such a document. Limits are not checked.
         """
         given = {}
         for name, key, read, is_required in _plan(cls):

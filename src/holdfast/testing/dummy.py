@@ -363,7 +363,7 @@ class DummyProvider(Provider):
                 files = self.folder / "making" / id / "files"
                 tree.unpack_item(cast("BinaryIO", archive), str(files), links="anywhere")
             except (ValueError, KeyError, TypeError) as error:
-                raise WrongSnapshot(f"the stream is no snapshot: {error}") from None
+                raise WrongSnapshot(f"the stream is not a snapshot: {error}") from None
             return self._keep(id, made)
 
     # --- volumes ---

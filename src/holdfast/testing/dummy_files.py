@@ -219,7 +219,7 @@ def _open(place: Path) -> BinaryIO:
     descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no file")
+        raise OSError(errno.EINVAL, "is not a file")
     return os.fdopen(descriptor, "rb")
 
 
@@ -227,7 +227,7 @@ def _make_folder(place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, "is no folder") from None
+        raise NotADirectoryError(errno.ENOTDIR, "is not a folder") from None
 
 
 def _check_folder(place: Path) -> None:

@@ -534,7 +534,7 @@ def _own_stdin(descriptor: int) -> Pipe | Terminal:
         return Terminal(descriptor)
     try:
         if not stat.S_ISFIFO(kind):
-            raise BoxUnreachable("the guest handed out something that is no stdin")
+            raise BoxUnreachable("the guest passed a descriptor that is not a stdin")
         # Reopening gives it separate flags. If that fails, no process reads it any more.
         return Pipe(os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:

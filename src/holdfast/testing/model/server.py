@@ -241,7 +241,7 @@ class ScriptedModel:
             raw = exchange.body()
             body = json.loads(raw or b"{}")
             if not isinstance(body, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
         except (BodyUnreadable, ValueError) as error:
             status = 415 if isinstance(error, BodyUnreadable) else 400
             return await exchange.answer(status, wire.error(status, f"the body cannot be read: {error}"))
@@ -292,7 +292,7 @@ class ScriptedModel:
                     given = json.loads(exchange.body())
                     self.script(given["steps"], when=given.get("when", ""))
                 except (BodyUnreadable, ValueError, TypeError, KeyError) as error:
-                    return await exchange.answer(400, {"error": f"this is no script: {error!r}"})
+                    return await exchange.answer(400, {"error": f"this is not a script: {error!r}"})
                 return await exchange.answer(200, {})
             case ("GET" | "POST") as method, ["gates", name]:
                 try:

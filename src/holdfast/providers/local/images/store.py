@@ -264,7 +264,7 @@ def _check_places(folders: Sequence[Path]) -> None:
     for place in _PLACES:
         kind = overlay.kind_at(folders, place)
         if kind is not None and not stat.S_ISDIR(kind):
-            raise HostileArchive(f"/{place} of the image is no folder")
+            raise HostileArchive(f"/{place} of the image is not a folder")
 
 
 def resolve_user(folders: Sequence[Path], user: str | None) -> tuple[int, int, str]:

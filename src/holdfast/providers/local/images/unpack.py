@@ -112,7 +112,7 @@ class _Unpacking:
 
     def _mark(self, parent: int, entry: tar.Entry, name: bytes) -> None:
         if entry.kind != tar.FILE or entry.size:
-            raise HostileArchive(f"{entry.shown}: a mark of deletion that is no empty file")
+            raise HostileArchive(f"{entry.shown}: a deletion mark that is not an empty file")
         if name == _OPAQUE_MARK:
             os.setxattr(parent, OPAQUE, b"y")
             return
