@@ -238,4 +238,4 @@ def test_a_request_that_is_longer_than_the_context_is_told_from_others(
 ) -> None:
     error = outcomes.model_error(status, message)
     assert error["code"] == code
-    assert ("at fault" in error["hint"]) is (code == "model_unavailable")
+    assert ("the provider failed" in error["hint"]) is (code == "model_unavailable")

@@ -170,7 +170,7 @@ async def test_a_full_disk_makes_the_agent_wait_and_loses_nothing(api: FakeGuest
         await api.until_posted("session")
         await api.go_away()
         (tmp_path / "go").touch()
-        assert b"the agent waits" in await running.next_error()
+        assert b"the agent is paused" in await running.next_error()
         assert not (tmp_path / "done").exists()
         assert running.peak_memory() < 40 << 20
         await api.come_back()

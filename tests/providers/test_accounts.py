@@ -82,7 +82,7 @@ async def test_each_account_has_a_home_of_its_own(accounts: Accounts) -> None:
         ({"settings": {"modal_direct": "yes"}}, "not a switch"),
         ({"settings": {"modal_server_url": "http://modal.example.com"}}, "in plain text"),
         ({"credential": {}}, "needs a credential"),
-        ({"credential": {"modal_app": "boxes"}}, "no part of a credential"),
+        ({"credential": {"modal_app": "boxes"}}, "not part of a credential"),
         ({"credential": {"modal_token_secret": f"{KEY} more"}}, "empty, or contains spaces"),
         ({"credential": {"modal_token_secret": f"{KEY}\r\nx-evil: 1"}}, "empty, or contains spaces"),
         ({"credential": {"modal_token_secret": KEY * 1000}}, "empty, or contains spaces"),
