@@ -200,7 +200,7 @@ def test_what_code_writes_into_the_output_of_a_session_harms_nobody(
     found = api.get(f"{session}/forged", timeout=60)
     assert {done.status_code, found.status_code} <= {200, 410}
     assert 410 in (done.status_code, found.status_code), "nothing was written"
-    assert "wrote into the output" in _error(found)["message"]
+    assert "wrote into the output" in str(_error(found)["message"])
     assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=60).is_success
     assert api.delete(f"{session}/forged").status_code == 204
     api.delete(f"/sandbox/{sandbox}")
