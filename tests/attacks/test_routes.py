@@ -46,6 +46,16 @@ def test_no_name_in_a_path_takes_a_token_to_another_thread(outside: Outside, rou
     assert let_in == []
 
 
+def test_a_token_gets_nothing_of_the_routes_that_name_no_thread(outside: Outside) -> None:
+    """Boxes, images, models, providers, keys: all of it takes a key, and so will what comes next."""
+    token = outside.token(outside.thread(), "write")
+    paths = outside.admin("GET", "/v1/openapi.json")["paths"]
+    wanted = [(method.upper(), path) for path, methods in paths.items() for method in methods if "{" not in path]
+    assert len(wanted) > 20
+    let_in = [each[0] for each in answers(outside, iter(wanted), token) if each[1] not in (401, 403)]
+    assert sorted(let_in) == ["GET /health", "GET /metrics", "POST /v1/tokens/renew"]
+
+
 def test_no_name_in_a_path_makes_the_server_fail(outside: Outside, routes: list[tuple[str, str]]) -> None:
     reading = [each for each in routes if each[0] == "GET"]
     assert outside.server.api_key is not None

@@ -18,6 +18,7 @@ from holdfast.api.box.records import BoxState, Owner
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, CreateFailed, NoSpace, Unsupported
 from holdfast.api.ids import now_ms
+from holdfast.boxes import workspace_copy
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import KEY, MOVED_FROM
 from holdfast.boxes.rows import BoxFilter
@@ -320,6 +321,21 @@ async def test_files_that_arrive_changed_end_the_move(
 
     monkeypatch.setattr(files, "upload_tar", lose_the_mode)
     with pytest.raises(CreateFailed, match="not the same in the new box"):
+        await boxes.move(row.id, to_other)
+    assert await other.find() == []
+    assert (await boxes.get(row.id)).state is BoxState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "[" * 100_000, "[]", '{"digest": 1}', '{"digest": "a", "entries": true}', '{"problem": ["x"]}', "9" * 9000],
+)
+async def test_whatever_a_box_says_of_its_files_a_move_ends_with_an_error_of_its_own(
+    boxes: Boxes, other: DummyProvider, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    row = await boxes.create(SPEC)
+    monkeypatch.setattr(workspace_copy, "_program", lambda: f"import sys; sys.stdout.write({answer!r})")
+    with pytest.raises(CreateFailed):
         await boxes.move(row.id, to_other)
     assert await other.find() == []
     assert (await boxes.get(row.id)).state is BoxState.RUNNING

@@ -92,6 +92,17 @@ def test_version_is_the_packages(bare_cli: Cli) -> None:
     assert bare_cli("--version").out == done.stdout
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_output_to_a_full_disk_is_an_error_and_no_traceback(server: ServerProcess, form: list[str]) -> None:
+    command = [sys.executable, "-m", "holdfast", "thread", "list", "--home", str(server.home), *form]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.FAILURE
+    assert "cannot write the output: the disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_help_names_every_command(bare_cli: Cli) -> None:
     for arguments in (("--help",), ()):
         help = bare_cli(*arguments).out

@@ -105,6 +105,22 @@ def test_a_hostile_box_writes_nowhere_else(box_cli: Cli, box: str, here: Path, t
     assert [each.name for each in here.iterdir() if each.name.startswith(".holdfast")] == []
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_copy_replaces_no_device_and_no_pipe(box_cli: Cli, box: str, here: Path, linked: bool) -> None:
+    """As root, a copy to /dev/stdout or /dev/null would replace it for the whole machine."""
+    in_box(box_cli, box, "mkdir -p special && echo hello > special/place")
+    os.mkfifo(here / "fifo")
+    (here / "target").mkdir()
+    place = here / "target" / "place"
+    place.symlink_to(here / "fifo") if linked else os.mkfifo(place)
+    for source, target in (("special/place", "target/place"), ("special/.", "target")):
+        done = box_cli("box", "cp", f"{box}:{source}", target)
+        assert done.exit == Exit.CONFLICT
+        assert "is a device or a pipe" in done.err
+    assert place.is_fifo()
+    assert place.is_symlink() == linked
+
+
 def test_a_repository_here_gets_no_settings_and_no_hooks_from_a_box(box_cli: Cli, box: str, here: Path) -> None:
     """Git would run them as the user, at the next look."""
     hostile = "printf '[core]\\n\\tfsmonitor = touch started' > config && mkdir hooks && echo x > hooks/pre-commit"

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from holdfast.cli import session
 from holdfast.cli.errors import CommandError
 from holdfast.cli.options import Where
 from holdfast.cli.server import down
-from holdfast.cli.server.purge import check_home, remove_folder
+from holdfast.cli.server.purge import Left, check_home, find_holdings, remove, remove_folder
+from holdfast.client import Client
 from holdfast.client.local_server import RunningServer, find_running, is_alive, read_running
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 
@@ -94,6 +96,22 @@ def test_purge_shows_what_it_removes_and_removes_all_of_it(command: Command, tmp
     assert not is_alive(running.pid)
     assert processes_of(boxes[0]) == processes_of(boxes[1]) == []
     assert command("purge", "--yes", check=False).returncode == 3
+
+
+def test_what_went_with_its_box_does_not_keep_a_home_from_being_removed(command: Command) -> None:
+    """A sleeping box takes the snapshot of its sleep along, which was counted before."""
+
+    async def work() -> Left:
+        running = read_running(command.home)
+        assert running is not None
+        async with Client(running.url, api_key=running.api_key) as client:
+            kept = await (await client.boxes.open((await client.boxes.create()).box.id)).snapshot()
+            found = await find_holdings(client)
+            return await remove(
+                client, replace(found, snapshots=(kept.id, "s-gone"), boxes=(*found.boxes, ("local", "b-gone")))
+            )
+
+    assert asyncio.run(work()) == Left((), ())
 
 
 def test_a_purge_without_a_server_ends_the_boxes_that_one_left(command: Command) -> None:

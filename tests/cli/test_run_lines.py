@@ -56,6 +56,15 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
                 "    resume it",
             ],
         ),
+        (
+            "disk_limit",
+            "what ran in box b-1 was ended by its disk limit: 100 MB",
+            [
+                "  ✗ the run in box b-1 was lost  3 entries",
+                "    what ran in box b-1 was ended by its disk limit: 100 MB",
+                "    resume it",
+            ],
+        ),
     ],
 )
 def test_a_run_that_was_lost_says_with_what(code: str, message: str, expected: list[str]) -> None:

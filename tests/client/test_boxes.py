@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.server.box_providers import dummies
@@ -281,13 +283,35 @@ async def test_what_a_box_says_is_an_archive_is_not_believed(
         archive.addfile(folder)
         archive.addfile(tarfile.TarInfo("../outside"), BytesIO(b""))
 
-    async def hostile(path: str) -> AsyncIterator[bytes]:
+    async def hostile(path: str) -> AsyncGenerator[bytes, None]:
         yield packed.getvalue()
 
     monkeypatch.setattr(box.files, "download_tar", hostile)
     with pytest.raises(HostileArchive):
         await box.files.download("x", tmp_path / "in")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_refused_archive_is_not_left_open(box: RemoteBox, tmp_path: Path) -> None:
+    """What is left open is closed when the loop ends, in any order: then the reader gets a traceback."""
+    await box.exec(["sh", "-c", "mkdir bent && ln -s /etc/passwd bent/a && head -c 9000000 /dev/zero > bent/z"])
+    opened: list[Any] = []
+    before = sys.get_asyncgen_hooks()
+
+    def first(generator: Any) -> None:
+        opened.append(generator)
+        if before.firstiter is not None:
+            before.firstiter(generator)
+
+    sys.set_asyncgen_hooks(firstiter=first)
+    try:
+        with pytest.raises(HostileArchive):
+            await box.files.download("bent", tmp_path / "in")
+    finally:
+        sys.set_asyncgen_hooks(firstiter=before.firstiter)
+    ours = [each for each in opened if "/holdfast/client/" in each.ag_code.co_filename]
+    assert ours
+    assert [each for each in ours if each.ag_frame is not None] == []
 
 
 async def test_snapshots_forks_and_volumes(client: Client, box: RemoteBox) -> None:

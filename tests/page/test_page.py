@@ -286,6 +286,17 @@ async def test_a_failed_tool_shows_its_first_error_and_exit_code(page: Page, api
     await expect(results).to_have_text(["✗ src/a.c:3: error: expected ';' · exit 2", "OK"])
 
 
+async def test_a_run_that_was_lost_says_why_and_what_to_do(page: Page, api: httpx.Client) -> None:
+    thread = make_thread(api, "Full")
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/m", provider="local")
+    thread.say("signal.run.box", run="r-1", box="b-1", provider="local", how="created", ms=1)
+    error = {"code": "disk_limit", "message": "what ran in box b-1 was ended by its disk limit", "hint": "give it more"}
+    thread.say("signal.run.finished", run="r-1", status="orphaned", error=error)
+    await page.goto(thread.link)
+    await expect(page.locator("body")).to_contain_text("the run in box b-1 was lost")
+    await expect(page.locator("body")).to_contain_text("was ended by its disk limit · give it more")
+
+
 async def test_times_never_go_back_and_nothing_is_live_after_the_end(page: Page, api: httpx.Client) -> None:
     thread = make_thread(api, "Clocks")
     began = 1_790_000_000_000

@@ -110,7 +110,7 @@ async def _ask(box: Box, folder: str | None, **request: Any) -> dict[str, Any]:
     done = await box.exec(command, cwd=folder, timeout=_TREE_SECONDS)
     try:
         answer = json.loads(done.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         shown = done.stderr.decode(errors="replace").strip()[-300:]
         raise CreateFailed(
             f"the files of box {box.id} cannot be read: {shown or f'exit code {done.exit_code}'}"

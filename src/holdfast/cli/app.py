@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COMPLETION: Final = "_HOLDFAST_COMPLETE"
 """The variable by which a shell asks for completions."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _PYDANTIC_PREFIX: Final = re.compile(r": (?:Value error|Assertion failed), ")
 """What pydantic puts before the reason why a value is invalid. It means nothing to users."""
 
@@ -41,9 +42,11 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except OSError as error:
-        if error.errno != errno.EPIPE:
+        if error.errno not in (errno.EPIPE, *_NO_ROOM):
             raise
         _discard_output()
+        if error.errno in _NO_ROOM:
+            print_error(_disk_full(error), as_json=as_json)
         return Exit.FAILURE
     finally:
         forget_target()
@@ -69,8 +72,14 @@ def _run_callbacks(signature: Signature, values: dict[str, Any]) -> None:
             callback(values.get(each.name))
 
 
+def _disk_full(error: OSError) -> CommandError:
+    """The message for a full disk of this machine: that of a named file, otherwise the one our output goes to."""
+    what = str(error.filename) if error.filename else "the output"
+    return CommandError(f"cannot write {what}: the disk is full", next_step="free some space, then repeat the command")
+
+
 def _discard_output() -> None:
-    """The reader of our output is gone. Python must not report that while it exits."""
+    """Our output cannot be written any more. Python must not report that once more while it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sqlite3
 import uuid
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from daytona import Daytona, Sandbox
 
+from holdfast.compat.daytona.toolbox.sessions import Command, _Index
 from holdfast.testing.server import ServerProcess
 
 
@@ -166,6 +168,53 @@ def test_uploads_that_are_cut_or_malformed_write_nothing(api: httpx.Client, shar
     assert api.post(url, content=head + b"all of it\r\n--b--\r\n", headers=kind).status_code == 200
     found = api.get(f"/toolbox/{shared.id}/files/download", params={"path": "/tmp/cut.txt"})
     assert found.content == b"all of it"
+
+
+_FORGE = """
+import os
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split(chr(0))
+        if "forged" in words:
+            os.write(os.open(f"/proc/{pid}/fd/1", os.O_WRONLY), FRAME)
+            print("written")
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("size", ["-28", "-1", "1e99", "99999999999", "true", "null", "[" * 9000])
+def test_what_code_writes_into_the_output_of_a_session_harms_nobody(
+    daytona_server: ServerProcess, api: httpx.Client, size: str
+) -> None:
+    """A frame that is as long backwards as forwards would be read for ever, by the whole server."""
+    head = f'{{"n":{size},"c":"x","t":"run"}}'
+    if size == "-28":
+        assert len(head) + 1 == 28, "the frame takes nothing off what is left to read"
+    sandbox = api.post("/sandbox", json={}).json()["id"]
+    session = f"/toolbox/{sandbox}/process/session"
+    assert api.post(session, json={"sessionId": "forged"}).status_code == 201
+    program = _FORGE.replace("FRAME", repr(head.encode() + b"\n"))
+    command = f"echo {base64.b64encode(program.encode()).decode()} | base64 -d | python3 -"
+    done = api.post(f"{session}/forged/exec", json={"command": command}, timeout=60)
+    found = api.get(f"{session}/forged", timeout=60)
+    assert {done.status_code, found.status_code} <= {200, 410}
+    assert 410 in (done.status_code, found.status_code), "nothing was written"
+    assert "wrote into the output" in str(_error(found)["message"])
+    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=60).is_success
+    assert api.delete(f"{session}/forged").status_code == 204
+    api.delete(f"/sandbox/{sandbox}")
+
+
+def test_a_session_remembers_a_bounded_number_of_commands() -> None:
+    index = _Index()
+    for number in range(30_000):
+        index.add(Command(str(number), "true", number))
+    assert list(index.commands)[-1] == "29999"
+    assert len(index.commands) == 10_000
+    for number in range(100):
+        index.add(Command(f"long {number}", "x" * 1_000_000, number))
+    assert sum(len(each.text) for each in index.commands.values()) <= 32 * 1024 * 1024
 
 
 def test_numbers_out_of_range_are_refused(api: httpx.Client, shared: Sandbox) -> None:

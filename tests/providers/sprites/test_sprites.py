@@ -38,7 +38,9 @@ async def provider(counterpart: SpritesCounterpart, tmp_path: Path) -> AsyncIter
     async with (
         open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records) as egress,
-        SpritesProvider(Account(counterpart.token, counterpart.url), namespace=NAMESPACE, egress=egress) as provider,
+        SpritesProvider(
+            Account(counterpart.token, counterpart.url), namespace=NAMESPACE, folder=tmp_path / "sprites", egress=egress
+        ) as provider,
     ):
         yield provider
         counterpart.faults.clear()
@@ -168,7 +170,11 @@ async def test_a_stream_on_which_nothing_happens_is_closed_and_comes_back_with_t
         open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records) as egress,
         SpritesProvider(
-            Account(counterpart.token, counterpart.url), namespace=NAMESPACE, egress=egress, idle_seconds=0.4
+            Account(counterpart.token, counterpart.url),
+            namespace=NAMESPACE,
+            folder=tmp_path / "sprites",
+            egress=egress,
+            idle_seconds=0.4,
         ) as provider,
     ):
         policy = NetworkPolicy(Network.ALLOW, ("somewhere.invalid",))
@@ -215,7 +221,7 @@ async def _read(box: Box) -> bytes | None:
         return None
 
 
-async def test_labels_that_the_api_refuses_are_kept_in_a_file(
+async def test_labels_that_the_api_refuses_are_kept_in_the_home(
     provider: SpritesProvider, counterpart: SpritesCounterpart
 ) -> None:
     counterpart.faults.refuse(422, method="POST", path="/v1/sprites")
@@ -229,8 +235,10 @@ async def test_labels_that_the_api_refuses_are_kept_in_a_file(
 # --- health ---
 
 
-async def test_a_token_that_is_not_accepted_is_told(counterpart: SpritesCounterpart) -> None:
-    async with SpritesProvider(Account("wrong", counterpart.url), namespace=NAMESPACE) as provider:
+async def test_a_token_that_is_not_accepted_is_told(counterpart: SpritesCounterpart, tmp_path: Path) -> None:
+    async with SpritesProvider(
+        Account("wrong", counterpart.url), namespace=NAMESPACE, folder=tmp_path / "sprites"
+    ) as provider:
         with pytest.raises(ProviderRefused, match="does not accept the token"):
             await provider.create(SPEC, id="b-any")
         (step,) = await provider.diagnose()
@@ -238,21 +246,29 @@ async def test_a_token_that_is_not_accepted_is_told(counterpart: SpritesCounterp
         assert "holdfast provider list" in (step.next_step or "")
 
 
-async def test_an_api_that_is_not_there_is_told() -> None:
-    async with SpritesProvider(Account("any", "http://127.0.0.1:9"), namespace=NAMESPACE) as provider:
+async def test_an_api_that_is_not_there_is_told(tmp_path: Path) -> None:
+    async with SpritesProvider(
+        Account("any", "http://127.0.0.1:9"), namespace=NAMESPACE, folder=tmp_path / "sprites"
+    ) as provider:
         assert await provider.probe("b-any") is Liveness.UNKNOWN
         (step,) = await provider.diagnose()
         assert (step.ok, step.detail.partition(":")[0]) == (False, "unreachable")
 
 
-async def test_the_way_in_is_checked_in_two_steps(counterpart: SpritesCounterpart, provider: SpritesProvider) -> None:
+async def test_the_way_in_is_checked_in_two_steps(
+    counterpart: SpritesCounterpart, provider: SpritesProvider, tmp_path: Path
+) -> None:
     assert [(step.name, step.ok) for step in await provider.check_access()] == [("reach", True), ("authorize", True)]
-    async with SpritesProvider(Account("wrong", counterpart.url), namespace=NAMESPACE) as wrong:
+    async with SpritesProvider(
+        Account("wrong", counterpart.url), namespace=NAMESPACE, folder=tmp_path / "sprites"
+    ) as wrong:
         wrong.name = "work"
         reach, authorize = await wrong.check_access()
         assert (reach.ok, authorize.ok) == (True, False)
         assert authorize.next_step == "give another credential: holdfast provider add work"
-    async with SpritesProvider(Account("any", "http://127.0.0.1:9"), namespace=NAMESPACE) as away:
+    async with SpritesProvider(
+        Account("any", "http://127.0.0.1:9"), namespace=NAMESPACE, folder=tmp_path / "sprites"
+    ) as away:
         (step,) = await away.check_access()
         assert (step.name, step.ok) == ("reach", False)
         assert step.next_step
@@ -297,10 +313,12 @@ def test_the_doctor_says_what_is_there(
 # --- the network ---
 
 
-async def test_a_sprite_applies_the_policy_itself_with_direct_networking(counterpart: SpritesCounterpart) -> None:
+async def test_a_sprite_applies_the_policy_itself_with_direct_networking(
+    counterpart: SpritesCounterpart, tmp_path: Path
+) -> None:
     counterpart.faults.clear()
     here = Account(counterpart.token, counterpart.url)
-    async with SpritesProvider(here, namespace=NAMESPACE, direct=True) as provider:
+    async with SpritesProvider(here, namespace=NAMESPACE, folder=tmp_path / "sprites", direct=True) as provider:
         with pytest.raises(Unsupported, match="a rule with ports"):
             await provider.create(BoxSpec(network=NetworkPolicy(Network.ALLOW, ("a.invalid:22",))), id="b-ports")
         assert await provider.probe("b-ports") is Liveness.GONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.stores import open_records
@@ -28,21 +29,31 @@ class TestSprites(ProviderSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
+    def folder(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("home") / "sprites"
+
+    @pytest.fixture(scope="class")
+    @classmethod
     async def provider(
-        cls, counterpart: SpritesCounterpart, namespace: str, tmp_path_factory: pytest.TempPathFactory
+        cls,
+        counterpart: SpritesCounterpart,
+        namespace: str,
+        folder: Path,
+        tmp_path_factory: pytest.TempPathFactory,
     ) -> AsyncIterator[Provider]:
         account = Account(counterpart.token, counterpart.url)
         async with (
             open_records(tmp_path_factory.mktemp("egress") / "data.db") as records,
             EgressProxy(Nowhere(), Nowhere(), records) as egress,
-            SpritesProvider(account, namespace=namespace, egress=egress) as provider,
+            SpritesProvider(account, namespace=namespace, folder=folder, egress=egress) as provider,
         ):
             yield provider
 
     @pytest.fixture
-    def reopen(self, counterpart: SpritesCounterpart, namespace: str) -> Reopen:
+    def reopen(self, counterpart: SpritesCounterpart, namespace: str, folder: Path) -> Reopen:
         async def again() -> Provider:
-            other = SpritesProvider(Account(counterpart.token, counterpart.url), namespace=namespace)
+            account = Account(counterpart.token, counterpart.url)
+            other = SpritesProvider(account, namespace=namespace, folder=folder)
             await other.open()
             return other
 

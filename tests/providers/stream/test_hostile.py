@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.errors.boxes import BoxError, BoxUnreachable, ProcessNotFound
+from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CreateFailed, ProcessNotFound
 from holdfast.guest import codec, frames
 from holdfast.guest.frames import frame, message_frames
 from holdfast.providers.stream import PipeTransport, StreamFiles, StreamGuestClient, StreamProcesses, Transport
+from holdfast.providers.stream.home_guest import read_place
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 20.0
@@ -294,3 +295,21 @@ async def test_whoever_waits_with_more_than_the_box_takes_waits_without_a_bound_
         assert not writing.done()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        "{}",
+        '{"version": "new"}',
+        '{"version": [3, 12], "environment": [], "guest": "/g", "python": "/p", "runs": true}',
+        '{"version": [3, 12], "environment": {}, "guest": "/g", "python": "/p", "runs": true}',
+        '{"version": [2, 7], "environment": {"HOME": "/"}, "guest": "/g", "python": "/p", "runs": true}',
+    ],
+)
+def test_a_report_of_a_machine_that_makes_no_sense_is_no_guest(told: str) -> None:
+    with pytest.raises(CreateFailed):
+        read_place(0, told, "")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from holdfast.api.errors.threads import StreamDamaged
-from holdfast.storage.sqlite.maintenance import compact
+from holdfast.storage.sqlite.maintenance import check, compact
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.journal import decode
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
@@ -98,6 +99,19 @@ async def test_damaged_pages_of_one_thread_do_not_stop_the_others(tmp_path: Path
     store = await SqliteStreams.open(path)
     assert b"goes on" in await read_all(store, "threads/b")
     await store.close()
+
+
+async def test_a_check_reports_damage_wherever_it_is(tmp_path: Path) -> None:
+    """SQLite stops its own check at some damage. The rest is checked all the same, and the streams are counted."""
+    path, damaged = tmp_path / "db", tmp_path / "damaged"
+    await fill(path, "a", "b", entries=3)
+    content = path.read_bytes()
+    random = Random(12)
+    for begin in range(PAGE, len(content), PAGE):
+        if b"CREATE TABLE" in content[begin : begin + PAGE]:
+            continue  # without its schema, a file is no database of ours
+        damaged.write_bytes(content[:begin] + random.randbytes(PAGE) + content[begin + PAGE :])
+        assert check(damaged).damage, f"the page at {begin} is not what it was"
 
 
 async def test_what_cannot_be_filed_stays_in_the_journal(tmp_path: Path) -> None:

@@ -302,6 +302,12 @@ def merge(source: Path, target: Path) -> list[Path]:
     if source.is_symlink() or not source.is_dir():
         if target.is_dir() and not target.is_symlink():
             raise CommandError(f"{target} is a local folder, and a file cannot replace it", exit=Exit.CONFLICT)
+        if target.exists() and not target.is_file() and not target.is_dir():  # such as /dev/null, or /dev/stdout
+            raise CommandError(
+                f"{target} is a device or a pipe, and a file cannot replace it",
+                next_step="copy to a file, or to - for an archive on standard output",
+                exit=Exit.CONFLICT,
+            )
         source.replace(target)
         return []
     if target.is_symlink() or not target.is_dir():

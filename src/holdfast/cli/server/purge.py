@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ _MARK: Final = "purging"
 _MARKED: Final = "holdfast purge removes this folder\n"
 """The content of a file in a home that is being removed. If purge is killed, the next one removes the rest."""
 _MOST_SHOWN: Final = 10
+_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,8 @@ async def remove(client: Client, found: Holdings) -> Left:
         try:
             await deletion
         except HoldfastError as error:
+            if error.status in _GONE:
+                return  # a box takes the snapshots of its sleep along
             if provider in behind:
                 behind[provider].insert(-1, what)
             else:

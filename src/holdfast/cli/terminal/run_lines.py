@@ -354,7 +354,8 @@ class RunLines:
                 Cell(f"  ✗ {what}", "red"),
                 Cell(f"  {_count(self.entries, 'entry', 'entries')} are safe on the thread"),
             )
-            if run.error and run.box not in self.on_purpose and not (run.box and run.box in run.error):
+            said = run.box and (run.box in self.on_purpose or run.code in _BOX_LOST)
+            if run.error and not said:
                 yield from self._error_lines(run)
         else:
             yield (Cell(f"  ✗ {run.status} after {took}", "red"), Cell("".join(f" · {each}" for each in self.tally())))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -118,7 +119,7 @@ class RemoteFiles(Files):
         ):
             pass
 
-    async def download_tar(self, path: str) -> AsyncIterator[bytes]:
+    async def download_tar(self, path: str) -> AsyncGenerator[bytes, None]:
         async with self._box.exchange("GET", "/tree", parameters=[("path", path)], silence=LONG_SECONDS) as response:
             async for piece in response.aiter_bytes():
                 yield piece
@@ -183,7 +184,7 @@ async def _packed(source: Path) -> AsyncIterator[bytes]:
         await asyncio.gather(packing, return_exceptions=True)
 
 
-async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
+async def _unpacked(archive: AsyncGenerator[bytes, None], target: Path) -> None:
     """Unpack an untrusted archive from a box. A thread unpacks it from a pipe."""
     read_end, write_end = os.pipe()
 
@@ -195,9 +196,11 @@ async def _unpacked(archive: AsyncIterator[bytes], target: Path) -> None:
     failed: BaseException | None = None
     writing: asyncio.Future[None] | None = None
     try:
-        async for piece in archive:
-            writing = asyncio.ensure_future(asyncio.to_thread(_write, write_end, piece))
-            await asyncio.shield(writing)
+        # A refused archive is left half-read. Its response has to be closed here, and not when the loop ends.
+        async with contextlib.aclosing(archive):
+            async for piece in archive:
+                writing = asyncio.ensure_future(asyncio.to_thread(_write, write_end, piece))
+                await asyncio.shield(writing)
     except BrokenPipeError:
         pass  # the unpacking failed; its error is raised below
     except BaseException as error:

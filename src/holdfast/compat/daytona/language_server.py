@@ -105,7 +105,7 @@ class LanguageServer:
                 buffer += data
                 while (message := _take(buffer)) is not None:
                     await self._receive(message)
-        except (BoxError, OSError, ValueError) as error:
+        except (ApiError, BoxError, OSError, ValueError, RecursionError) as error:
             log.info("a language server in box %s ended: %s", self._box.id, error)
         finally:
             for answer in self._answers.values():

@@ -191,21 +191,6 @@ class SpritesApi:
         async with time_limit(2 * _REQUEST_SECONDS):
             await self._sdk.http_client.delete(f"{self._path(name)}/checkpoints/{quote(id, safe='')}")
 
-    async def read_file(self, name: str, path: str) -> bytes | None:
-        """Returns a small file, or None if there is none. Wakes the sprite."""
-        try:
-            async with time_limit(2 * _REQUEST_SECONDS):
-                data: bytes = await (self.sprite(name).filesystem() / path).read_bytes()
-                return data
-        except ApiProblem as problem:
-            if problem.missing:
-                return None
-            raise
-
-    async def write_file(self, name: str, path: str, data: bytes) -> None:
-        async with time_limit(2 * _REQUEST_SECONDS):
-            await (self.sprite(name).filesystem() / path).write_bytes(data)
-
     # --- commands ---
 
     def _path(self, name: str) -> str:

@@ -33,8 +33,13 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
     from holdfast.providers.namespace import namespace_of
     from holdfast.providers.sprites.provider import SpritesProvider
 
+    folder = home / "sprites"
     return SpritesProvider(
-        account, namespace=namespace_of(home / "sprites"), egress=egress, direct=bool(settings["sprites_direct"])
+        account,
+        namespace=namespace_of(folder),
+        folder=folder,
+        egress=egress,
+        direct=bool(settings["sprites_direct"]),
     )
 
 

@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from sprites.exceptions import SpriteError
@@ -48,8 +49,9 @@ from holdfast.providers.sprites.api import Found, SpritesApi
 from holdfast.providers.sprites.box import SpriteBox
 from holdfast.providers.sprites.errors import ApiProblem, translated
 from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
+from holdfast.providers.sprites.home_files import HomeFiles
 from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
-from holdfast.providers.sprites.records import FILE, BoxRecord
+from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
 
@@ -102,7 +104,7 @@ class _Held:
 
 
 class SpritesProvider(Provider):
-    """Boxes of one account. `namespace` separates them from those of other homes.
+    """Boxes of one account. `namespace` separates them from those of other homes. `folder` is in the home, and ours.
 
     Without an `egress`, or with `direct`, sprites have a network of their own, which their policy limits.
     """
@@ -117,6 +119,7 @@ class SpritesProvider(Provider):
         account: Account,
         *,
         namespace: str,
+        folder: Path,
         egress: Egress | None = None,
         direct: bool = False,
         idle_seconds: float = IDLE_SECONDS,
@@ -124,6 +127,7 @@ class SpritesProvider(Provider):
         """`idle_seconds` is how long nothing may happen in a box before its stream is closed."""
         check_namespace(namespace)
         self._api = SpritesApi(account)
+        self._files = HomeFiles(folder)
         self._prefix = f"hf-{namespace}-"
         self._direct = direct or egress is None
         self._egress = StreamEgress(egress, direct=self._direct)
@@ -135,9 +139,10 @@ class SpritesProvider(Provider):
             lambda: {id: held.guest for id, held in self._held.items()}, self._hang_up, idle_seconds
         )
         self._labels_refused = False
-        """The API takes no labels of ours: records are in files."""
+        """The API takes no labels of ours: records are in files of the home."""
 
     async def open(self) -> None:
+        await asyncio.to_thread(self._files.prepare)
         self._api.open()
         self._idle.start()
         if self._egress.exists:
@@ -249,8 +254,7 @@ class SpritesProvider(Provider):
     async def _record_of(self, found: Found) -> BoxRecord | None:
         record = BoxRecord.from_labels(found.labels)
         if record is None:
-            data = await self._api.read_file(found.name, FILE)
-            record = None if data is None else BoxRecord.from_text(data.decode("utf-8", "replace"))
+            record = await asyncio.to_thread(self._files.read, found.name.removeprefix(self._prefix))
         return record if record is not None and self.sprite_name(record.id) == found.name else None
 
     async def _record(self, id: str) -> BoxRecord:
@@ -288,7 +292,7 @@ class SpritesProvider(Provider):
                 if not problem.malformed:
                     raise
                 self._labels_refused = True
-        await self._api.write_file(name, FILE, record.to_text().encode())
+        await asyncio.to_thread(self._files.write, record)
 
     def _describe(self, record: BoxRecord) -> BoxInfo:
         power = Power.STOPPED if record.stopped else Power.RUNNING
@@ -361,7 +365,7 @@ class SpritesProvider(Provider):
                         raise
                     self._labels_refused = True
             await self._api.create(name, None)
-            await self._api.write_file(name, FILE, record.to_text().encode())
+            await asyncio.to_thread(self._files.write, record)
         except ApiProblem as problem:
             if not problem.conflict:
                 raise
@@ -414,6 +418,7 @@ class SpritesProvider(Provider):
         """Delete a sprite, and what this process holds for it."""
         with translated(f"box {id} cannot be removed"):
             await self._api.destroy(self.sprite_name(id))
+        await asyncio.to_thread(self._files.remove, id)
         await self._release(id)
 
     # --- finding ---
@@ -511,7 +516,7 @@ class SpritesProvider(Provider):
             await self._release(id)
             return 0
         with translated(f"box {id} cannot be removed"):
-            if await snapshots.kept_in(self._api, self.name, self.sprite_name(id), record):
+            if await snapshots.kept_in(self._api, self._files, self.name, self.sprite_name(id), record):
                 # The checkpoints would go with the sprite. Its last snapshot takes it along.
                 await self._write(replace(record, deleted=True))
                 await guest_setup.end_guest(self._api, self.sprite_name(id), record)
@@ -565,7 +570,7 @@ class SpritesProvider(Provider):
         record = await self._look(id, deleted=True)
         if record is not None:
             with translated(f"snapshot {snapshot} cannot be looked up"):
-                for each in await snapshots.kept_in(self._api, self.name, self.sprite_name(id), record):
+                for each in await snapshots.kept_in(self._api, self._files, self.name, self.sprite_name(id), record):
                     if each.snapshot.id == snapshot:
                         return _Source(record, each)
         raise SnapshotNotFound(f"there is no snapshot {snapshot}")
@@ -576,7 +581,7 @@ class SpritesProvider(Provider):
 
     async def _take(self, record: BoxRecord, labels: Mapping[str, str]) -> _Source:
         name = self.sprite_name(record.id)
-        kept = await snapshots.kept_in(self._api, self.name, name, record)
+        kept = await snapshots.kept_in(self._api, self._files, self.name, name, record)
         parent, before = (kept[-1].snapshot.id, kept[-1].total) if kept else (record.snapshot, 0)
         if not kept and parent is not None:
             with contextlib.suppress(SnapshotNotFound):
@@ -596,7 +601,7 @@ class SpritesProvider(Provider):
             now_ms(),
             dict(labels),
         )
-        return _Source(record, await snapshots.take(self._api, name, snapshot, total))
+        return _Source(record, await snapshots.take(self._api, self._files, name, snapshot, total))
 
     async def fork_box(self, id: str, new: str | None, labels: Mapping[str, str]) -> Box:
         new = new or new_id("b")
@@ -616,7 +621,9 @@ class SpritesProvider(Provider):
             found = [
                 each.snapshot
                 for record in records
-                for each in await snapshots.kept_in(self._api, self.name, self.sprite_name(record.id), record)
+                for each in await snapshots.kept_in(
+                    self._api, self._files, self.name, self.sprite_name(record.id), record
+                )
             ]
         chosen = [each for each in found if matches(each.labels, labels or {})]
         return sorted(chosen, key=lambda each: (each.created_at, each.id))
@@ -644,7 +651,7 @@ class SpritesProvider(Provider):
                         await self._write(record)
                     else:
                         raise
-                rest = await snapshots.kept_in(self._api, self.name, name, record)
+                rest = await snapshots.kept_in(self._api, self._files, self.name, name, record)
             if record.deleted and not rest:
                 return await self._destroy(record)
             return source.kept.snapshot.size
@@ -675,7 +682,7 @@ class SpritesProvider(Provider):
         if record is None or not record.deleted:
             return False, 0
         with translated(f"box {id} cannot be removed"):
-            if await snapshots.kept_in(self._api, self.name, self.sprite_name(id), record):
+            if await snapshots.kept_in(self._api, self._files, self.name, self.sprite_name(id), record):
                 return False, 0
         return True, await self._destroy(record)
 

@@ -1,4 +1,4 @@
-"""What a box is, kept with its sprite: in labels where the API takes them, and else in a file of the sprite."""
+"""What a box is, kept in labels of its sprite. If the API refuses them, the home keeps it: see `home_files`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from holdfast.providers.stored_record import StoredRecord
 
 MARK: Final = "holdfast"
 """A label of every sprite of ours, for people."""
-FILE: Final = "/var/tmp/holdfast-record.json"
 _PREFIX: Final = "hf1."
 _PIECE: Final = 200
 

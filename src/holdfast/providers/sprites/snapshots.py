@@ -1,4 +1,4 @@
-"""Snapshots of sprites: checkpoints, whose comments say what they are.
+"""Snapshots of sprites: checkpoints, whose comments say what they are, under a seal of the home.
 
 A checkpoint belongs to its sprite, and can only be restored in place. A new box gets the files of a snapshot as a copy:
 a sprite shows its last five checkpoints as folders, and they are streamed from there into the new sprite.
@@ -24,6 +24,7 @@ from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors.boxes import BoxConflict, SnapshotNotFound
 from holdfast.providers.sprites.api import EXIT, STDERR, STDIN, STDIN_EOF, STDOUT, SpritesApi, created_ms
 from holdfast.providers.sprites.errors import ApiProblem
+from holdfast.providers.sprites.home_files import HomeFiles
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.time_limit import time_limit
 
@@ -75,8 +76,8 @@ def box_of(snapshot: str) -> str:
     return match["box"]
 
 
-async def take(api: SpritesApi, sprite: str, snapshot: Snapshot, total: int) -> Kept:
-    comment = _COMMENT + json.dumps(
+async def take(api: SpritesApi, files: HomeFiles, sprite: str, snapshot: Snapshot, total: int) -> Kept:
+    text = json.dumps(
         {
             "id": snapshot.id,
             "box": snapshot.box,
@@ -88,29 +89,38 @@ async def take(api: SpritesApi, sprite: str, snapshot: Snapshot, total: int) -> 
         },
         separators=(",", ":"),
     )
-    made = await api.checkpoint(sprite, comment)
+    made = await api.checkpoint(sprite, _COMMENT + files.seal(text))
     return Kept(snapshot, made.id, total)
 
 
-async def kept_in(api: SpritesApi, provider: str, sprite: str, record: BoxRecord) -> list[Kept]:
-    """Returns the snapshots of a sprite, oldest first."""
+async def kept_in(api: SpritesApi, files: HomeFiles, provider: str, sprite: str, record: BoxRecord) -> list[Kept]:
+    """Returns the snapshots of a sprite, oldest first.
+
+    Code in the sprite can take checkpoints, too, and can repeat a comment: the first one that has it is ours.
+    """
     if not record.checkpointed:
         return []
     try:
-        found = [_read(each, provider) for each in await api.checkpoints(sprite)]
+        checkpoints = sorted(await api.checkpoints(sprite), key=created_ms)
     except ApiProblem as problem:
         if problem.missing:
             return []  # deleted since it was listed
         raise
-    kept = [each for each in found if each is not None and each.snapshot.id not in record.forgotten]
-    return sorted(kept, key=lambda each: (each.snapshot.created_at, each.snapshot.id))
+    kept: dict[str, Kept] = {}
+    for each in checkpoints:
+        found = _read(each, files, provider)
+        if found is not None and found.snapshot.box == record.id and found.snapshot.id not in record.forgotten:
+            kept.setdefault(found.snapshot.id, found)
+    return sorted(kept.values(), key=lambda each: (each.snapshot.created_at, each.snapshot.id))
 
 
-def _read(checkpoint: Checkpoint, provider: str) -> Kept | None:
-    if not (checkpoint.comment or "").startswith(_COMMENT):
+def _read(checkpoint: Checkpoint, files: HomeFiles, provider: str) -> Kept | None:
+    comment = checkpoint.comment or ""
+    text = files.opened(comment.removeprefix(_COMMENT)) if comment.startswith(_COMMENT) else None
+    if text is None:
         return None
     try:
-        told: dict[str, Any] = json.loads(str(checkpoint.comment).removeprefix(_COMMENT))
+        told: dict[str, Any] = json.loads(text)
         snapshot = Snapshot(
             str(told["id"]),
             provider,

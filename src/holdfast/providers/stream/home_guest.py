@@ -97,7 +97,7 @@ def read_place(exit_code: int, stdout: str, stderr: str) -> GuestPlace:
             raise ValueError(f"python3 is {told['version'][0]}.{told['version'][1]}")
         environment = {str(name): str(value) for name, value in told["environment"].items()}
         return GuestPlace(environment["HOME"], str(told["guest"]), str(told["python"]), environment, bool(told["runs"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CreateFailed(
             f"the guest cannot be set up: {error}", hint="a box needs sh, tar and Python 3.9 or newer"
         ) from None

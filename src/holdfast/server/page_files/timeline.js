@@ -164,9 +164,11 @@ export class Timeline {
     if (this.cost !== null) tally.push(money(this.cost));
     if (status === "orphaned") {
       const code = payload.error?.code;
-      const lost = Object.hasOwn(BOX_LOST, code ?? "") ? `✗ box ${run.box} ${BOX_LOST[code]}` : `✗ the run in box ${run.box} was lost`;
+      const said = run.box && Object.hasOwn(BOX_LOST, code ?? "");
+      const lost = said ? `✗ box ${run.box} ${BOX_LOST[code]}` : `✗ the run in box ${run.box} was lost`;
       const what = run.box ? lost : "✗ the run was lost before it had a box";
-      this.#mark("lost", ts, what, [`${count(this.entries, "entry", "entries")} are safe on the thread`], run.box && error.includes(run.box) ? "" : error);
+      const why = said ? "" : [error, hint].filter(Boolean).join(" · ");
+      this.#mark("lost", ts, what, [`${count(this.entries, "entry", "entries")} are safe on the thread`], why);
       return;
     }
     const took = duration(ts - this.#chainBegan(run));

@@ -108,16 +108,44 @@ def _check(connection: sqlite3.Connection) -> Health:
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     health.free_bytes = free * page
-    for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST_COMPLAINTS})"):
-        if line != "ok":
-            health.damage.append(Damage("the file", line))
-    streams = connection.execute("SELECT id, path, fork_offset FROM streams ORDER BY id").fetchall()
+    _check_file(connection, health)
+    streams = _streams(connection, health)
     has_checksums = any(row[1] == "checksum" for row in connection.execute("PRAGMA table_info(chunks)"))
     for id, stream, begins in streams:
         health.streams += 1
         _check_stream(connection, id, stream, begins, health, has_checksums=has_checksums)
     _check_journal(connection, health)
     return health
+
+
+def _check_file(connection: sqlite3.Connection, health: Health) -> None:
+    """Let SQLite check its own structures. Some damage stops that: then each table is checked by itself."""
+    try:
+        _complain(connection, str(_MOST_COMPLAINTS), "the file", health)
+    except sqlite3.DatabaseError as error:
+        health.damage.append(Damage("the file", str(error)))
+        for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            try:
+                _complain(connection, f"'{table}'", f"the table {table}", health)
+            except sqlite3.DatabaseError as problem:
+                health.damage.append(Damage(f"the table {table}", str(problem)))
+
+
+def _complain(connection: sqlite3.Connection, scope: str, what: str, health: Health) -> None:
+    for (line,) in connection.execute(f"PRAGMA integrity_check({scope})"):
+        if line != "ok" and len(health.damage) < _MOST_COMPLAINTS:
+            health.damage.append(Damage(what, line))
+
+
+def _streams(connection: sqlite3.Connection, health: Health) -> list[tuple[int, str, int]]:
+    """All streams, or those that can be read."""
+    found: list[tuple[int, str, int]] = []
+    try:
+        for row in connection.execute("SELECT id, path, fork_offset FROM streams ORDER BY id"):
+            found.append(row)
+    except sqlite3.DatabaseError as error:
+        health.damage.append(Damage("the list of streams", f"cannot be read after {len(found)} streams: {error}"))
+    return found
 
 
 def _check_stream(

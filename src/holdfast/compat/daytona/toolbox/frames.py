@@ -1,4 +1,7 @@
-"""Reads what our programs in a box write: frames, each a line of JSON and as many bytes as its `n` says."""
+"""Reads what our programs in a box write: frames, each a line of JSON and as many bytes as its `n` says.
+
+Other code in the box can write into the same output, so a frame may be anything.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.box.process import Process
+from holdfast.compat.daytona.errors import ApiError
 
 _MAX_HEAD: Final = 65_536
-_PIECE: Final = 1 << 20
+_MAX_DATA: Final = 16 * 1024 * 1024
+"""The longest command is shorter: a request body has at most that."""
+_PIECE: Final = 1 << 18
+_MOST_CODE: Final = 255
 
 
-class BrokenFrames(Exception):
+class BrokenFrames(ApiError):
     """Something in the box wrote over our frames. What follows cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            410, "code in the sandbox wrote into the output of this session or context: delete it, and create another"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,13 @@ class Frame:
     offset: int
     """Where it begins in the output of its process."""
     end: int
+
+    def exit_code(self) -> int:
+        """The code of a frame of kind `exit`."""
+        code = self.head.get("code")
+        if type(code) is not int or not -_MOST_CODE <= code <= _MOST_CODE:
+            raise BrokenFrames
+        return code
 
 
 class Parser:
@@ -50,9 +69,11 @@ class Parser:
             return None
         try:
             head = json.loads(bytes(self._buffer[:line]))
-            size, command, kind = int(head["n"]), str(head["c"]), str(head["t"])
-        except (ValueError, LookupError, TypeError) as error:
+            size, command, kind = head["n"], head["c"], head["t"]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise BrokenFrames from error
+        if type(size) is not int or not 0 <= size <= _MAX_DATA or type(command) is not str or type(kind) is not str:
+            raise BrokenFrames
         if len(self._buffer) < line + 1 + size:
             return None
         data = bytes(self._buffer[line + 1 : line + 1 + size])

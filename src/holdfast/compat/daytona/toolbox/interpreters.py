@@ -30,7 +30,7 @@ from holdfast.compat.daytona.recent import Recent
 from holdfast.compat.daytona.requests import answer, body_of
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.toolbox.access import Opened, opened
-from holdfast.compat.daytona.toolbox.frames import following
+from holdfast.compat.daytona.toolbox.frames import BrokenFrames, following
 from holdfast.compat.daytona.websockets import both, close, ignore, receive, serve
 from holdfast.time_limit import time_limit
 
@@ -194,11 +194,18 @@ async def _run(socket: WebSocket, process: Process, code: Code) -> None:
             await socket.send_text(json.dumps(message))
         elif frame.kind == "exit":
             if error := frame.head.get("error"):
-                await socket.send_text(json.dumps({"type": "error", **error}))
+                await socket.send_text(json.dumps({"type": "error", **_problem(error)}))
             offsets.set(process.id, frame.end)
             await socket.send_text(json.dumps({"type": "control", "text": "completed"}))
             return
     raise ApiError(410, "the context ended while the code ran")
+
+
+def _problem(told: Any) -> dict[str, str]:
+    """The error of the code, as the box tells it."""
+    if not isinstance(told, dict):
+        raise BrokenFrames
+    return {name: str(told.get(name) or "") for name in ("name", "value", "traceback")}
 
 
 async def _interrupt(process: Process) -> None:

@@ -33,6 +33,8 @@ from holdfast.compat.daytona.websockets import MAX_FRAME, both, close, ignore, s
 
 _PROGRAM: Final = "session"
 _MOST: Final = 200
+_MOST_COMMANDS: Final = 10_000
+_MOST_CHARACTERS: Final = 32 * 1024 * 1024
 _MAX_LOG: Final = 16 * 1024 * 1024
 _TAGS: Final = {"out": b"\x01\x01\x01", "err": b"\x02\x02\x02"}
 ENTRYPOINT: Final = "entrypoint"
@@ -76,7 +78,18 @@ class _Index:
     commands: dict[str, Command] = field(default_factory=dict)
     ended: bool = False
     """The shell has exited."""
+    characters: int = 0
+    """In the texts of its commands."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def add(self, command: Command) -> None:
+        """Add a command. Of too many, the oldest are forgotten: a box can make up as many as it likes."""
+        known = self.commands.pop(command.id, None)
+        self.commands[command.id] = command
+        self.characters += len(command.text) + len(command.id) - (len(known.text) + len(known.id) if known else 0)
+        while len(self.commands) > 1 and (len(self.commands) > _MOST_COMMANDS or self.characters > _MOST_CHARACTERS):
+            oldest = self.commands.pop(next(iter(self.commands)))
+            self.characters -= len(oldest.text) + len(oldest.id)
 
 
 class _Session:
@@ -102,11 +115,11 @@ class _Session:
                 index.offset = frame.end
                 if frame.kind == "run":
                     text = frame.data.decode("utf-8", "replace")
-                    index.commands[frame.command] = Command(frame.command, text, frame.offset)
+                    index.add(Command(frame.command, text, frame.offset))
                 elif frame.kind == "end":
                     index.ended = True
                 elif frame.kind == "exit" and frame.command in index.commands:
-                    index.commands[frame.command].exit_code = int(frame.head["code"])
+                    index.commands[frame.command].exit_code = frame.exit_code()
                     index.ended = index.ended or bool(frame.head.get("last"))
             return index.commands
 
@@ -244,7 +257,7 @@ async def _collect(frames: AsyncIterator[Frame]) -> tuple[dict[str, str], int | 
     code: int | None = None
     async for frame in frames:
         if frame.kind == "exit":
-            code = int(frame.head["code"])
+            code = frame.exit_code()
         elif frame.kind in _TAGS:
             for name in (frame.kind, "all"):
                 kept[name] += frame.data
