@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
+import ssl
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._transports import default as httpx_transport
 from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
-from tests.suite import needs, sample
+from tests.suite import garbage, needs, sample
 
 from holdfast.testing.server import ServerProcess
 
@@ -27,6 +32,21 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # Requests of tests that set no timeout. The five seconds of httpx measure the load of the machine.
 for each in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, each, 60.0)
+
+
+@functools.cache
+def _shared_ssl_context(trust_env: bool, *_: str | None) -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=trust_env)
+
+
+def _known_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+    if verify is not True or cert is not None:
+        return httpx.create_ssl_context(verify=verify, cert=cert, trust_env=trust_env)
+    return _shared_ssl_context(trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
+
+# Every `httpx.get` of a test would read all certificates of the world, in 25 ms, for an address without TLS.
+vars(httpx_transport)["create_ssl_context"] = _known_ssl_context
 
 # How long an example takes, or making one up, tells of the machine's load and not of the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,6 +93,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_GUARD] = needs.Guard()
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
+        garbage.hold()  # the process that only hands tests out loads none
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -90,20 +112,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sample.apply(config, items)
 
 
+def pytest_collection_finish() -> None:
+    garbage.go_on()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[_GUARD].allow(item)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     yield
+    garbage.collect_after(item, nextitem)
     item.config.stash[_GUARD].check(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the fault matrix of runs, where all of it was asked for, or something in it is broken."""
-    ends = matrix.read(report for reports in terminalreporter.stats.values() for report in reports)
+    """Print what tests left open, and the fault matrix of runs, where all was asked for or something is broken."""
+    told = [report for reports in terminalreporter.stats.values() for report in reports]
+    for line in garbage.lines(told):
+        terminalreporter.write_line(f"left open by {line}")
+    ends = matrix.read(told)
     if ends and (matrix.ALL or matrix.BROKEN in ends.values()):
         from tests.runs.faulting import MODEL, cells  # which loads much
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -10,6 +12,7 @@ import pytest
 from daytona import CreateSandboxFromSnapshotParams, DaytonaNotFoundError, SessionExecuteRequest
 from tests.compat.daytona.conftest import client_of
 
+from holdfast.storage.sqlite import DATABASE
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.box  # their servers make the boxes
@@ -36,14 +39,24 @@ def test_a_server_that_starts_anew_finds_everything_again(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_sandbox_whose_time_is_over_is_deleted(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home", daytona=True) as server, client_of(server) as daytona:
-        made = daytona.create(CreateSandboxFromSnapshotParams(ttl_minutes=1))
-        deadline = time.monotonic() + 150
-        while made.id in [each.id for each in daytona.list()]:
-            assert time.monotonic() < deadline
-            time.sleep(1)
-        with pytest.raises(DaytonaNotFoundError):
-            daytona.get(made.id)
+    with ServerProcess(tmp_path / "home", daytona=True) as server:
+        with client_of(server) as daytona:
+            made = daytona.create(CreateSandboxFromSnapshotParams(ttl_minutes=20))
+            assert made.id in [each.id for each in daytona.list()]
+        server.stop()
+        with closing(sqlite3.connect(server.home / DATABASE)) as connection, connection:
+            # As if it were older. A minute is the shortest time that a sandbox can have.
+            connection.execute(
+                "UPDATE daytona_records SET created_at = created_at - ? WHERE id = ?", (21 * 60_000, made.id)
+            )
+        server.start()
+        with client_of(server) as daytona:
+            deadline = time.monotonic() + 150
+            while made.id in [each.id for each in daytona.list()]:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            with pytest.raises(DaytonaNotFoundError):
+                daytona.get(made.id)
 
 
 def test_an_open_server_asks_for_no_key(tmp_path: Path) -> None:

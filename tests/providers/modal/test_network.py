@@ -19,6 +19,7 @@ from holdfast.egress import EgressProxy
 from holdfast.providers.modal import Credentials, ModalProvider, network
 from holdfast.testing.modal import ModalCloud
 from holdfast.testing.outside import Nowhere
+from holdfast.testing.provider_suite.base import appears
 
 Access = api_pb2.NetworkAccess
 SPEC = BoxSpec(provider="modal")
@@ -106,10 +107,11 @@ async def test_a_port_that_was_named_has_an_encrypted_tunnel(
         box = await provider.create(SPEC, id="b-1")
         assert cloud.running[0].network.network_access_type == Access.ALLOWLIST  # of nothing: no way out
         server = (
-            "import socket; s = socket.create_server(('', 8000)); c, _ = s.accept(); c.sendall(b'hello'); c.close()"
+            "import socket; s = socket.create_server(('', 8000)); open('listens', 'w').write('1');"
+            " c, _ = s.accept(); c.sendall(b'hello'); c.close()"
         )
         await box.spawn(["python3", "-c", server])
-        await asyncio.sleep(1)
+        await appears(box, "listens")
         preview = await box.preview(8000)
         assert preview.url.startswith("https://127.0.0.1:")
         context = ssl.create_default_context()

@@ -23,7 +23,7 @@ from holdfast.providers.sprites.api import read_frames
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.retries import may_repeat
 from holdfast.testing.outside import Nowhere
-from holdfast.testing.provider_suite.base import all_of, eventually, prints
+from holdfast.testing.provider_suite.base import all_of, appears, eventually, prints
 from holdfast.testing.provider_suite.networks import ask
 from holdfast.testing.sprites import SpritesCounterpart
 
@@ -143,8 +143,8 @@ async def test_a_stale_list_shows_what_is_gone_and_harms_nothing(
 async def test_a_sprite_that_another_client_deletes_is_gone(
     provider: SpritesProvider, box: Box, counterpart: SpritesCounterpart
 ) -> None:
-    running = asyncio.create_task(box.exec(["sleep", "1000"]))
-    await asyncio.sleep(0.2)
+    running = asyncio.create_task(box.exec(["sh", "-c", "echo 1 > begun; exec sleep 1000"]))
+    await appears(box, "begun")
     await asyncio.to_thread(counterpart.delete, provider.sprite_name(box.id))
     with pytest.raises(BoxGone):
         await running

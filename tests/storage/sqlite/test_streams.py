@@ -252,6 +252,17 @@ async def test_the_bytes_of_an_append_in_the_commit_of_the_deletion_are_removed(
     await store.close()
 
 
+async def test_a_deleted_stream_that_a_crash_left_without_forks_frees_its_path(tmp_path: Path) -> None:
+    store = await SqliteStreams.open(tmp_path / "db")
+    await store.create("a", TEXT, b"old")
+    await store.write(lambda connection: connection.execute("UPDATE streams SET deleted = 1").close())
+    await store.close()
+    store = await SqliteStreams.open(tmp_path / "db")
+    await store.create("a", TEXT, b"new")
+    assert await read_all(store, "a") == b"new"
+    await store.close()
+
+
 async def test_ids_of_deleted_streams_are_never_used_again(tmp_path: Path) -> None:
     store = await SqliteStreams.open(tmp_path / "db")
     first = (await store.create("a", TEXT)).info.id

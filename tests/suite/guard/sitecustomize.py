@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any  # which would take longer than all the rest
+
+_EVENTS = frozenset({"os.mkdir", "subprocess.Popen", "holdfast.tests.agent"})
 
 
 def _mark(event: str, arguments: tuple[Any, ...]) -> str | None:
@@ -29,6 +34,11 @@ def _mark(event: str, arguments: tuple[Any, ...]) -> str | None:
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _EVENTS:
+        _note(event, arguments)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
     mark = _mark(event, arguments)
     folder = os.environ.get("TEST_MARKS_FOLDER")
     if mark is None or folder is None:

@@ -250,6 +250,10 @@ def _load(connection: sqlite3.Connection, where: str, values: tuple[object, ...]
     return record
 
 
+def stream_exists(connection: sqlite3.Connection, id: int) -> bool:
+    return connection.execute("SELECT 1 FROM streams WHERE id = ?", (id,)).fetchone() is not None
+
+
 def insert_stream(connection: sqlite3.Connection, tenant: str, record: StreamRecord) -> None:
     connection.execute(
         "INSERT INTO streams (id, tenant, path, content_type, config, ttl_seconds, expires_at, last_access, created_at,"

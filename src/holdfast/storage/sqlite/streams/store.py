@@ -27,6 +27,7 @@ from holdfast.storage.sqlite.streams.record import (
     load_record,
     load_record_by_id,
     soft_delete_stream,
+    stream_exists,
     touch_streams,
 )
 from holdfast.storage.sqlite.streams.writer import (
@@ -93,6 +94,8 @@ class SqliteStreams:
         self._keys = MessageKeys(self._lookup, self._reader, self._by_id)
         self._doomed: set[int] = set()
         """Streams that are deleted but whose rows are removed only with the next commit."""
+        self._hiding: set[int] = set()
+        """Streams whose soft deletion is being written."""
         self._touched: set[StreamRecord] = set()
         self._unfiled: set[StreamRecord] = set()
         self._unfiled_bytes = 0
@@ -317,7 +320,8 @@ class SqliteStreams:
                 return None
             self._remember(record)
         if record.soft_deleted:
-            return record
+            self._release(record)  # a crash may have come between the deletion of its last fork and its own
+            return None if record.id in self._doomed else record
         deadline = record.deadline()
         if deadline is not None and deadline < self._clock():
             self._begin_delete(record)
@@ -476,6 +480,8 @@ class SqliteStreams:
         acknowledge = _settler(future)
 
         def write(connection: sqlite3.Connection) -> None:
+            if record.source is not None and not stream_exists(connection, record.source):
+                raise Unavailable(f"the stream to fork could not be created, so {record.path} was not: try again")
             insert_stream(connection, self._tenant, record)
             if data:
                 insert_chunks(connection, join_chunks(record.id, record.fork_offset + len(data), [data]))
@@ -492,8 +498,7 @@ class SqliteStreams:
                 self._changes.announce(record.id, change)
             else:
                 self._forget(record)
-                if record.source is not None and (source := self._ancestor(record.source)) is not None:
-                    source.forks -= 1
+                self._lose_fork(record.source)
             acknowledge(error)
 
         self._writer.submit(CallOperation(record, settle, write))
@@ -505,16 +510,14 @@ class SqliteStreams:
         """Hide the stream at once. Its rows are removed with the next commit, and its bytes later in steps."""
         self._touched.discard(record)
         change = Change(record.path, record.tail, b"", record.tail, deleted=True)
-        doomed: list[StreamRecord] = []
-        survivor: StreamRecord | None = None
-        if record.forks:
-            record.soft_deleted = True
-        else:
-            doomed, survivor = self._chain(record)
+        doomed = [] if record.forks else self._chain(record)
+        if doomed:
             for each in doomed:
                 self._forget(each)
-                self._unfiled.discard(each)
                 self._doomed.add(each.id)
+        else:
+            record.soft_deleted = True
+            self._hiding.add(record.id)
         ids = [(each.id,) for each in doomed]
 
         def write(connection: sqlite3.Connection) -> None:
@@ -528,10 +531,16 @@ class SqliteStreams:
 
         def settle(error: Refused | None) -> None:
             self._doomed.difference_update(id for (id,) in ids)
+            self._hiding.discard(record.id)
             if error is None:
+                self._unfiled.difference_update(doomed)
                 self._changes.announce(record.id, change)
+                if doomed:
+                    self._lose_fork(doomed[-1].source)
+                else:
+                    self._release(record)
             else:
-                self._undo_delete(record, doomed, survivor)
+                self._undo_delete(record, doomed)
             acknowledge(error)
             if error is not None and not future.cancelled():
                 future.exception()  # nothing waits for the deletion of an expired stream
@@ -539,28 +548,39 @@ class SqliteStreams:
         self._writer.submit(CallOperation(record, settle, write, frees_space=True))
         return future
 
-    def _undo_delete(self, record: StreamRecord, doomed: list[StreamRecord], survivor: StreamRecord | None) -> None:
-        """Restore the streams after their rows could not be removed."""
-        if survivor is not None:
-            survivor.forks += 1
-        for each in doomed:
-            each.forks += each is not record
-            if each.path not in self._records:
-                self._remember(each)
-        record.soft_deleted = bool(doomed) and record.soft_deleted
-        for each in doomed or [record]:
-            if not each.unfiled.is_empty:
-                self._unfiled.add(each)
+    def _undo_delete(self, record: StreamRecord, doomed: list[StreamRecord]) -> None:
+        """Restore the streams after their rows could not be removed.
 
-    def _chain(self, record: StreamRecord) -> tuple[list[StreamRecord], StreamRecord | None]:
-        """Returns the stream with all soft-deleted ancestors that only it kept alive, and the ancestor that stays."""
+        A stream created in their place in the meantime cannot be written either, because the path is still taken.
+        """
+        if not doomed:
+            record.soft_deleted = False
+        for each in doomed:
+            if stream_exists(self._lookup, each.id):  # otherwise its creation failed before
+                self._remember(each)
+            else:
+                self._unfiled.discard(each)
+
+    def _chain(self, record: StreamRecord) -> list[StreamRecord]:
+        """Returns the stream with all soft-deleted ancestors that only it keeps alive."""
         doomed = [record]
         while (id := doomed[-1].source) is not None and (source := self._ancestor(id)) is not None:
-            source.forks -= 1
-            if source.forks or not source.soft_deleted:
-                return doomed, source
+            if source.forks > 1 or not source.soft_deleted or source.id in self._hiding:
+                break
             doomed.append(source)
-        return doomed, None
+        return doomed
+
+    def _lose_fork(self, source: int | None) -> None:
+        """A fork of this stream is gone for good, or could not be created."""
+        record = self._ancestor(source) if source is not None else None
+        if record is not None:
+            record.forks -= 1
+            self._release(record)
+
+    def _release(self, record: StreamRecord) -> None:
+        """Delete a soft-deleted stream that no fork keeps alive any longer."""
+        if record.soft_deleted and not record.forks and record.id not in self._hiding:
+            self._begin_delete(record)
 
     async def _sweep(self) -> None:
         """Once a second, save sliding TTLs, delete expired streams, and remove the bytes of deleted ones."""
@@ -612,7 +632,8 @@ class SqliteStreams:
                         changes[record].append(entry)
                     else:
                         changes[record] = [entry]
-                        if self._by_id.get(record.id) is record:  # neither deleted nor replaced
+                        # Not of one that was replaced. A deletion that is not settled yet may still fail.
+                        if self._by_id.get(record.id) is record or record.id in self._doomed:
                             self._unfiled.add(record)
             else:
                 try:
@@ -681,7 +702,7 @@ class SqliteStreams:
 
     def unfiled_paths(self) -> list[str]:
         """Returns the streams whose tables are behind."""
-        return [record.path for record in self._unfiled]
+        return [record.path for record in self._unfiled if record.id not in self._doomed]
 
     async def _file(self) -> None:
         """Wait for the filing in progress, or for a new one."""
@@ -691,7 +712,7 @@ class SqliteStreams:
         """Move everything that is settled from the journal and from memory to its tables, in one commit."""
         unfiled = [(record, record.unfiled.filing(record.id)) for record in self._unfiled]
         filings = [(record, filing) for record, filing in unfiled if not self._is_stuck(record)]
-        kept = [*self._stranded, *(filing for record, filing in unfiled if self._is_stuck(record))]
+        stuck = [*self._stranded, *(filing for record, filing in unfiled if self._is_stuck(record))]
         size, self._unfiled_bytes = self._unfiled_bytes, 0
         future = self._filing = self._loop.create_future()
         acknowledge = _settler(future)
@@ -713,7 +734,7 @@ class SqliteStreams:
             if error is not None and not future.cancelled():
                 future.exception()  # the sweep will retry it
 
-        operation = FilingOperation(settle, filings, self._row, kept)
+        operation = FilingOperation(settle, filings, self._row, stuck, frozenset(self._doomed))
         self._writer.submit(operation)
         return future
 

@@ -12,7 +12,7 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from holdfast.storage.sqlite import reserve
 from holdfast.storage.sqlite.schema import connect, is_corruption
 from holdfast.storage.sqlite.streams.chunks import CHUNK_BYTES, insert_chunks, is_damaged, join_chunks
 from holdfast.storage.sqlite.streams.journal import JournalEntry, StreamFiling, encode, entries_of, file, insert_row
-from holdfast.storage.sqlite.streams.record import StreamRecord
+from holdfast.storage.sqlite.streams.record import StreamRecord, stream_exists
 from holdfast.threads.store import Acknowledgement, Appended
 
 log = logging.getLogger(__name__)
@@ -65,20 +65,27 @@ class AppendOperation:
 class FilingOperation(OtherOperation):
     """Moves entries from the journal into the tables that are read by stream."""
 
-    __slots__ = ("filings", "kept", "up_to")
+    __slots__ = ("doomed", "filings", "kept", "stuck", "up_to")
 
     def __init__(
         self,
         settle: Callable[[Refused | None], None],
         filings: Sequence[tuple[StreamRecord, StreamFiling]],
         up_to: int,
-        kept: list[StreamFiling],
+        stuck: Sequence[StreamFiling],
+        doomed: Set[int],
     ) -> None:
         super().__init__(None, settle)
         self.filings = filings
         self.up_to = up_to
-        self.kept = kept
-        """What stays in the journal, because its streams are damaged."""
+        self.stuck = stuck
+        """What stays in the journal, because its streams are known to be damaged."""
+        self.kept: Sequence[StreamFiling] = stuck
+        """The same, with the streams whose damage was found by this filing."""
+        self.doomed = doomed
+        """Streams whose deletion was not settled when the filing began. If it failed, they are filed as well: their
+        part of the journal is removed here.
+        """
 
 
 class CallOperation(OtherOperation):
@@ -251,27 +258,34 @@ class Writer:
 
     def _file(self, operation: FilingOperation) -> None:
         connection = self._connection
+        filings = [
+            (record, filing)
+            for record, filing in operation.filings
+            if record.id not in operation.doomed or stream_exists(connection, record.id)
+        ]
+        operation.kept = operation.stuck
         connection.execute("SAVEPOINT filing")
         try:
-            file(connection, [filing for _, filing in operation.filings], operation.up_to)
+            file(connection, [filing for _, filing in filings], operation.up_to)
         except sqlite3.DatabaseError as error:
             if not is_corruption(error):
                 raise
             connection.execute("ROLLBACK TO filing")
-            self._file_each(operation)
+            operation.kept = [*operation.stuck, *self._file_each(filings, operation.up_to)]
         connection.execute("RELEASE filing")
         kept = [entry for filing in operation.kept for entry in entries_of(filing)]
         if kept:
             insert_row(connection, operation.up_to, encode(kept))
-        for record, filing in operation.filings:
+        for record, filing in filings:
             if record.damaged is None:
                 self._fold_when_due(record, filing)
             self._unchecked += _PAGE + sum(map(len, filing.pieces))
 
-    def _file_each(self, operation: FilingOperation) -> None:
-        """A page is damaged. File the streams that are not on it, and keep the others in the journal."""
+    def _file_each(self, filings: Sequence[tuple[StreamRecord, StreamFiling]], up_to: int) -> list[StreamFiling]:
+        """A page is damaged. File the streams that are not on it, and return the others, to keep in the journal."""
         connection = self._connection
-        for record, filing in operation.filings:
+        kept = []
+        for record, filing in filings:
             connection.execute("SAVEPOINT one")
             try:
                 file(connection, [filing], 0)
@@ -280,10 +294,11 @@ class Writer:
                     raise
                 connection.execute("ROLLBACK TO one")
                 record.damaged = f"the stream cannot be written: {error}"
-                operation.kept.append(filing)
+                kept.append(filing)
                 log.error("stream %s is damaged; its appends stay in the journal: %s", record.path, error)
             connection.execute("RELEASE one")
-        file(connection, [], operation.up_to)
+        file(connection, [], up_to)
+        return kept
 
     def _fold_when_due(self, record: StreamRecord, filing: StreamFiling) -> None:
         if not filing.pieces:
