@@ -10,11 +10,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.interpreter.workspaces import Repository
 from tests.serving import serving
 
 from holdfast import Interpreter, SyncInterpreter
+from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxGone
 from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
@@ -148,6 +150,49 @@ async def test_a_killed_kernel_is_reported_and_a_new_one_is_there(py: Interprete
     assert gone.error.kind == "NameError"
     states = [dict(each["payload"]) async for each in py.history() if each["payload"]["type"] == "interpreter.state"]
     assert [each["what"] for each in states] == ["lost"]
+
+
+SERVE = """
+import socket, threading
+def serve():
+    while True:
+        taken, _ = listener.accept()
+        with taken, taken.makefile('rb') as lines:
+            path = lines.readline().split()[1].decode()
+            while lines.readline().strip(): pass
+            body = f'{path.partition("?")[0]} has {len(numbers)} numbers'.encode()
+            head = b'HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: %d\\r\\n\\r\\n'
+            taken.sendall(head % len(body) + body)
+numbers = [1, 2]
+listener = socket.create_server(('127.0.0.1', 0))
+threading.Thread(target=serve, daemon=True).start()
+listener.getsockname()[1]
+"""
+# By hand, because the Python in Docker's image may be a minimal one, which has no http.server.
+
+
+def visit(preview: Preview, path: str, *, token: bool = True) -> httpx.Response:
+    """What a browser gets. Not every resolver knows that all names below localhost are this machine."""
+    url = httpx.URL(preview.url)
+    place = url.copy_with(host="127.0.0.1", path=path, query=url.query if token else None)
+    headers = {**preview.headers, "host": f"{url.host}:{url.port}"}
+    return httpx.get(place, headers=headers, timeout=30, follow_redirects=False)
+
+
+async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(py: Interpreter) -> None:
+    served = await py.execute(SERVE)
+    assert served.ok, served.text
+    port = served.value
+    preview = await py.preview(port)
+    answer = await asyncio.to_thread(visit, preview, "/there")
+    assert (answer.status_code, answer.text) == (200, "/there has 2 numbers")
+    await py.execute("numbers.append(3)")
+    assert (await asyncio.to_thread(visit, preview, "/there")).text == "/there has 3 numbers"
+    assert (await asyncio.to_thread(visit, preview, "/", token=False)).status_code == 401
+    other = await py.preview(1)
+    wrong = Preview(preview.url.partition("?")[0] + "?" + other.url.partition("?")[2])
+    assert (await asyncio.to_thread(visit, wrong, "/")).status_code == 401, "a token is for one port"
+    assert (await asyncio.to_thread(visit, other, "/")).status_code == 502, "nothing listens there"
 
 
 async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told(

@@ -140,6 +140,37 @@ def test_it_is_listed_and_shown_with_what_its_thread_tells(api: httpx.Client, ma
     assert any(entry["payload"].get("value_text") == "1" for entry in entries["entries"])
 
 
+SERVE = """
+import http.server, threading
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'hello')
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Answer)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+server.server_address[1]
+"""
+
+
+def test_a_port_that_its_code_listens_on_has_a_url(api: httpx.Client, made: str) -> None:
+    port = execute(api, made, SERVE)["value"]
+    told = api.get(f"/v1/interpreters/{made}/preview", params={"port": port}).json()
+    url = httpx.URL(told["url"])
+    box = api.get(f"/v1/interpreters/{made}").json()["box"]
+    assert url.host == f"{port}-{box}.localhost"
+    for query, status in ((url.query, 200), (None, 401)):
+        place = url.copy_with(host="127.0.0.1", query=query)
+        answer = httpx.get(place, headers={**told["headers"], "host": f"{url.host}:{url.port}"}, timeout=30)
+        assert answer.status_code == status, answer.text
+    for id, wanted, status in ((made, 0, 422), (made, 70_000, 422), ("i-nobody", 80, 404)):
+        assert api.get(f"/v1/interpreters/{id}/preview", params={"port": wanted}).status_code == status
+    gone = api.post("/v1/interpreters", json={}).json()
+    api.delete(f"/v1/boxes/{gone['box']}")
+    answer = api.get(f"/v1/interpreters/{gone['id']}/preview", params={"port": 80})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "interpreter_without_box")
+    api.delete(f"/v1/interpreters/{gone['id']}")
+    assert api.get(f"/v1/interpreters/{gone['id']}/preview", params={"port": 80}).status_code == 410
+
+
 def test_what_it_has_in_memory_outlives_the_server(api: httpx.Client, interpreter_server: ServerProcess) -> None:
     id = api.post("/v1/interpreters", json={}).json()["id"]
     execute(api, id, "import os; kept = {'pid': os.getpid()}")

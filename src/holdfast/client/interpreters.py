@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from holdfast.api.box.records import Preview
 from holdfast.api.errors import Unauthorized, Unreachable, error_from_document
 from holdfast.api.ids import new_id
 from holdfast.api.interpreters import (
@@ -139,6 +140,11 @@ class Interpreters:
     async def reset(self, id: str) -> None:
         """Start a new Python in the same box, with empty memory. Ends running code."""
         await self._interpreters.below(id).ask("POST", "/reset", timeout=LONG_SECONDS)
+
+    async def preview(self, id: str, port: int) -> Preview:
+        """Returns the URL at which a browser reaches a port that code in the box listens on."""
+        answer = await self._interpreters.below(id).ask("GET", "/preview", parameters=[("port", str(port))])
+        return answer.read(Preview.from_json)
 
     async def configure_workspace(
         self,

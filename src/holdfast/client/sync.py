@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box.network import NetworkPolicy
+    from holdfast.api.box.records import Preview
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
@@ -589,6 +590,10 @@ class SyncInterpreters(SyncHandle):
     def reset(self, id: str) -> None:
         """Start a new Python in the same box, with empty memory. Ends running code."""
         self._loop.run(self._async.reset(id))
+
+    def preview(self, id: str, port: int) -> Preview:
+        """Returns the URL at which a browser reaches a port that code in the box listens on."""
+        return self._loop.run(self._async.preview(id, port))
 
     def configure_workspace(
         self,

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InvalidInterpreter, InvalidSubmission, KernelLost, KernelUnreachable
@@ -499,6 +500,11 @@ class Interpreter:
     async def read_value(self, execution: Execution) -> Any:
         """Return the value of an execution, also if it was too large for the result. Raises `InvalidInterpreter`."""
         return await read_value(self.box.files if execution.value_missing is not None else None, execution)
+
+    async def preview(self, port: int) -> Preview:
+        """Return the URL at which a browser reaches a port that code in the box listens on."""
+        await self.start()
+        return await self.box.preview(port)
 
     # --- workspace ---
 

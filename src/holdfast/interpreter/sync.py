@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from holdfast.api.box.records import Preview
     from holdfast.api.box.spec import BoxSpec
     from holdfast.interpreter.bridge.bridge import Delegate
     from holdfast.interpreter.bridge.budget import Budget, Limits
@@ -245,6 +246,10 @@ class SyncInterpreter(SyncOwner):
     def read_value(self, execution: Execution) -> Any:
         """Return the value of an execution, also if it was too large for the result. Raises `InvalidInterpreter`."""
         return self._loop.run(self._async.read_value(execution))
+
+    def preview(self, port: int) -> Preview:
+        """Return the URL at which a browser reaches a port that code in the box listens on."""
+        return self._loop.run(self._async.preview(port))
 
     def configure_workspace(
         self,

@@ -21,6 +21,7 @@ from holdfast.api.errors.interpreters import (
     InterpreterDeleted,
     InterpreterElsewhere,
     InterpreterNotFound,
+    InterpreterWithoutBox,
     RecordUnwritten,
     TooManyInterpreters,
 )
@@ -237,6 +238,16 @@ class ServerInterpreters:
             await live.interpreter.flush()
         history = replay(await self._entries(row.id, (ALL,)))
         return Description(row, history, (await self.boxes()).get(id), is_live=live is not None)
+
+    async def box_of(self, id: str) -> str:
+        """The id of its box, also if the interpreter lives in a script. Raises `InterpreterNotFound`,
+        `InterpreterDeleted`."""
+        row = await self._row(id)
+        for box in (await self._boxes.list(BoxFilter(key=f"{KEY_PREFIX}{id}"))).rows:
+            return box.id
+        if row.archived:
+            raise InterpreterDeleted(f"interpreter {id} was deleted", hint="its thread shows what it did")
+        raise InterpreterWithoutBox(f"interpreter {id} has no box now", hint="run code in it, which creates one")
 
     # --- using one ---
 

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.box.options import BoxOptions
+from holdfast.cli.box.port import (
+    ForwardOption,
+    LocalPortArgument,
+    PortArgument,
+    check_local_port,
+    forward_port,
+    show_preview,
+)
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import only
@@ -23,6 +31,8 @@ from holdfast.cli.terminal.console import Cell, hint, note, printable, write_fie
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
+    from holdfast.api.box.records import Preview
+    from holdfast.boxes import Box
     from holdfast.client import Client, InterpreterDetail, InterpreterInfo, RemoteExecution
     from holdfast.interpreter.host import Host
     from holdfast.interpreter.smoke_report import Phase, Report
@@ -228,6 +238,42 @@ def show(
     tokens = f"{found.input_tokens} input, {found.output_tokens} output"
     write_field("tokens", tokens, Cell(f"  ${found.cost:.4f}" if found.cost else "", "dim"))
     write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
+
+
+def port(
+    id: InterpreterArgument,
+    port: PortArgument,
+    local: LocalPortArgument = None,
+    forward: ForwardOption = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Print the URL of a port that code of an interpreter listens on, or forward the port to this machine.
+
+    \b
+    holdfast interpreter port i-1 8000
+    holdfast interpreter port i-1 8000 --forward
+    """
+    command = f"holdfast interpreter port {id} {port}"
+    check_local_port(local, command, forward=forward)
+    if forward:
+        return forward_port(where, lambda client: _open_box(client, id), port, local, as_json=as_json)
+
+    async def work(client: Client) -> Preview:
+        return await client.interpreters.preview(await _find(client, id), port)
+
+    show_preview(ask(where, work), command, as_json=as_json)
+    return Exit.OK
+
+
+async def _open_box(client: Client, name: str) -> Box:
+    found = await client.interpreters.get(await _find(client, name))
+    if found.box is None:
+        raise CommandError(
+            f"interpreter {found.id} has no box now", next_step=f"holdfast interpreter run --id {found.id} creates one"
+        )
+    return await client.boxes.open(found.box)
 
 
 def delete(

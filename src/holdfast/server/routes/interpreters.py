@@ -17,6 +17,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
@@ -35,11 +36,11 @@ from holdfast.api.interpreters import (
     WorkspaceChange,
     WorkspaceTransition,
 )
-from holdfast.api.limits import InterpreterId
+from holdfast.api.limits import InterpreterId, PortNumber
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.record import THREAD_LABEL
-from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
+from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body, preview_of
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
@@ -248,6 +249,19 @@ async def list_interpreters(
 async def get_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> InterpreterDetail:
     """Get an interpreter: its box, its executions and its use of tokens."""
     return _detail(await interpreters.describe(id))
+
+
+@router.get("/{id}/preview")
+async def preview_port(
+    id: InterpreterId,
+    request: Request,
+    services: Use,
+    interpreters: UseInterpreters,
+    port: Annotated[PortNumber, Query()],
+) -> Preview:
+    """The URL of a port that code of an interpreter listens on. It contains a credential for that port, valid for a few
+    minutes."""
+    return preview_of(services, request, await interpreters.box_of(id), port)
 
 
 @router.delete("/{id}", status_code=204)
