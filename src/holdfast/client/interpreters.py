@@ -22,6 +22,7 @@ from holdfast.api.interpreters import (
     NewExecution,
     NewInterpreter,
     RemoteExecution,
+    SavedSession,
     WorkspaceChange,
     WorkspaceTransition,
 )
@@ -52,6 +53,7 @@ class Interpreters:
         repo_url: str | None = None,
         ref: str | None = None,
         volume: str | None = None,
+        workspace: str | None = None,
         output_fields: Sequence[Mapping[str, str]] | None = None,
         timeout: float | None = None,
         restore: Literal["fork"] | None = None,
@@ -59,7 +61,8 @@ class Interpreters:
         labels: Mapping[str, str] | None = None,
     ) -> InterpreterDetail:
         """Create an interpreter with a box and a Python in it. `box` has the same fields as for runs: provider, image,
-        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state.
+        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state. `workspace`
+        mounts the volume of that workspace of your tenant; the server knows tenant and user from your key.
         """
         new = NewInterpreter(
             template=template,
@@ -67,6 +70,7 @@ class Interpreters:
             repo_url=repo_url,
             ref=ref,
             volume=volume,
+            workspace=workspace,
             restore=restore,
             title=title,
             labels=dict(labels or {}),
@@ -170,6 +174,18 @@ class Interpreters:
         """Replace the whole memory. Returns the names that were loaded and those that could not be."""
         async with self._interpreters.below(id).exchange("PUT", "/state", body=state, silence=LONG_SECONDS) as response:
             return LoadedState.from_json(json.loads(await response.aread()))
+
+    async def save_session(self, id: str, session: str) -> SavedSession:
+        """Save the memory on the volume, for this or another interpreter of the same user and workspace."""
+        path = f"/sessions/{quote(session, safe='')}/save"
+        answer = await self._interpreters.below(id).ask("POST", path, repeatable=False, timeout=LONG_SECONDS)
+        return answer.read(SavedSession.from_json)
+
+    async def load_session(self, id: str, session: str) -> LoadedState:
+        """Replace the whole memory by that of a session."""
+        path = f"/sessions/{quote(session, safe='')}/load"
+        answer = await self._interpreters.below(id).ask("POST", path, timeout=LONG_SECONDS)
+        return answer.read(LoadedState.from_json)
 
     async def delete(self, id: str) -> None:
         """Delete its box and memory. Its thread is kept."""

@@ -33,9 +33,12 @@ from holdfast.api.interpreters import (
     NewExecution,
     NewInterpreter,
     RemoteExecution,
+    SavedSession,
+    SessionName,
     WorkspaceChange,
     WorkspaceTransition,
 )
+from holdfast.api.keys import Caller
 from holdfast.api.limits import InterpreterId, PortNumber
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.execution import Execution
@@ -92,6 +95,7 @@ def to_made(settings: InterpreterSettings) -> Made:
         repo_url=settings.repo_url,
         ref=settings.ref,
         volume=settings.volume,
+        workspace=settings.workspace,
         output_fields=output_fields,
         timeout=settings.timeout_seconds,
         output_limit=settings.output_limit,
@@ -135,6 +139,7 @@ def _detail(found: Description) -> InterpreterDetail:
         output_tokens=history.output_tokens,
         cost=history.cost,
         settings=None if history.settings is None else dict(history.settings),
+        creator=found.creator,
     )
 
 
@@ -217,11 +222,14 @@ def _form(value: Any) -> Any:
 
 
 @router.post("", status_code=201)
-async def create_interpreter(interpreters: UseInterpreters, new: NewInterpreter | None = None) -> InterpreterDetail:
-    """Create an interpreter: a box, and a Python in it that keeps its state."""
+async def create_interpreter(
+    interpreters: UseInterpreters, caller: Administrator, new: NewInterpreter | None = None
+) -> InterpreterDetail:
+    """Create an interpreter: a box, and a Python in it that keeps its state. Its tenant and user are the caller's."""
     wanted = new or NewInterpreter()
     settings = InterpreterSettings(**{each.name: getattr(wanted, each.name) for each in fields(InterpreterSettings)})
-    id = await interpreters.create(to_made(settings), title=wanted.title, labels=wanted.labels)
+    creator = Caller(tenant=caller.tenant, user=caller.user, key=caller.key)
+    id = await interpreters.create(to_made(settings), creator, title=wanted.title, labels=wanted.labels)
     return _detail(await interpreters.describe(id))
 
 
@@ -350,6 +358,20 @@ async def import_state(id: InterpreterId, request: Request, interpreters: UseInt
         loaded = await interpreter.load_state(path)
     finally:
         await _remove(interpreter.box, path)
+    return LoadedState(names=loaded.names, unsaved=dict(loaded.unsaved))
+
+
+@router.post("/{id}/sessions/{session}/save")
+async def save_session(id: InterpreterId, session: SessionName, interpreters: UseInterpreters) -> SavedSession:
+    """Save the state in memory on the volume, as a session of the user who created the interpreter."""
+    saved = await (await interpreters.interpreter(id, read_made)).save_session(session)
+    return SavedSession(names=saved.names, unsaved=dict(saved.unsaved))
+
+
+@router.post("/{id}/sessions/{session}/load")
+async def load_session(id: InterpreterId, session: SessionName, interpreters: UseInterpreters) -> LoadedState:
+    """Replace the state in memory by a session of the user who created the interpreter."""
+    loaded = await (await interpreters.interpreter(id, read_made)).load_session(session)
     return LoadedState(names=loaded.names, unsaved=dict(loaded.unsaved))
 
 

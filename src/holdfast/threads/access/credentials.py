@@ -21,6 +21,8 @@ from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.threads.protocol.surface import THREADS
 
 KEY_PREFIX: Final = "hf_"
+DEFAULT_USER: Final = "default"
+"""The user where no credential names one: the server requires none, or it is the key of the server's own home."""
 _LINK_PREFIX: Final = "hfl_"
 _MAC_BYTES: Final = 16
 _ISSUER: Final = "holdfast"
@@ -52,6 +54,11 @@ class Grant:
     scope: Scope = Scope.WRITE
     first_issued: int = 0
     """In seconds: when the first token of a chain of renewals was issued."""
+    user: str = DEFAULT_USER
+    """Who uses the credential. Until there are accounts of people, this is the name of the API key, so that a key
+    which replaces another under the same name is the same user."""
+    key: str | None = None
+    """The id of the API key."""
 
     def check_administer(self) -> None:
         if self.thread is not None:
@@ -199,8 +206,9 @@ class Access:
         grant = self.grant_known(credential)
         if grant is None:
             assert credential is not None
-            await self._check_key(credential)
-            grant = self._remember(credential, self._everything, self._clock() + _KEY_RECHECK_MS)
+            key = await self._check_key(credential)
+            own = Grant(self._tenant, user=key.name, key=key.id)
+            grant = self._remember(credential, own, self._clock() + _KEY_RECHECK_MS)
         return grant
 
     def grant_known(self, credential: str | None) -> Grant | None:
@@ -228,7 +236,7 @@ class Access:
         self._known[credential] = (grant, until)
         return grant
 
-    async def _check_key(self, key: str) -> None:
+    async def _check_key(self, key: str) -> ApiKey:
         """Raises `Unauthorized` if the store has no such key or it was revoked."""
         found = await self._keys.find_key(digest_key(key))
         if found is None:
@@ -237,6 +245,7 @@ class Access:
             raise Unauthorized(
                 f"the API key {found.name!r} ({found.id}) was revoked", hint="create one: holdfast key create NAME"
             )
+        return found
 
     # --- links: credentials for the web page of a thread ---
 
