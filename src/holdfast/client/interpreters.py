@@ -29,6 +29,7 @@ from holdfast.api.interpreters import (
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.resource import LONG_SECONDS, Resource
+from holdfast.trace_context import current_trace
 
 _PAGE: Final = 200
 _SILENCE: Final = 75.0
@@ -127,7 +128,7 @@ class Interpreters:
     async def _follow(self, path: str, body: bytes, following: _Following) -> RemoteExecution:
         following.begin()
         async with self._connection.exchange(
-            "POST", path, body=body, media_type="application/json", silence=_SILENCE
+            "POST", path, body=body, media_type="application/json", headers=current_trace(), silence=_SILENCE
         ) as response:
             async for line in response.aiter_lines():
                 if line and (done := following.take(line)) is not None:

@@ -51,7 +51,7 @@ from holdfast.interpreter.kernel.state import Checkpoint, State
 from holdfast.interpreter.lineage import BranchOf, ChildOf, Lineage
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE, LazyRecord
 from holdfast.interpreter.runtime import Runtime
-from holdfast.interpreter.tracing import trace_execution
+from holdfast.interpreter.tracing import trace_execution, trace_start
 from holdfast.interpreter.validation import (
     Restore,
     check_count,
@@ -320,6 +320,14 @@ class Interpreter:
         await self.shutdown()
 
     async def _open(self, wanted: WorkspaceConfig) -> Transition:
+        if self._runtime.context is not None:
+            return await self._open_parts(wanted)
+        with trace_start(self.id, depth=self._bridge.depth) as trace:
+            transition = await self._open_parts(wanted)
+            trace.finish(self.box.id, transition.kind.value)
+            return transition
+
+    async def _open_parts(self, wanted: WorkspaceConfig) -> Transition:
         runtime = self._runtime
         host = await runtime.host()
         if self.model is not None and not self._record.is_open:
@@ -432,7 +440,14 @@ class Interpreter:
         context, record = self._runtime.context, self._record
         assert context is not None
         # The trace is outermost, so that it includes the calls of the turn.
-        with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
+        with trace_execution(
+            id,
+            interpreter=self.id,
+            thread=record.thread,
+            box=self.box.id,
+            context=context.id,
+            depth=self._bridge.depth,
+        ) as trace:
             async with self._bridge.turn(id) as turn:
                 try:
                     done = await run(context, turn, trace.environment)

@@ -43,6 +43,7 @@ from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.store import AppendRequest
+from holdfast.trace_context import continued_trace
 
 if TYPE_CHECKING:
     from holdfast.api.box.spec import BoxSpec
@@ -261,9 +262,17 @@ class ServerInterpreters:
     # --- using one ---
 
     async def execute(
-        self, id: str, code: str, variables: Mapping[str, Any], timeout: float | None, execution: str, read: ReadMade
+        self,
+        id: str,
+        code: str,
+        variables: Mapping[str, Any],
+        timeout: float | None,
+        execution: str,
+        read: ReadMade,
+        trace: Mapping[str, str],
     ) -> Underway:
-        """Start an execution, or follow the one that already has this id."""
+        """Start an execution, or follow the one that already has this id. `trace` are the headers of the request that
+        name the caller's trace."""
         live = await self._get(id, read)
         underway = live.executions.get(execution)
         if underway is not None:
@@ -277,10 +286,11 @@ class ServerInterpreters:
         async def run(on_output: OutputCallback) -> Execution:
             if live.resumed:
                 await asyncio.wait(live.resumed)
-            running = live.interpreter.execute(
-                code, variables or None, timeout=timeout, on_output=on_output, id=execution
-            )
-            return await self._written(live.interpreter, running)
+            with continued_trace(trace):
+                running = live.interpreter.execute(
+                    code, variables or None, timeout=timeout, on_output=on_output, id=execution
+                )
+                return await self._written(live.interpreter, running)
 
         underway = live.executions[execution] = Underway(execution, run)
         live.remember(execution)

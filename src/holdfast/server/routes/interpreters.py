@@ -280,10 +280,13 @@ async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -
 
 @router.post("/{id}/execute")
 async def execute_code(
-    id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters
+    id: InterpreterId, new: NewExecution, request: Request, services: Use, interpreters: UseInterpreters
 ) -> RemoteExecution:
-    """Run code to its end. Errors of the code are in the answer. The code keeps running if the client leaves."""
-    underway = await _begin(id, new, interpreters)
+    """Run code to its end. Errors of the code are in the answer. The code keeps running if the client leaves.
+
+    With the header `traceparent`, it is part of the caller's trace.
+    """
+    underway = await _begin(id, new, request, interpreters)
     async for event in services.shutdown.until_stopping(underway.follow()):
         if isinstance(event, Execution):
             return _execution(event)
@@ -295,10 +298,12 @@ async def execute_code(
     response_class=Response,
     responses={200: {"description": "Lines of JSON: output, then the result.", "content": {NDJSON: {}}}},
 )
-async def stream_code(id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters) -> Response:
+async def stream_code(
+    id: InterpreterId, new: NewExecution, request: Request, services: Use, interpreters: UseInterpreters
+) -> Response:
     """Run code, and send its output as it comes: `{"type": "output", "stream", "text"}`; the last line is
     `{"type": "result", …}` or `{"type": "error", …}`. Empty lines mean that it is still running."""
-    underway = await _begin(id, new, interpreters)
+    underway = await _begin(id, new, request, interpreters)
     lines = _lines(services.shutdown.until_stopping(underway.follow()), underway.id)
     return StreamingResponse(await began(lines), media_type=NDJSON)
 
@@ -409,13 +414,15 @@ def _header(unsaved: Mapping[str, str]) -> str:
     return json.dumps({"count": len(unsaved), "first": few})
 
 
-async def _begin(id: str, new: NewExecution, interpreters: ServerInterpreters) -> Underway:
+async def _begin(id: str, new: NewExecution, request: Request, interpreters: ServerInterpreters) -> Underway:
     try:
         variables = {name: value_codec.from_form(value) for name, value in new.variables.items()}
     except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidInterpreter(f"a variable is invalid: {error}") from None
     execution = new.id or f"x-{secrets.token_hex(8)}"
-    return await interpreters.execute(id, new.code, variables, new.timeout_seconds, execution, read_made)
+    return await interpreters.execute(
+        id, new.code, variables, new.timeout_seconds, execution, read_made, request.headers
+    )
 
 
 async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[bytes]:
