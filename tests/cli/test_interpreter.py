@@ -55,7 +55,9 @@ def test_one_that_is_kept_is_gone_on_with_listed_shown_and_deleted(py: Cli, kept
     assert py("interpreter", "list", "-q").out.split() == [kept]
     shown = py("interpreter", "show", kept, "--json").json()
     assert (shown["executions"], shown["thread"]) == (3, f"t-{kept}")
-    assert "Python 3" in py("interpreter", "show", kept).out
+    text = py("interpreter", "show", kept).out
+    assert "Python 3" in text
+    assert "tenant default" in text
     other = py("interpreter", "run", "--id", kept, "--template", "data", stdin="1")
     assert (other.exit, "already has its box" in other.err) == (2, True)
     assert py("interpreter", "delete", kept, "--yes", "--json").json() == {"deleted": [kept]}

@@ -15,13 +15,14 @@ import pytest
 from tests.interpreter.workspaces import Repository
 from tests.serving import serving
 
-from holdfast import Interpreter, SyncInterpreter
+from holdfast import Client, Interpreter, SyncInterpreter
 from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxGone
 from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.replay import replay
+from holdfast.interpreter.workspace.volumes import volume_name
 from holdfast.interpreter.workspace.workspace import Kind
 from holdfast.testing.server import ServerProcess
 
@@ -356,6 +357,23 @@ async def test_a_child_has_only_so_many_iterations(host: ClientHost) -> None:
         await py.execute("2")
         with pytest.raises(BudgetExceeded, match="iterations"):
             await py.execute("3")
+
+
+async def test_tenant_and_user_are_those_of_the_key_unless_they_are_given(server: ServerProcess, spec: BoxSpec) -> None:
+    async with Client(server.url, api_key=server.api_key) as client:
+        key = await client.keys.create("ada")
+    host = ClientHost.of_url(server.url, api_key=key.secret)
+    async with Interpreter(host=host, spec=spec, workspace="caller") as py:
+        assert py.runtime_metadata()["volume"] == volume_name("default", "caller")
+        await py.execute("kept = 1")
+        await py.save_session("s-1")
+        assert py.runtime_metadata()["user"] == "ada"
+        assert await py.box.files.exists("/home/box/memory/meta/workspaces/caller/users/ada/session-s-1.json")
+    async with Interpreter(host=host, spec=spec, workspace="caller", user="grace", tenant="other") as py:
+        assert py.runtime_metadata()["volume"] == volume_name("other", "caller")
+        with pytest.raises(InvalidInterpreter, match="no session s-1 of user grace"):
+            await py.load_session("s-1")
+    await host.close()
 
 
 async def test_the_sync_twin_works_inside_a_running_loop(

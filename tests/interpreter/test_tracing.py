@@ -63,7 +63,8 @@ def test_calls_are_under_the_box_and_the_box_under_the_execution(spans: InMemory
     assert {span.context.trace_id for span in found.values()} == {outer.context.trace_id}
     about = dict(outer.attributes or {})
     assert (about["holdfast.thread"], about["holdfast.box"], about["holdfast.ok"]) == ("t-1", "b-1", True)
-    assert dict(called.attributes or {})["gen_ai.usage.input_tokens"] == 3
+    used = dict(called.attributes or {})
+    assert (used["gen_ai.operation.name"], used["gen_ai.usage.input_tokens"]) == ("chat", 3)
     told = execution.environment["TRACEPARENT"].split("-")
     assert told[1:3] == [f"{box.context.trace_id:032x}", f"{box.context.span_id:016x}"]
 

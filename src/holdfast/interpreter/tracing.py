@@ -25,6 +25,13 @@ EXECUTE: Final = "interpreter.execute"
 IN_BOX: Final = "interpreter.box"
 CALL: Final = "interpreter.call"
 _LONGEST: Final = 500
+_OPERATIONS: Final = {
+    "llm_query": "chat",
+    "llm_query_batched": "chat",
+    "sub_rlm": "invoke_agent",
+    "sub_rlm_batched": "invoke_agent",
+}
+"""Calls by OpenTelemetry's names of what generative AI does, so that collectors tell them apart. Others are tools."""
 
 
 @dataclass(slots=True)
@@ -134,6 +141,7 @@ def trace_call(id: str, name: str, execution: str) -> Iterator[CallTrace]:
         yield CallTrace()
         return
     attributes = {"holdfast.call": id, "holdfast.execution": execution, "holdfast.tool": name}
+    attributes["gen_ai.operation.name"] = _OPERATIONS.get(name, "execute_tool")
     with tracer.start_as_current_span(f"{CALL} {name}"[:_LONGEST], attributes=attributes) as span:
         yield CallTrace(span)
 

@@ -232,6 +232,8 @@ def show(
     states = {"live": "live in the server", "at rest": "at rest: opened again when it is used"}
     write_field("state", states.get(_state(found).text, "ended: it no longer has a box"))
     write_field("box", found.box or "none", Cell(f"  Python {found.python}" if found.python else "", "dim"))
+    if found.creator is not None:
+        write_field("creator", found.creator.user, Cell(f"  tenant {found.creator.tenant}", "dim"))
     if found.transition is not None:
         write_field("workspace", found.transition.kind, Cell(f"  {found.transition.reason}", "dim"))
     write_field("executions", str(found.executions), Cell(f"  {found.calls} calls to the host", "dim"))
