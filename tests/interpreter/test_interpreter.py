@@ -180,13 +180,18 @@ def visit(preview: Preview, path: str, *, token: bool = True) -> httpx.Response:
     return httpx.get(place, headers=headers, timeout=30, follow_redirects=False)
 
 
-async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(py: Interpreter) -> None:
+async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(
+    py: Interpreter, host: ClientHost
+) -> None:
     served = await py.execute(SERVE)
     assert served.ok, served.text
     port = served.value
     preview = await py.preview(port)
     answer = await asyncio.to_thread(visit, preview, "/there")
     assert (answer.status_code, answer.text) == (200, "/there has 2 numbers")
+    await py.flush()  # its thread is there, so that others find the interpreter
+    found = await host.client.interpreters.preview(py.id, port)
+    assert (await asyncio.to_thread(visit, found, "/others")).text == "/others has 2 numbers"
     await py.execute("numbers.append(3)")
     assert (await asyncio.to_thread(visit, preview, "/there")).text == "/there has 3 numbers"
     assert (await asyncio.to_thread(visit, preview, "/", token=False)).status_code == 401
