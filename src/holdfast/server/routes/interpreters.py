@@ -38,7 +38,6 @@ from holdfast.api.interpreters import (
     WorkspaceChange,
     WorkspaceTransition,
 )
-from holdfast.api.keys import Caller
 from holdfast.api.limits import InterpreterId, PortNumber
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.execution import Execution
@@ -223,13 +222,12 @@ def _form(value: Any) -> Any:
 
 @router.post("", status_code=201)
 async def create_interpreter(
-    interpreters: UseInterpreters, caller: Administrator, new: NewInterpreter | None = None
+    interpreters: UseInterpreters, grant: Administrator, new: NewInterpreter | None = None
 ) -> InterpreterDetail:
     """Create an interpreter: a box, and a Python in it that keeps its state. Its tenant and user are the caller's."""
     wanted = new or NewInterpreter()
     settings = InterpreterSettings(**{each.name: getattr(wanted, each.name) for each in fields(InterpreterSettings)})
-    creator = Caller(tenant=caller.tenant, user=caller.user, key=caller.key)
-    id = await interpreters.create(to_made(settings), creator, title=wanted.title, labels=wanted.labels)
+    id = await interpreters.create(to_made(settings), grant.caller, title=wanted.title, labels=wanted.labels)
     return _detail(await interpreters.describe(id))
 
 

@@ -24,9 +24,9 @@ async def renew_token(
 
 
 @router.get("/caller", tags=["keys"])
-async def get_caller(caller: Administrator) -> Caller:
+async def get_caller(grant: Administrator) -> Caller:
     """Who you are to this server."""
-    return Caller(tenant=caller.tenant, user=caller.user, key=caller.key)
+    return grant.caller
 
 
 @router.get("/keys", tags=["keys"])

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.api.ids import new_id, now_ms
+from holdfast.api.keys import Caller
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.threads.protocol.surface import THREADS
@@ -59,6 +60,10 @@ class Grant:
     which replaces another under the same name is the same user."""
     key: str | None = None
     """The id of the API key."""
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(tenant=self.tenant, user=self.user, key=self.key)
 
     def check_administer(self) -> None:
         if self.thread is not None:
