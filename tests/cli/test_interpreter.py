@@ -55,12 +55,23 @@ def test_one_that_is_kept_is_gone_on_with_listed_shown_and_deleted(py: Cli, kept
     assert py("interpreter", "list", "-q").out.split() == [kept]
     shown = py("interpreter", "show", kept, "--json").json()
     assert (shown["executions"], shown["thread"]) == (3, f"t-{kept}")
-    assert "Python 3" in py("interpreter", "show", kept).out
+    text = py("interpreter", "show", kept).out
+    assert "Python 3" in text
+    assert "tenant default" in text
     other = py("interpreter", "run", "--id", kept, "--template", "data", stdin="1")
     assert (other.exit, "already has its box" in other.err) == (2, True)
     assert py("interpreter", "delete", kept, "--yes", "--json").json() == {"deleted": [kept]}
     assert py("interpreter", "run", "--id", kept, stdin="1").exit == 3
     assert kept in py("interpreter", "list", "--deleted", "-q").out
+
+
+def test_a_port_of_its_box_has_a_url(py: Cli, kept: str) -> None:
+    box = py("interpreter", "show", kept, "--json").json()["box"]
+    told = py("interpreter", "port", kept[-7:], "8000", "--json").json()
+    assert told["url"].startswith(f"http://8000-{box}.localhost:")
+    assert "_token=" in py("interpreter", "port", kept, "8000").out
+    assert py("interpreter", "port", kept, "8000", "9000").exit == 2
+    assert py("interpreter", "port", "i-nobody", "8000").exit == 3
 
 
 def test_what_is_not_there_is_said(py: Cli) -> None:

@@ -10,16 +10,19 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.interpreter.workspaces import Repository
 from tests.serving import serving
 
-from holdfast import Interpreter, SyncInterpreter
+from holdfast import Client, Interpreter, SyncInterpreter
+from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxGone
 from holdfast.api.errors.interpreters import BudgetExceeded, InvalidInterpreter, ManifestConflict, TooManyChildren
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.replay import replay
+from holdfast.interpreter.workspace.volumes import volume_name
 from holdfast.interpreter.workspace.workspace import Kind
 from holdfast.testing.server import ServerProcess
 
@@ -148,6 +151,54 @@ async def test_a_killed_kernel_is_reported_and_a_new_one_is_there(py: Interprete
     assert gone.error.kind == "NameError"
     states = [dict(each["payload"]) async for each in py.history() if each["payload"]["type"] == "interpreter.state"]
     assert [each["what"] for each in states] == ["lost"]
+
+
+SERVE = """
+import socket, threading
+def serve():
+    while True:
+        taken, _ = listener.accept()
+        with taken, taken.makefile('rb') as lines:
+            path = lines.readline().split()[1].decode()
+            while lines.readline().strip(): pass
+            body = f'{path.partition("?")[0]} has {len(numbers)} numbers'.encode()
+            head = b'HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: %d\\r\\n\\r\\n'
+            taken.sendall(head % len(body) + body)
+numbers = [1, 2]
+listener = socket.create_server(('127.0.0.1', 0))
+threading.Thread(target=serve, daemon=True).start()
+listener.getsockname()[1]
+"""
+# By hand, because the Python in Docker's image may be a minimal one, which has no http.server.
+
+
+def visit(preview: Preview, path: str, *, token: bool = True) -> httpx.Response:
+    """What a browser gets. Not every resolver knows that all names below localhost are this machine."""
+    url = httpx.URL(preview.url)
+    place = url.copy_with(host="127.0.0.1", path=path, query=url.query if token else None)
+    headers = {**preview.headers, "host": f"{url.host}:{url.port}"}
+    return httpx.get(place, headers=headers, timeout=30, follow_redirects=False)
+
+
+async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(
+    py: Interpreter, host: ClientHost
+) -> None:
+    served = await py.execute(SERVE)
+    assert served.ok, served.text
+    port = served.value
+    preview = await py.preview(port)
+    answer = await asyncio.to_thread(visit, preview, "/there")
+    assert (answer.status_code, answer.text) == (200, "/there has 2 numbers")
+    await py.flush()  # its thread is there, so that others find the interpreter
+    found = await host.client.interpreters.preview(py.id, port)
+    assert (await asyncio.to_thread(visit, found, "/others")).text == "/others has 2 numbers"
+    await py.execute("numbers.append(3)")
+    assert (await asyncio.to_thread(visit, preview, "/there")).text == "/there has 3 numbers"
+    assert (await asyncio.to_thread(visit, preview, "/", token=False)).status_code == 401
+    other = await py.preview(1)
+    wrong = Preview(preview.url.partition("?")[0] + "?" + other.url.partition("?")[2])
+    assert (await asyncio.to_thread(visit, wrong, "/")).status_code == 401, "a token is for one port"
+    assert (await asyncio.to_thread(visit, other, "/")).status_code == 502, "nothing listens there"
 
 
 async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told(
@@ -311,6 +362,23 @@ async def test_a_child_has_only_so_many_iterations(host: ClientHost) -> None:
         await py.execute("2")
         with pytest.raises(BudgetExceeded, match="iterations"):
             await py.execute("3")
+
+
+async def test_tenant_and_user_are_those_of_the_key_unless_they_are_given(server: ServerProcess, spec: BoxSpec) -> None:
+    async with Client(server.url, api_key=server.api_key) as client:
+        key = await client.keys.create("ada")
+    host = ClientHost.of_url(server.url, api_key=key.secret)
+    async with Interpreter(host=host, spec=spec, workspace="caller") as py:
+        assert py.runtime_metadata()["volume"] == volume_name("default", "caller")
+        await py.execute("kept = 1")
+        await py.save_session("s-1")
+        assert py.runtime_metadata()["user"] == "ada"
+        assert await py.box.files.exists("/home/box/memory/meta/workspaces/caller/users/ada/session-s-1.json")
+    async with Interpreter(host=host, spec=spec, workspace="caller", user="grace", tenant="other") as py:
+        assert py.runtime_metadata()["volume"] == volume_name("other", "caller")
+        with pytest.raises(InvalidInterpreter, match="no session s-1 of user grace"):
+            await py.load_session("s-1")
+    await host.close()
 
 
 async def test_the_sync_twin_works_inside_a_running_loop(

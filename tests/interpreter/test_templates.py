@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from holdfast.interpreter.events import TEMPLATE
 from holdfast.interpreter.workspace import templates as interpreter_templates
 from holdfast.interpreter.workspace.templates import (
     BASE,
+    BUILT_IN,
     DECLARED,
     Status,
     Template,
@@ -129,12 +131,12 @@ def test_a_template_is_ready_where_its_image_is_of_what_it_says() -> None:
 
 def test_declarations_are_kept_beside_the_built_in_ones(tmp_path: Path) -> None:
     declared = TemplateFiles(tmp_path / "templates")
-    assert [each.name for each in declared.all()] == ["data", "python"]
+    assert [each.name for each in declared.all()] == ["data", "python", "rlm"]
     assert declared.get("data").packages == ("numpy", "pandas", "matplotlib")
     declared.keep(Template("mine", ("six",)))
     declared.keep(Template("data", ("polars",)))
     declared.keep(Template("recipe", recipe=tmp_path / "image.toml"))
-    assert [each.name for each in declared.all()] == ["data", "mine", "python", "recipe"]
+    assert [each.name for each in declared.all()] == ["data", "mine", "python", "recipe", "rlm"]
     assert declared.get("data") == Template("data", ("polars",))
     assert declared.get("recipe").recipe == tmp_path / "image.toml"
     declared.forget("data")
@@ -143,7 +145,7 @@ def test_declarations_are_kept_beside_the_built_in_ones(tmp_path: Path) -> None:
     for name in ("nowhere", "../templates/mine", "mine.json", ""):
         with pytest.raises(InvalidInterpreter, match="there is no template") as raised:
             declared.get(name)
-        assert "data, mine, python, recipe" in (raised.value.hint or "")
+        assert "data, mine, python, recipe, rlm" in (raised.value.hint or "")
     for text in (
         "{",
         "[]",
@@ -154,6 +156,14 @@ def test_declarations_are_kept_beside_the_built_in_ones(tmp_path: Path) -> None:
         (tmp_path / "templates" / "mine.json").write_text(text)
         with pytest.raises(InvalidInterpreter, match=r"mine\.json cannot be read"):
             declared.get("mine")
+
+
+def test_the_template_for_dspy_has_the_versions_that_are_tested() -> None:
+    locked = (Path(__file__).parents[2] / "requirements" / "dev.txt").read_text()
+    packages = next(each for each in BUILT_IN if each.name == "rlm").packages
+    assert [each.partition("==")[0] for each in packages] == ["dspy", "httpx", "pydantic"]
+    for each in packages:
+        assert re.search(rf"^{re.escape(each)} ", locked, re.MULTILINE), f"{each} is not locked: change the template"
 
 
 # --- images ---
@@ -295,9 +305,22 @@ async def test_a_template_is_built_when_it_is_wanted_and_again_when_it_says_some
     assert await says(provider, "template/mine", "other") == "7.0"
 
     await known.remove(known.files.get("mine"))
-    assert [each.template.name for each in await known.list()] == ["data", "python"]
+    assert [each.template.name for each in await known.list()] == ["data", "python", "rlm"]
     with pytest.raises(InvalidInterpreter, match="there is no template mine"):
         await known.resolve("mine")
+
+
+@needs_pip
+async def test_the_template_for_dspy_is_built_at_its_own_versions(provider: LocalProvider, tmp_path: Path) -> None:
+    known, wheels = templates(provider, tmp_path), tmp_path / "wheels"
+    wanted = [each.partition("==") for each in known.files.get("rlm").packages]
+    for name, _, version in wanted:
+        a_wheel(wheels, name, version)
+        a_wheel(wheels, name, "99.0")
+    await known.resolve("rlm", Steps())
+    for name, _, version in wanted:
+        assert await says(provider, "template/rlm", name) == version
+    await known.remove(known.files.get("rlm"))
 
 
 async def test_one_without_packages_is_the_base(
@@ -446,7 +469,7 @@ def test_the_command_builds_lists_shows_and_removes(
     assert command("refresh", "recipe") == "template/recipe\n"
     assert json.loads(command("show", "recipe", "--json"))["image"]["digest"] != first
     listed = {each["name"]: each["status"] for each in json.loads(command("list", "--json"))["templates"]}
-    assert listed == {"data": "missing", "mine": "ready", "python": "missing", "recipe": "ready"}
+    assert listed == {"data": "missing", "mine": "ready", "python": "missing", "recipe": "ready", "rlm": "missing"}
     assert "numpy pandas matplotlib" in command("list")
     with pytest.raises(CommandError, match="is not a Python package"):
         command("build", "mine", "--package", "--index-url=http://x")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -14,7 +15,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from holdfast import Client
 from holdfast.api.box.spec import BoxSpec
+from holdfast.interpreter.bridge.bridge import Delegation
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.execution import CodeError, Execution
 from holdfast.interpreter.interpreter import Interpreter
@@ -22,6 +25,7 @@ from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.tracing import trace_call, trace_execution
 from holdfast.providers.local import LocalProvider
 from holdfast.testing.server import ServerProcess
+from holdfast.trace_context import continued_trace, current_trace
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +63,8 @@ def test_calls_are_under_the_box_and_the_box_under_the_execution(spans: InMemory
     assert {span.context.trace_id for span in found.values()} == {outer.context.trace_id}
     about = dict(outer.attributes or {})
     assert (about["holdfast.thread"], about["holdfast.box"], about["holdfast.ok"]) == ("t-1", "b-1", True)
-    assert dict(called.attributes or {})["gen_ai.usage.input_tokens"] == 3
+    used = dict(called.attributes or {})
+    assert (used["gen_ai.operation.name"], used["gen_ai.usage.input_tokens"]) == ("chat", 3)
     told = execution.environment["TRACEPARENT"].split("-")
     assert told[1:3] == [f"{box.context.trace_id:032x}", f"{box.context.span_id:016x}"]
 
@@ -112,26 +117,35 @@ with trace_execution("x-1") as execution:
         call.finish("ok")
     execution.finish(Execution("x-1"))
 assert execution.environment == {}
+from holdfast.trace_context import continued_trace
+parent = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+with continued_trace({"traceparent": parent}), trace_execution("x-2") as execution:
+    assert execution.environment == {"TRACEPARENT": parent}
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("traced") / "home") as server:
+        yield server
+
+
 @pytest.mark.anyio
 async def test_an_interpreter_traces_its_executions_and_their_calls(
-    spans: InMemorySpanExporter, tmp_path: Path
+    spans: InMemorySpanExporter, server: ServerProcess
 ) -> None:
     def double(n: int) -> int:
         with trace.get_tracer("test").start_as_current_span("inside the tool"):
             return 2 * n
 
-    with ServerProcess(tmp_path / "home") as server:
-        host = await ClientHost.of_home(server.home)
-        async with Interpreter(host=host, tools=[double]) as py:
-            with trace.get_tracer("test").start_as_current_span("outside"):
-                done = await py.execute("import os; [double(4), os.environ['TRACEPARENT'].split('-')[1]]")
-            thread = py.thread
-        await host.close()
+    host = await ClientHost.of_home(server.home)
+    async with Interpreter(host=host, tools=[double]) as py:
+        with trace.get_tracer("test").start_as_current_span("outside"):
+            done = await py.execute("import os; [double(4), os.environ['TRACEPARENT'].split('-')[1]]")
+        thread = py.thread
+    await host.close()
     found = by_name(spans)
     names = ["outside", "interpreter.execute", "interpreter.box", "interpreter.call double", "inside the tool"]
     for name, above in zip(names[1:], names, strict=False):
@@ -140,3 +154,74 @@ async def test_an_interpreter_traces_its_executions_and_their_calls(
         assert parent.span_id == found[above].context.span_id
     assert done.value == [8, f"{found['outside'].context.trace_id:032x}"]
     assert dict(found["interpreter.execute"].attributes or {})["holdfast.thread"] == thread
+
+
+@pytest.mark.anyio
+async def test_children_belong_to_the_trace_of_the_code_that_asked_for_them(
+    spans: InMemorySpanExporter, server: ServerProcess
+) -> None:
+    async def delegate(task: Delegation) -> Any:
+        async with await py.build_child(tools={"look": str.upper}) as child:
+            code = "import os\nSUBMIT([look(query), os.environ['TRACEPARENT']])"
+            return (await child.execute(code, {"query": task.query})).submitted
+
+    host = await ClientHost.of_home(server.home)
+    async with Interpreter(host=host, delegate=delegate) as py:
+        with trace.get_tracer("test").start_as_current_span("outside"):
+            done = await py.execute("sub_rlm('why')")
+    await host.close()
+    assert done.ok, done.text
+    answer, told = done.value["output"]
+    assert answer == "WHY"
+
+    ended = {span.context.span_id: span for span in spans.get_finished_spans()}
+
+    def path(span: ReadableSpan) -> list[str]:
+        above = [] if span.parent is None else path(ended[span.parent.span_id])
+        return [*above, span.name]
+
+    below = ["outside", "interpreter.execute", "interpreter.box", "interpreter.call sub_rlm"]
+    paths = [path(span) for span in ended.values()]
+    assert [*below, "interpreter.start"] in paths
+    assert [*below, "interpreter.execute", "interpreter.box", "interpreter.call look"] in paths
+    in_box = ended[int(told.split("-")[2], 16)]
+    assert path(in_box) == [*below, "interpreter.execute", "interpreter.box"]
+    about = [dict(span.attributes or {}) for span in ended.values() if span.name == "interpreter.execute"]
+    assert {each["holdfast.depth"] for each in about} == {0, 1}
+    assert len({each["holdfast.interpreter"] for each in about}) == 2
+
+
+@pytest.mark.anyio
+async def test_a_trace_passes_a_server_that_has_no_opentelemetry(
+    spans: InMemorySpanExporter, server: ServerProcess
+) -> None:
+    code = "import os; [os.environ.get('TRACEPARENT'), os.environ.get('TRACESTATE')]"
+    async with Client(server.url, api_key=server.api_key) as client:
+        made = await client.interpreters.create()
+        with trace.get_tracer("test").start_as_current_span("outside") as outside:
+            done = await client.interpreters.execute(made.id, code)
+        about = outside.get_span_context()
+        assert done.value[0].startswith(f"00-{about.trace_id:032x}-{about.span_id:016x}-")
+        assert done.value[1] is None
+        assert (await client.interpreters.execute(made.id, code)).value == [None, None], "a trace ends"
+        await client.interpreters.delete(made.id)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "00-1-2-01", f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'A' * 32}-{'1' * 16}-01", "x" * 10_000]
+)
+def test_what_is_no_trace_is_not_continued(wrong: str) -> None:
+    with continued_trace({"traceparent": wrong, "tracestate": "a=b"}):
+        assert current_trace() == {}
+
+
+def test_a_trace_of_another_process_is_continued(spans: InMemorySpanExporter) -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    with continued_trace({"traceparent": parent, "tracestate": "vendor=1"}):
+        assert current_trace() == {"traceparent": parent, "tracestate": "vendor=1"}
+        with trace_execution("x-1"):
+            pass
+    assert current_trace() == {}
+    above = by_name(spans)["interpreter.execute"].parent
+    assert above is not None
+    assert (above.trace_id, above.span_id) == (int("a" * 32, 16), int("b" * 16, 16))

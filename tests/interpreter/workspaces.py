@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import VolumeExists
+from holdfast.api.keys import Caller
 from holdfast.api.progress import Progress
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
@@ -100,6 +101,9 @@ class BoxesHost:
         raise NotImplementedError
 
     async def complete(self, model: str | None, messages: Sequence[Mapping[str, str]], *, timeout: float) -> Completion:
+        raise NotImplementedError
+
+    async def caller(self) -> Caller:
         raise NotImplementedError
 
     async def check_model(self, model: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tests.server.conftest import api_of
 
 from holdfast.api.interpreters import CallLimits, InterpreterSettings
 from holdfast.api.models import Api
+from holdfast.interpreter.workspace.volumes import volume_name
 from holdfast.server.routes.interpreters import read_made, to_made
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
@@ -138,6 +140,99 @@ def test_it_is_listed_and_shown_with_what_its_thread_tells(api: httpx.Client, ma
     assert shown["settings"]["outputFields"] == [{"name": "n", "type": "int"}]
     entries = api.get(f"/v1/threads/t-{made}/entries", params={"type": "interpreter.execution", "limit": 1000}).json()
     assert any(entry["payload"].get("value_text") == "1" for entry in entries["entries"])
+
+
+SERVE = """
+import http.server, threading
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'hello')
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Answer)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+server.server_address[1]
+"""
+
+
+def test_a_port_that_its_code_listens_on_has_a_url(api: httpx.Client, made: str) -> None:
+    port = execute(api, made, SERVE)["value"]
+    told = api.get(f"/v1/interpreters/{made}/preview", params={"port": port}).json()
+    url = httpx.URL(told["url"])
+    box = api.get(f"/v1/interpreters/{made}").json()["box"]
+    assert url.host == f"{port}-{box}.localhost"
+    for query, status in ((url.query, 200), (None, 401)):
+        place = url.copy_with(host="127.0.0.1", query=query)
+        answer = httpx.get(place, headers={**told["headers"], "host": f"{url.host}:{url.port}"}, timeout=30)
+        assert answer.status_code == status, answer.text
+    for id, wanted, status in ((made, 0, 422), (made, 70_000, 422), ("i-nobody", 80, 404)):
+        assert api.get(f"/v1/interpreters/{id}/preview", params={"port": wanted}).status_code == status
+    gone = api.post("/v1/interpreters", json={}).json()
+    api.delete(f"/v1/boxes/{gone['box']}")
+    answer = api.get(f"/v1/interpreters/{gone['id']}/preview", params={"port": 80})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "interpreter_without_box")
+    api.delete(f"/v1/interpreters/{gone['id']}")
+    assert api.get(f"/v1/interpreters/{gone['id']}/preview", params={"port": 80}).status_code == 410
+
+
+@contextlib.contextmanager
+def called(server: ServerProcess, api: httpx.Client, name: str) -> Iterator[tuple[httpx.Client, str]]:
+    """A client with a key of this name, and the id of the key."""
+    key = api.post("/v1/keys", json={"name": name}).json()
+    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key['key']}"}, timeout=60) as client:
+        yield client, key["id"]
+
+
+def settings_of(api: httpx.Client, id: str) -> list[dict[str, Any]]:
+    entries = api.get(f"/v1/threads/t-{id}/entries", params={"type": "interpreter.settings"}).json()["entries"]
+    return [entry["payload"] for entry in entries]
+
+
+def test_an_interpreter_belongs_to_the_caller_that_its_key_names(
+    api: httpx.Client, interpreter_server: ServerProcess
+) -> None:
+    home = {"tenant": "default", "user": "default", "key": None}
+    assert api.get("/v1/caller").json() == home
+    for claim in ({"user": "ada"}, {"tenant": "other"}, {"creator": home}):
+        assert api.post("/v1/interpreters", json=claim).status_code == 422, "nobody says who they are"
+    with called(interpreter_server, api, "ada") as (ada, key):
+        me = {"tenant": "default", "user": "ada", "key": key}
+        assert ada.get("/v1/caller").json() == me
+        made = ada.post("/v1/interpreters", json={"workspace": "shop", "labels": {"user": "root"}}).json()
+        id = made["id"]
+        assert made["creator"] == me
+        assert [each["creator"] for each in settings_of(api, id)] == [me]
+        assert api.get(f"/v1/boxes/{made['box']}").json()["spec"]["volumes"][0]["volume"] == volume_name(
+            "default", "shop"
+        )
+        execute(ada, id, "prices = {'tea': 2}")
+        saved = ada.post(f"/v1/interpreters/{id}/sessions/s-1/save").json()
+        assert saved == {"names": ["prices"], "unsaved": {}}
+        path = "/home/box/memory/meta/workspaces/shop/users/ada/session-s-1.json"
+        assert execute(ada, id, f"__import__('os').path.exists({path!r})")["value"] is True
+
+        # Another key of the tenant may use it, and changes nothing about whose it is, also after a restart.
+        api.post(f"/v1/interpreters/{id}/workspace", json={"forceNew": True})
+        interpreter_server.restart()
+        with api_of(interpreter_server) as again:
+            assert again.post(f"/v1/interpreters/{id}/sessions/s-1/load").json()["names"] == ["prices"]
+            assert execute(again, id, "prices")["value"] == {"tea": 2}
+            assert again.get(f"/v1/interpreters/{id}").json()["creator"] == me
+            assert [each["creator"] for each in settings_of(again, id)] == [me, me]
+            forged = {"type": "interpreter.settings", "settings": {}, "creator": home}
+            assert again.post(f"/v1/stream/threads/t-{id}", json=[{"payload": forged}]).status_code == 204
+            assert again.get(f"/v1/interpreters/{id}").json()["creator"] == me, "the server did not write that"
+            own = again.post("/v1/interpreters", json={"workspace": "shop"}).json()["id"]
+            missing = again.post(f"/v1/interpreters/{own}/sessions/s-1/load")
+            assert (missing.status_code, "of user default" in missing.json()["error"]["message"]) == (422, True)
+
+
+def test_a_token_of_its_thread_gives_no_access_to_an_interpreter(api: httpx.Client, made: str) -> None:
+    token = api.post(f"/v1/threads/t-{made}/tokens", json={"scope": "write"}).json()["token"]
+    bearer = {"authorization": f"Bearer {token}"}
+    wanted = (("GET", ""), ("POST", "/execute"), ("GET", "/preview?port=80"), ("POST", "/sessions/s/load"))
+    for method, path in wanted:
+        answer = api.request(method, f"/v1/interpreters/{made}{path}", headers=bearer, json={"code": "1"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+    assert api.get("/v1/caller", headers=bearer).status_code == 403
 
 
 def test_what_it_has_in_memory_outlives_the_server(api: httpx.Client, interpreter_server: ServerProcess) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from holdfast.api.document import Document, Limits
+from holdfast.api.keys import Caller
 from holdfast.api.limits import (
     OUTPUT_LIMIT,
     ExecutionId,
@@ -20,6 +21,8 @@ from holdfast.api.limits import (
 from holdfast.api.runs import RunBox
 
 Line = Annotated[str, Limits(min_length=1, max_length=2048, check=without_nul)]
+WorkspaceName = Annotated[str, Limits(min_length=1, max_length=200, check=without_nul)]
+SessionName = Annotated[str, Limits(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 GitRef = Annotated[str, Limits(min_length=1, max_length=255)]
 Count = Annotated[int, Limits(ge=0, lt=1 << 53, strict=True)]
 
@@ -61,7 +64,9 @@ class InterpreterSettings(Document):
     """The URL of a repository to clone, which the box must be able to reach."""
     ref: GitRef | None = None
     volume: VolumeName | None = None
-    """Mounted at `/home/box/memory`."""
+    """Mounted at `/home/box/memory`. Defaults to the volume of the workspace."""
+    workspace: WorkspaceName | None = None
+    """A workspace of the caller's tenant, whose users share its volume. Each user has sessions of their own on it."""
     output_fields: Annotated[tuple[SubmitField, ...], Limits(max_length=256)] | None = None
     """The parameters of SUBMIT."""
     timeout_seconds: Seconds = 900.0
@@ -150,6 +155,8 @@ class InterpreterDetail(InterpreterInfo):
     cost: float
     settings: dict[str, Any] | None
     """None if it lives in the process that created it."""
+    creator: Caller | None = None
+    """Who created it, by the credential of that request. None if it lives in the process that created it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +207,13 @@ class RemoteExecution(Document):
     """Its Python was killed, and its memory is as it was before this execution."""
     text: str
     """The result as text for a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSession(Document):
+    names: tuple[str, ...]
+    unsaved: dict[str, str]
+    """Names that could not be saved, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

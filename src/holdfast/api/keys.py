@@ -55,6 +55,17 @@ class CreatedKey(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Caller(Document):
+    """Who a request comes from, as its credential says."""
+
+    tenant: str
+    user: str
+    """The name of the API key. `default` if the server requires no key, or the key is the one of the server's home."""
+    key: str | None = None
+    """The id of the API key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken(Document):
     scope: Scope = Scope.READ
     ttl_seconds: TokenSeconds = 7200

@@ -74,6 +74,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "run": "interpreter.commands:run",
             "list": "interpreter.commands:list_",
             "show": "interpreter.commands:show",
+            "port": "interpreter.commands:port",
             "delete": "interpreter.commands:delete",
             "smoke": "interpreter.commands:smoke",
             "template": Group(

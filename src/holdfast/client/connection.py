@@ -252,6 +252,7 @@ class ServerConnection:
         parameters: Parameters = (),
         body: AsyncIterable[bytes] | bytes | None = None,
         media_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
         silence: float | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Send one request and stream both its body and the response.
@@ -264,7 +265,7 @@ class ServerConnection:
 
         asked = f"{method} {path}"
         seconds = silence or self.timeout
-        headers = {} if body is None else {"content-type": media_type}
+        sent = dict(headers or {}) | ({} if body is None else {"content-type": media_type})
         streams = body is not None and not isinstance(body, bytes)
         if streams and self._find_again is not None:
             # A streamed body can be sent only once, so find the server and its key before sending it.
@@ -276,7 +277,7 @@ class ServerConnection:
                     response = await self._streams().open(
                         method,
                         self._url(path, parameters),
-                        {**headers, **self.credential_header},
+                        {**sent, **self.credential_header},
                         body,
                         timeout=seconds,
                         connect_timeout=min(seconds, _CONNECT_SECONDS),

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from holdfast.api.box.records import Preview
 from holdfast.api.errors import Unauthorized, Unreachable, error_from_document
 from holdfast.api.ids import new_id
 from holdfast.api.interpreters import (
@@ -21,12 +22,14 @@ from holdfast.api.interpreters import (
     NewExecution,
     NewInterpreter,
     RemoteExecution,
+    SavedSession,
     WorkspaceChange,
     WorkspaceTransition,
 )
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.resource import LONG_SECONDS, Resource
+from holdfast.trace_context import current_trace
 
 _PAGE: Final = 200
 _SILENCE: Final = 75.0
@@ -51,6 +54,7 @@ class Interpreters:
         repo_url: str | None = None,
         ref: str | None = None,
         volume: str | None = None,
+        workspace: str | None = None,
         output_fields: Sequence[Mapping[str, str]] | None = None,
         timeout: float | None = None,
         restore: Literal["fork"] | None = None,
@@ -58,7 +62,8 @@ class Interpreters:
         labels: Mapping[str, str] | None = None,
     ) -> InterpreterDetail:
         """Create an interpreter with a box and a Python in it. `box` has the same fields as for runs: provider, image,
-        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state.
+        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state. `workspace`
+        mounts the volume of that workspace of your tenant; the server knows tenant and user from your key.
         """
         new = NewInterpreter(
             template=template,
@@ -66,6 +71,7 @@ class Interpreters:
             repo_url=repo_url,
             ref=ref,
             volume=volume,
+            workspace=workspace,
             restore=restore,
             title=title,
             labels=dict(labels or {}),
@@ -122,7 +128,7 @@ class Interpreters:
     async def _follow(self, path: str, body: bytes, following: _Following) -> RemoteExecution:
         following.begin()
         async with self._connection.exchange(
-            "POST", path, body=body, media_type="application/json", silence=_SILENCE
+            "POST", path, body=body, media_type="application/json", headers=current_trace(), silence=_SILENCE
         ) as response:
             async for line in response.aiter_lines():
                 if line and (done := following.take(line)) is not None:
@@ -139,6 +145,11 @@ class Interpreters:
     async def reset(self, id: str) -> None:
         """Start a new Python in the same box, with empty memory. Ends running code."""
         await self._interpreters.below(id).ask("POST", "/reset", timeout=LONG_SECONDS)
+
+    async def preview(self, id: str, port: int) -> Preview:
+        """Returns the URL at which a browser reaches a port that code in the box listens on."""
+        answer = await self._interpreters.below(id).ask("GET", "/preview", parameters=[("port", str(port))])
+        return answer.read(Preview.from_json)
 
     async def configure_workspace(
         self,
@@ -164,6 +175,18 @@ class Interpreters:
         """Replace the whole memory. Returns the names that were loaded and those that could not be."""
         async with self._interpreters.below(id).exchange("PUT", "/state", body=state, silence=LONG_SECONDS) as response:
             return LoadedState.from_json(json.loads(await response.aread()))
+
+    async def save_session(self, id: str, session: str) -> SavedSession:
+        """Save the memory on the volume, for this or another interpreter of the same user and workspace."""
+        path = f"/sessions/{quote(session, safe='')}/save"
+        answer = await self._interpreters.below(id).ask("POST", path, repeatable=False, timeout=LONG_SECONDS)
+        return answer.read(SavedSession.from_json)
+
+    async def load_session(self, id: str, session: str) -> LoadedState:
+        """Replace the whole memory by that of a session."""
+        path = f"/sessions/{quote(session, safe='')}/load"
+        answer = await self._interpreters.below(id).ask("POST", path, timeout=LONG_SECONDS)
+        return answer.read(LoadedState.from_json)
 
     async def delete(self, id: str) -> None:
         """Delete its box and memory. Its thread is kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
-from holdfast.api.keys import CreatedKey, Key, KeyList, NewKey
+from holdfast.api.keys import Caller, CreatedKey, Key, KeyList, NewKey
 from holdfast.client.connection import ServerConnection, encode_json
 
 
@@ -20,6 +20,10 @@ class Keys:
         body = encode_json(NewKey(name=name).to_request())
         # If the response is lost, a retry would create a second key and leave the first unused.
         return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(CreatedKey.from_json)
+
+    async def caller(self) -> Caller:
+        """Returns who this client is to the server: its tenant, and the name of its key."""
+        return (await self._connection.ask("GET", "/v1/caller")).read(Caller.from_json)
 
     async def list(self) -> list[Key]:
         answer = await self._connection.ask("GET", "/v1/keys")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box.network import NetworkPolicy
+    from holdfast.api.box.records import Preview
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
         InterpreterPage,
         LoadedState,
         RemoteExecution,
+        SavedSession,
         WorkspaceTransition,
     )
-    from holdfast.api.keys import CreatedKey, Key, Token
+    from holdfast.api.keys import Caller, CreatedKey, Key, Token
     from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
@@ -162,6 +164,10 @@ class SyncKeys(SyncHandle):
     def create(self, name: str) -> CreatedKey:
         """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
         return self._loop.run(self._async.create(name))
+
+    def caller(self) -> Caller:
+        """Returns who this client is to the server: its tenant, and the name of its key."""
+        return self._loop.run(self._async.caller())
 
     def list(self) -> list[Key]:
         return self._loop.run(self._async.list())
@@ -533,6 +539,7 @@ class SyncInterpreters(SyncHandle):
         repo_url: str | None = None,
         ref: str | None = None,
         volume: str | None = None,
+        workspace: str | None = None,
         output_fields: Sequence[Mapping[str, str]] | None = None,
         timeout: float | None = None,
         restore: Literal["fork"] | None = None,
@@ -540,7 +547,8 @@ class SyncInterpreters(SyncHandle):
         labels: Mapping[str, str] | None = None,
     ) -> InterpreterDetail:
         """Create an interpreter with a box and a Python in it. `box` has the same fields as for runs: provider, image,
-        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state.
+        cpu, memory, network and so on. With `restore="fork"`, killing code does not lose state. `workspace`
+        mounts the volume of that workspace of your tenant; the server knows tenant and user from your key.
         """
         return self._loop.run(
             self._async.create(
@@ -550,6 +558,7 @@ class SyncInterpreters(SyncHandle):
                 repo_url=repo_url,
                 ref=ref,
                 volume=volume,
+                workspace=workspace,
                 output_fields=output_fields,
                 timeout=timeout,
                 restore=restore,
@@ -590,6 +599,10 @@ class SyncInterpreters(SyncHandle):
         """Start a new Python in the same box, with empty memory. Ends running code."""
         self._loop.run(self._async.reset(id))
 
+    def preview(self, id: str, port: int) -> Preview:
+        """Returns the URL at which a browser reaches a port that code in the box listens on."""
+        return self._loop.run(self._async.preview(id, port))
+
     def configure_workspace(
         self,
         id: str,
@@ -611,6 +624,14 @@ class SyncInterpreters(SyncHandle):
     def import_state(self, id: str, state: Iterable[bytes] | bytes) -> LoadedState:
         """Replace the whole memory. Returns the names that were loaded and those that could not be."""
         return self._loop.run(self._async.import_state(id, feed(state)))
+
+    def save_session(self, id: str, session: str) -> SavedSession:
+        """Save the memory on the volume, for this or another interpreter of the same user and workspace."""
+        return self._loop.run(self._async.save_session(id, session))
+
+    def load_session(self, id: str, session: str) -> LoadedState:
+        """Replace the whole memory by that of a session."""
+        return self._loop.run(self._async.load_session(id, session))
 
     def delete(self, id: str) -> None:
         """Delete its box and memory. Its thread is kept."""

@@ -21,6 +21,7 @@ from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.api.ids import new_id
+from holdfast.api.keys import Caller
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS
@@ -150,6 +151,9 @@ class ClientHost:
             raise InvalidInterpreter(f"model {name} has no key", hint=f"holdfast model add {name} --key-stdin < FILE")
         if not id and found.model is None:
             raise InvalidInterpreter(f"{name} has no default model", hint=f"name one: {name}/MODEL")
+
+    async def caller(self) -> Caller:
+        return await self.client.keys.caller()
 
     async def close(self) -> None:
         """Write what the records have queued, and close. Closing twice does nothing."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
+from holdfast.api.keys import Caller
 from holdfast.boxes.service.acquire_rules import How
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ class Host(Protocol):
 
     async def check_model(self, model: str) -> None:
         """Raises `InvalidInterpreter` if there is no such model, or it has no key. Sends no request to it."""
+        ...
+
+    async def caller(self) -> Caller:
+        """Who this host acts for: the tenant and user of its credential."""
         ...
 
     async def close(self) -> None: ...

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import InvalidInterpreter, InvalidSubmission, KernelLost, KernelUnreachable
@@ -50,7 +51,7 @@ from holdfast.interpreter.kernel.state import Checkpoint, State
 from holdfast.interpreter.lineage import BranchOf, ChildOf, Lineage
 from holdfast.interpreter.record import ENDED, EXECUTION, STARTED, STATE, WORKSPACE, LazyRecord
 from holdfast.interpreter.runtime import Runtime
-from holdfast.interpreter.tracing import trace_execution
+from holdfast.interpreter.tracing import trace_execution, trace_start
 from holdfast.interpreter.validation import (
     Restore,
     check_count,
@@ -70,6 +71,7 @@ RESULT_LOST: Final = "ResultLost"
 """The kind of the error of an execution whose result is lost."""
 _Run = Callable[[Context, Turn, Mapping[str, str]], Awaitable[Execution]]
 _NAMES_NOTED: Final = 200
+_DEFAULT_WORKSPACE: Final = "default"
 
 
 class Interpreter:
@@ -96,8 +98,8 @@ class Interpreter:
         context_paths: Sequence[str | Path] | None = None,
         volume: str | None = None,
         workspace: str | None = None,
-        user: str = "default",
-        tenant: str = "default",
+        user: str | None = None,
+        tenant: str | None = None,
         thread: str | None = None,
         delegate: Delegate | None = None,
         depth: int = 0,
@@ -111,8 +113,9 @@ class Interpreter:
     ) -> None:
         """`template` is the image of the box; `model` answers `llm_query` (`NAME` or `NAME/MODEL`). `host` provides
         boxes, the thread and models; the default is the server of this machine. `memory` limits each context, in bytes.
-        `keep`: the box outlives this object; the default is true if an `id` is given. `workspace` names a volume that
-        several users share; each `user` has sessions on it. `begun` are executions that an earlier process began, to be
+        `keep`: the box outlives this object; the default is true if an `id` is given. `workspace` names a volume of the
+        `tenant` that several users share; each `user` has sessions on it. Tenant and user default to those of the
+        credential that the host uses. `begun` are executions that an earlier process began, to be
         resumed. `durable`: code runs only after its start is on disk. `restore="fork"`: each execution starts with a
         live fork; if the code has to be killed, or kills its process, the memory before it is restored. `lineage` is
         for interpreters that another one makes.
@@ -129,9 +132,11 @@ class Interpreter:
         check_count("the number of iterations", iterations)
         self.keep: bool = id is not None if keep is None else keep
         self.events = Events()
-        if workspace is not None and volume is None:
-            volume = volume_name(tenant, workspace)
-        self._sessions = Sessions(workspace or "default", user)
+        if workspace is not None:
+            volume_name(tenant or "default", workspace)  # refuse an invalid name now
+        self._workspace, self._tenant, self._user = workspace, tenant, user
+        self._sessions: Sessions | None = None
+        """Known once it is known who the caller is."""
         self._wanted = WorkspaceConfig(repo_url, ref, context_paths, volume)
         self._durable = durable
         self._budget = budget or Budget(limits)
@@ -238,9 +243,9 @@ class Interpreter:
             "provider": runtime.spec.provider,
             "image": runtime.spec.image,
             "volume": None if workspace is None else workspace.config.volume,
-            "workspace": self._sessions.workspace,
-            "user": self._sessions.user,
-            "session_revision": self._sessions.revision,
+            "workspace": self._workspace or _DEFAULT_WORKSPACE,
+            "user": self._user if self._sessions is None else self._sessions.user,
+            "session_revision": 0 if self._sessions is None else self._sessions.revision,
             "workdir": runtime.spec.workdir,
             "context": None if context is None else context.id,
             "python": None if context is None else context.python,
@@ -262,6 +267,7 @@ class Interpreter:
                     "this interpreter is shut down", hint="create a new one; with the same id it continues"
                 )
             if self._runtime.context is None:
+                await self._find_volume()
                 await self._open(self._wanted)
         return self
 
@@ -314,6 +320,14 @@ class Interpreter:
         await self.shutdown()
 
     async def _open(self, wanted: WorkspaceConfig) -> Transition:
+        if self._runtime.context is not None:
+            return await self._open_parts(wanted)
+        with trace_start(self.id, depth=self._bridge.depth) as trace:
+            transition = await self._open_parts(wanted)
+            trace.finish(self.box.id, transition.kind.value)
+            return transition
+
+    async def _open_parts(self, wanted: WorkspaceConfig) -> Transition:
         runtime = self._runtime
         host = await runtime.host()
         if self.model is not None and not self._record.is_open:
@@ -426,7 +440,14 @@ class Interpreter:
         context, record = self._runtime.context, self._record
         assert context is not None
         # The trace is outermost, so that it includes the calls of the turn.
-        with trace_execution(id, thread=record.thread, box=self.box.id, context=context.id) as trace:
+        with trace_execution(
+            id,
+            interpreter=self.id,
+            thread=record.thread,
+            box=self.box.id,
+            context=context.id,
+            depth=self._bridge.depth,
+        ) as trace:
             async with self._bridge.turn(id) as turn:
                 try:
                     done = await run(context, turn, trace.environment)
@@ -500,6 +521,11 @@ class Interpreter:
         """Return the value of an execution, also if it was too large for the result. Raises `InvalidInterpreter`."""
         return await read_value(self.box.files if execution.value_missing is not None else None, execution)
 
+    async def preview(self, port: int) -> Preview:
+        """Return the URL at which a browser reaches a port that code in the box listens on."""
+        await self.start()
+        return await self.box.preview(port)
+
     # --- workspace ---
 
     async def configure_workspace(
@@ -516,6 +542,8 @@ class Interpreter:
             if self._closed:
                 raise InvalidInterpreter("this interpreter is shut down", hint="create a new one")
             before = self._runtime.context
+            if volume is None:
+                await self._find_volume()
             transition = await self._open(wanted if before is not None else wanted.over(self._wanted))
             if before is not None and self._runtime.context is not before:
                 self._note({"type": STATE, "what": "lost", "reason": transition.reason})
@@ -558,16 +586,29 @@ class Interpreter:
         config = self._runtime.workspace.config if self._runtime.workspace is not None else self._wanted
         about = {"interpreter": self.id, "thread": self.thread, "ref": config.ref,
                  "repository": None if config.repo_url is None else str(config.repo_url)}  # fmt: skip
-        saved = await self._sessions.save(context, session, about)
+        saved = await (await self._own_sessions()).save(context, session, about)
         self._note_state("saved", saved.names, saved.unsaved, session=session)
         return saved
 
     async def load_session(self, session: str | None = None) -> SavedNames:
         """Replace the whole memory with that of a session. Returns what was loaded and what was not."""
         session = session or self.id
-        _, loaded = await self._sessions.load(await self._ready_context(), session)
+        _, loaded = await (await self._own_sessions()).load(await self._ready_context(), session)
         self._note_state("loaded", loaded.names, loaded.unsaved, session=session)
         return loaded
+
+    async def _own_sessions(self) -> Sessions:
+        if self._sessions is None:
+            user = self._user if self._user is not None else (await (await self._runtime.host()).caller()).user
+            self._sessions = Sessions(self._workspace or _DEFAULT_WORKSPACE, user)
+        return self._sessions
+
+    async def _find_volume(self) -> None:
+        """Determine the volume of the workspace, which depends on the tenant of the caller."""
+        if self._workspace is not None and self._wanted.volume is None:
+            if self._tenant is None:
+                self._tenant = (await (await self._runtime.host()).caller()).tenant
+            self._wanted = replace(self._wanted, volume=volume_name(self._tenant, self._workspace))
 
     async def serve_notebook(self, tool: str) -> None:
         """Define what notebooks expect, such as `display`. Values are shown by calling `tool`."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from holdfast.api.box.records import Preview
     from holdfast.api.box.spec import BoxSpec
     from holdfast.interpreter.bridge.bridge import Delegate
     from holdfast.interpreter.bridge.budget import Budget, Limits
@@ -58,8 +59,8 @@ class SyncInterpreter(SyncOwner):
         context_paths: Sequence[str | Path] | None = None,
         volume: str | None = None,
         workspace: str | None = None,
-        user: str = "default",
-        tenant: str = "default",
+        user: str | None = None,
+        tenant: str | None = None,
         thread: str | None = None,
         delegate: Delegate | None = None,
         depth: int = 0,
@@ -73,8 +74,9 @@ class SyncInterpreter(SyncOwner):
     ) -> None:
         """`template` is the image of the box; `model` answers `llm_query` (`NAME` or `NAME/MODEL`). `host` provides
         boxes, the thread and models; the default is the server of this machine. `memory` limits each context, in bytes.
-        `keep`: the box outlives this object; the default is true if an `id` is given. `workspace` names a volume that
-        several users share; each `user` has sessions on it. `begun` are executions that an earlier process began, to be
+        `keep`: the box outlives this object; the default is true if an `id` is given. `workspace` names a volume of the
+        `tenant` that several users share; each `user` has sessions on it. Tenant and user default to those of the
+        credential that the host uses. `begun` are executions that an earlier process began, to be
         resumed. `durable`: code runs only after its start is on disk. `restore="fork"`: each execution starts with a
         live fork; if the code has to be killed, or kills its process, the memory before it is restored. `lineage` is
         for interpreters that another one makes.
@@ -245,6 +247,10 @@ class SyncInterpreter(SyncOwner):
     def read_value(self, execution: Execution) -> Any:
         """Return the value of an execution, also if it was too large for the result. Raises `InvalidInterpreter`."""
         return self._loop.run(self._async.read_value(execution))
+
+    def preview(self, port: int) -> Preview:
+        """Return the URL at which a browser reaches a port that code in the box listens on."""
+        return self._loop.run(self._async.preview(port))
 
     def configure_workspace(
         self,

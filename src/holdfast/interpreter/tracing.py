@@ -1,28 +1,37 @@
-"""OpenTelemetry spans of an interpreter: each execution, its part in the box, and each call to the host.
+"""OpenTelemetry spans of an interpreter: its start, each execution, its part in the box, and each call to the host.
 
-One trace spans host and box: code in the box finds `TRACEPARENT` in its environment, so programs that it starts can
-continue the trace. If this process has not loaded OpenTelemetry, this module does nothing.
+One trace spans host, box and children: code in the box finds `TRACEPARENT` in its environment, so programs that it
+starts can continue the trace, and what a call does on the host is below the span of the call. If this process has not
+loaded OpenTelemetry, there are no spans.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import __version__
+from holdfast.trace_context import current_trace, is_loaded
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from holdfast.interpreter.execution import Execution
 
+START: Final = "interpreter.start"
 EXECUTE: Final = "interpreter.execute"
 IN_BOX: Final = "interpreter.box"
 CALL: Final = "interpreter.call"
 _LONGEST: Final = 500
+_OPERATIONS: Final = {
+    "llm_query": "chat",
+    "llm_query_batched": "chat",
+    "sub_rlm": "invoke_agent",
+    "sub_rlm_batched": "invoke_agent",
+}
+"""Calls by OpenTelemetry's names of what generative AI does, so that collectors tell them apart. Others are tools."""
 
 
 @dataclass(slots=True)
@@ -75,17 +84,48 @@ class CallTrace:
             _fail(self._span, message or status)
 
 
+@dataclass(slots=True)
+class StartTrace:
+    """A start that is under way."""
+
+    _span: Span | None = None
+
+    def finish(self, box: str, how: str) -> None:
+        """`how` it got its box."""
+        if self._span is not None:
+            self._span.set_attributes({"holdfast.box": box, "holdfast.transition": how})
+
+
 @contextmanager
-def trace_execution(
-    id: str, *, thread: str | None = None, box: str | None = None, context: str = "main"
-) -> Iterator[ExecutionTrace]:
-    """Trace an execution. The trace does not contain the code."""
+def trace_start(interpreter: str, *, depth: int = 0) -> Iterator[StartTrace]:
+    """Trace the start of an interpreter: its box, its workspace and its Python."""
     tracer = _tracer()
     if tracer is None:
-        yield ExecutionTrace()
+        yield StartTrace()
         return
-    attributes: dict[str, Any] = {"holdfast.execution": id, "holdfast.context": context}
-    attributes |= {name: value for name, value in (("holdfast.thread", thread), ("holdfast.box", box)) if value}
+    attributes: dict[str, Any] = {"holdfast.interpreter": interpreter, "holdfast.depth": depth}
+    with tracer.start_as_current_span(START, attributes=attributes) as span:
+        yield StartTrace(span)
+
+
+@contextmanager
+def trace_execution(
+    id: str,
+    *,
+    interpreter: str | None = None,
+    thread: str | None = None,
+    box: str | None = None,
+    context: str = "main",
+    depth: int = 0,
+) -> Iterator[ExecutionTrace]:
+    """Trace an execution. The trace does not contain the code. `depth` is 0 for a root, and 1 for its children."""
+    tracer = _tracer()
+    if tracer is None:
+        yield ExecutionTrace(_environment())
+        return
+    attributes: dict[str, Any] = {"holdfast.execution": id, "holdfast.context": context, "holdfast.depth": depth}
+    named = {"holdfast.interpreter": interpreter, "holdfast.thread": thread, "holdfast.box": box}
+    attributes |= {name: value for name, value in named.items() if value}
     with (
         tracer.start_as_current_span(EXECUTE, attributes=attributes) as outer,
         tracer.start_as_current_span(IN_BOX, attributes=attributes) as inner,
@@ -101,26 +141,23 @@ def trace_call(id: str, name: str, execution: str) -> Iterator[CallTrace]:
         yield CallTrace()
         return
     attributes = {"holdfast.call": id, "holdfast.execution": execution, "holdfast.tool": name}
+    attributes["gen_ai.operation.name"] = _OPERATIONS.get(name, "execute_tool")
     with tracer.start_as_current_span(f"{CALL} {name}"[:_LONGEST], attributes=attributes) as span:
         yield CallTrace(span)
 
 
 def _tracer() -> Tracer | None:
-    """Programs that want traces have loaded OpenTelemetry. Loading it here would take longer than an execution."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None or not hasattr(trace, "get_tracer"):
+    """Programs that want traces have loaded OpenTelemetry."""
+    if not is_loaded():
         return None
-    found: Tracer = trace.get_tracer("holdfast.interpreter", __version__)
-    return found
+    from opentelemetry.trace import get_tracer
+
+    return get_tracer("holdfast.interpreter", __version__)
 
 
 def _environment() -> dict[str, str]:
-    """The current span as W3C Trace Context, in environment variables."""
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
-    return {name.upper(): value for name, value in carrier.items()}
+    """The current trace as environment variables."""
+    return {name.upper(): value for name, value in current_trace().items()}
 
 
 def _fail(span: Span, message: str) -> None:

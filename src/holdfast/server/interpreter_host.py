@@ -12,10 +12,12 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import Conflict, DiskFull, NotFound, Refused, Unavailable
 from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InvalidInterpreter
+from holdfast.api.keys import Caller
 from holdfast.boxes.rows import BoxFilter
 from holdfast.egress.models import ModelError, ask
 from holdfast.interpreter.host import AcquiredBox, Completion, Record
 from holdfast.interpreter.record import PendingEntry, QueuedRecord
+from holdfast.threads.access.credentials import DEFAULT_USER
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.store import AppendRequest, Keyed
@@ -113,6 +115,10 @@ class ServerHost:
             self._models.resolve(model)
         except ModelError as error:
             raise InvalidInterpreter(error.message, hint=error.hint) from None
+
+    async def caller(self) -> Caller:
+        """The server itself. Interpreters of a request are given the caller of that request."""
+        return Caller(tenant=self._boxes.tenant, user=DEFAULT_USER)
 
     async def close(self) -> None:
         """Write the rest of the records. Closing twice does nothing."""

@@ -21,10 +21,12 @@ from holdfast.api.errors.interpreters import (
     InterpreterDeleted,
     InterpreterElsewhere,
     InterpreterNotFound,
+    InterpreterWithoutBox,
     RecordUnwritten,
     TooManyInterpreters,
 )
 from holdfast.api.ids import new_entry_id, new_id, now_ms
+from holdfast.api.keys import Caller
 from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.boxes.rows import BoxFilter
 from holdfast.interpreter.bridge.budget import Limits
@@ -35,11 +37,13 @@ from holdfast.interpreter.replay import Replay, ReplayedExecution, replay
 from holdfast.interpreter.validation import Restore
 from holdfast.interpreter.workspace.workspace import Transition
 from holdfast.server.interpreter_host import ServerHost
+from holdfast.threads.access.credentials import DEFAULT_USER
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.store import AppendRequest
+from holdfast.trace_context import continued_trace
 
 if TYPE_CHECKING:
     from holdfast.api.box.spec import BoxSpec
@@ -73,6 +77,7 @@ class Made:
     repo_url: str | None = None
     ref: str | None = None
     volume: str | None = None
+    workspace: str | None = None
     output_fields: list[dict[str, str]] | None = None
     timeout: float = EXECUTION_SECONDS
     output_limit: int = OUTPUT_LIMIT
@@ -146,6 +151,7 @@ class _Live:
     interpreter: Interpreter
     host: ServerHost
     made: Made
+    creator: Caller
     executions: OrderedDict[str, Underway] = field(default_factory=OrderedDict)
     """At first those that an earlier server began and that are resumed."""
     resumed: tuple[asyncio.Task[Execution], ...] = ()
@@ -169,6 +175,8 @@ class Description:
     history: Replay
     box: str | None
     is_live: bool
+    creator: Caller | None
+    """None if it lives in the process that created it."""
 
 
 class ServerInterpreters:
@@ -201,12 +209,13 @@ class ServerInterpreters:
 
     # --- creating and listing ---
 
-    async def create(self, made: Made, *, title: str | None, labels: Mapping[str, str]) -> str:
-        """Create an interpreter, with a box and a Python in it."""
+    async def create(self, made: Made, creator: Caller, *, title: str | None, labels: Mapping[str, str]) -> str:
+        """Create an interpreter, with a box and a Python in it. It works for its creator from then on, also when other
+        callers of the tenant use it."""
         id = new_id("i")
-        await self._write_down(id, made, title or f"Interpreter {id}", labels)
+        await self._write_down(id, made, creator, title or f"Interpreter {id}", labels)
         async with self._turn(id):
-            live = await self._open(id, made)
+            live = await self._open(id, made, creator)
             try:
                 await live.interpreter.start()
             except BaseException:
@@ -235,15 +244,35 @@ class ServerInterpreters:
         live = self._live.get(id)
         if live is not None:
             await live.interpreter.flush()
-        history = replay(await self._entries(row.id, (ALL,)))
-        return Description(row, history, (await self.boxes()).get(id), is_live=live is not None)
+        entries = await self._entries(row.id, (ALL,))
+        sealed = [each for each in entries if each["payload"]["type"] == SETTINGS and self._is_ours(row.id, each)]
+        creator = self._creator(sealed[-1]) if sealed else None
+        return Description(row, replay(entries), (await self.boxes()).get(id), live is not None, creator)
+
+    async def box_of(self, id: str) -> str:
+        """The id of its box, also if the interpreter lives in a script. Raises `InterpreterNotFound`,
+        `InterpreterDeleted`."""
+        row = await self._row(id)
+        for box in (await self._boxes.list(BoxFilter(key=f"{KEY_PREFIX}{id}"))).rows:
+            return box.id
+        if row.archived:
+            raise InterpreterDeleted(f"interpreter {id} was deleted", hint="its thread shows what it did")
+        raise InterpreterWithoutBox(f"interpreter {id} has no box now", hint="run code in it, which creates one")
 
     # --- using one ---
 
     async def execute(
-        self, id: str, code: str, variables: Mapping[str, Any], timeout: float | None, execution: str, read: ReadMade
+        self,
+        id: str,
+        code: str,
+        variables: Mapping[str, Any],
+        timeout: float | None,
+        execution: str,
+        read: ReadMade,
+        trace: Mapping[str, str],
     ) -> Underway:
-        """Start an execution, or follow the one that already has this id."""
+        """Start an execution, or follow the one that already has this id. `trace` are the headers of the request that
+        name the caller's trace."""
         live = await self._get(id, read)
         underway = live.executions.get(execution)
         if underway is not None:
@@ -257,10 +286,11 @@ class ServerInterpreters:
         async def run(on_output: OutputCallback) -> Execution:
             if live.resumed:
                 await asyncio.wait(live.resumed)
-            running = live.interpreter.execute(
-                code, variables or None, timeout=timeout, on_output=on_output, id=execution
-            )
-            return await self._written(live.interpreter, running)
+            with continued_trace(trace):
+                running = live.interpreter.execute(
+                    code, variables or None, timeout=timeout, on_output=on_output, id=execution
+                )
+                return await self._written(live.interpreter, running)
 
         underway = live.executions[execution] = Underway(execution, run)
         live.remember(execution)
@@ -291,7 +321,7 @@ class ServerInterpreters:
         live = await self._get(id, read)
         transition = await live.interpreter.configure_workspace(**changed, force_new=force_new)
         live.made = made
-        await self._write_down(id, made, "", {})
+        await self._write_down(id, made, live.creator, "", {})
         return transition
 
     async def made(self, id: str, read: ReadMade) -> Made:
@@ -321,10 +351,10 @@ class ServerInterpreters:
         async with self._turn(id):
             live = self._live.get(id)
             if live is None:
-                made = await self._read_made(id, read)
+                made, creator = await self._read_made(id, read)
                 told = replay(await self._entries(f"t-{id}", (EXECUTION,)))
                 begun = [each for each in told.executions if each.ok is None][-_MOST_RESUMED:]
-                live = await self._open(id, made, begun)
+                live = await self._open(id, made, creator, begun)
                 for each in told.executions:
                     live.remember(each.id)
             self._live.move_to_end(id)
@@ -341,7 +371,7 @@ class ServerInterpreters:
 
         return Underway(begun.id, run)
 
-    async def _open(self, id: str, made: Made, begun: Sequence[ReplayedExecution] = ()) -> _Live:
+    async def _open(self, id: str, made: Made, creator: Caller, begun: Sequence[ReplayedExecution] = ()) -> _Live:
         await self._make_room()
         host = self.new_host()
         interpreter = Interpreter(
@@ -353,6 +383,9 @@ class ServerInterpreters:
             repo_url=made.repo_url,
             ref=made.ref,
             volume=made.volume,
+            workspace=made.workspace,
+            user=creator.user,
+            tenant=creator.tenant,
             output_fields=made.output_fields,
             limits=made.limits,
             timeout=made.timeout,
@@ -365,7 +398,7 @@ class ServerInterpreters:
             durable=True,
         )
         resumed = OrderedDict((each.id, self._resume(interpreter, each)) for each in reversed(begun))
-        live = _Live(interpreter, host, made, resumed, tuple(each.task for each in resumed.values()))
+        live = _Live(interpreter, host, made, creator, resumed, tuple(each.task for each in resumed.values()))
         self._live[id] = live
         return live
 
@@ -378,13 +411,13 @@ class ServerInterpreters:
                 )
             await self._let_go(self._live.pop(idle))
 
-    async def _read_made(self, id: str, read: ReadMade) -> Made:
+    async def _read_made(self, id: str, read: ReadMade) -> tuple[Made, Caller]:
         row = await self._row(id)
         if row.archived:
             raise InterpreterDeleted(f"interpreter {id} was deleted", hint="its thread shows what it did")
         written = await self._entries(row.id, (SETTINGS,))
         # Settings that another client wrote there could choose the network and the volume of a box.
-        entries = [each for each in written if self._seals.origin(row.id, each) is Origin.HERE]
+        entries = [each for each in written if self._is_ours(row.id, each)]
         if written and not entries:
             raise InterpreterNotFound(
                 f"the settings of interpreter {id} do not have this server's seal, so they cannot be trusted",
@@ -395,9 +428,18 @@ class ServerInterpreters:
                 f"interpreter {id} belongs to the process that created it", hint="see it with holdfast interpreter show"
             )
         try:
-            return read(entries[-1]["payload"]["settings"])
+            return read(entries[-1]["payload"]["settings"]), self._creator(entries[-1])
         except (KeyError, TypeError, ValueError) as error:
             raise InterpreterNotFound(f"cannot read the settings of interpreter {id}: {error}") from None
+
+    def _is_ours(self, thread: str, entry: Mapping[str, Any]) -> bool:
+        """Whether this server wrote an entry, and not a client."""
+        return self._seals.origin(thread, entry) is Origin.HERE
+
+    def _creator(self, entry: Mapping[str, Any]) -> Caller:
+        """The creator in settings that this server wrote. Those of earlier versions name none."""
+        written = entry["payload"].get("creator")
+        return Caller.from_json(written) if written else Caller(tenant=self._boxes.tenant, user=DEFAULT_USER)
 
     async def _row(self, id: str) -> ThreadRow:
         try:
@@ -419,13 +461,14 @@ class ServerInterpreters:
             since, is_whole = page.position, page.up_to_date
         return found
 
-    async def _write_down(self, id: str, made: Made, title: str, labels: Mapping[str, str]) -> None:
+    async def _write_down(self, id: str, made: Made, creator: Caller, title: str, labels: Mapping[str, str]) -> None:
         host = self.new_host()
         try:
             thread = (await host.record(f"t-{id}", title=title, labels={**labels, THREAD_LABEL: id})).thread
         finally:
             await host.close()
-        entry = Entry(new_entry_id(), now_ms(), {"type": SETTINGS, "settings": dict(made.document)})
+        payload = {"type": SETTINGS, "settings": dict(made.document), "creator": creator.to_json()}
+        entry = Entry(new_entry_id(), now_ms(), payload)
         sealed = keyed(self._seals.seal(thread, entry))
         await self._store.append(THREADS + thread, AppendRequest(keyed=(sealed,)))
 

@@ -19,6 +19,7 @@ from tests.interpreter.test_interpreter import (  # noqa: F401  fixtures, and te
     test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told,
     test_state_lives_from_call_to_call_and_submit_gives_the_answer,
     test_tools_are_functions_of_this_process_and_may_change,
+    test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it,
 )
 from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 from tests.serving import serving

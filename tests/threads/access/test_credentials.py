@@ -124,7 +124,7 @@ async def test_keys_are_kept_as_digests_and_can_be_revoked(tmp_path: Path) -> No
     clock = ManualClock()
     credentials = Access(SqliteApiKeys(store), SECRET, clock=clock.now)
     key, secret = await credentials.create_key("laptop")
-    assert await credentials.grant(secret) == Grant("default")
+    assert await credentials.grant(secret) == Grant("default", user="laptop", key=key.id)
     assert secret.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert await credentials.revoke_key(key.id)
     with pytest.raises(Unauthorized, match="revoked"):

@@ -26,6 +26,12 @@ class InterpreterElsewhere(Conflict, InterpreterError):
     code = "interpreter_elsewhere"
 
 
+class InterpreterWithoutBox(Conflict, InterpreterError):
+    """The interpreter exists, but its box is gone."""
+
+    code = "interpreter_without_box"
+
+
 class InvalidInterpreter(InvalidRequest, InterpreterError):
     """The settings of the interpreter are invalid."""
 

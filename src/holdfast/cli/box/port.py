@@ -1,11 +1,11 @@
-"""`holdfast box port`: the URL of a port in a box, or forwarding of the port to this machine."""
+"""`holdfast box port`: the URL of a port in a box, or forwarding of the port to this machine. For interpreters, too."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.errors import CommandError, usage_error
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.boxes import Box, Connection, Preview
     from holdfast.client import Client
 
+OpenBox = Callable[["Client"], Awaitable["Box"]]
+"""Opens the box; the caller closes it."""
 Accepted = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -28,22 +30,27 @@ _AT_ONCE: Final = 256
 """Most connections forwarded at the same time; more wait to be accepted."""
 
 
+PortArgument = Annotated[int, Argument(metavar="PORT", min=1, max=65535, help="Port in the box.", show_default=False)]
+LocalPortArgument = Annotated[
+    int | None,
+    Argument(
+        metavar="LOCALPORT",
+        min=0,
+        max=65535,
+        help="With --forward: port on this machine. Default: the same, or a free one.",
+        show_default=False,
+    ),
+]
+ForwardOption = Annotated[
+    bool, Option("--forward", "-f", help="Listen on this machine and forward connections, until Ctrl-C.")
+]
+
+
 def port(
     box: BoxArgument,
-    port: Annotated[int, Argument(metavar="PORT", min=1, max=65535, help="Port in the box.", show_default=False)],
-    local: Annotated[
-        int | None,
-        Argument(
-            metavar="LOCALPORT",
-            min=0,
-            max=65535,
-            help="With --forward: port on this machine. Default: the same, or a free one.",
-            show_default=False,
-        ),
-    ] = None,
-    forward: Annotated[
-        bool, Option("--forward", "-f", help="Listen on this machine and forward connections, until Ctrl-C.")
-    ] = False,
+    port: PortArgument,
+    local: LocalPortArgument = None,
+    forward: ForwardOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -58,21 +65,36 @@ def port(
     holdfast box port b-1 5432 --forward
     holdfast box port b-1 5432 --forward 15432
     """
-    if local is not None and not forward:
-        raise usage_error(f"LOCALPORT {local} needs --forward", f"holdfast box port {box} {port} --forward {local}")
+    command = f"holdfast box port {box} {port}"
+    check_local_port(local, command, forward=forward)
     if forward:
-        try:
-            ask(where, lambda client: _forward(client, box, port, local, as_json=as_json))
-        except KeyboardInterrupt:
-            if not as_json:
-                note("stopped", f"port {port} is no longer forwarded; the box keeps running")
-            return Exit.INTERRUPTED
+        return forward_port(where, lambda client: open_box(client, box), port, local, as_json=as_json)
 
     async def work(client: Client) -> Preview:
         async with await open_box(client, box) as handle:
             return await handle.preview(port)
 
-    preview = ask(where, work)
+    show_preview(ask(where, work), command, as_json=as_json)
+    return Exit.OK
+
+
+def check_local_port(local: int | None, command: str, *, forward: bool) -> None:
+    if local is not None and not forward:
+        raise usage_error(f"LOCALPORT {local} needs --forward", f"{command} --forward {local}")
+
+
+def forward_port(where: Where, open: OpenBox, port: int, local: int | None, *, as_json: bool) -> Exit:
+    """Forward a port of a box until Ctrl-C."""
+    try:
+        ask(where, lambda client: _forward(client, open, port, local, as_json=as_json))
+    except KeyboardInterrupt:
+        if not as_json:
+            note("stopped", f"port {port} is no longer forwarded; the box keeps running")
+    return Exit.INTERRUPTED
+
+
+def show_preview(preview: Preview, command: str, *, as_json: bool) -> None:
+    """Print the URL of a port. `command` is the one that printed it, and `--forward` is added to it."""
     if as_json:
         write_json({"url": preview.url, "headers": dict(preview.headers)})
     elif is_terminal():
@@ -81,14 +103,13 @@ def port(
             write_field("", Cell("valid for five minutes; a browser that has opened it keeps its access", "dim"))
         for name in preview.headers:
             write_field("header", name, Cell("  must be sent; --json shows its value", "dim"))
-        write_field("next", hint(f"holdfast box port {box} {port} --forward"), Cell("   forwards it here", "dim"))
+        write_field("next", hint(f"{command} --forward"), Cell("   forwards it here", "dim"))
     else:
         write_line(preview.url)
-    return Exit.OK
 
 
-async def _forward(client: Client, name: str, port: int, local: int | None, *, as_json: bool) -> None:
-    async with await open_box(client, name) as box:
+async def _forward(client: Client, open: OpenBox, port: int, local: int | None, *, as_json: bool) -> None:
+    async with await open(client) as box:
         room = asyncio.Semaphore(_AT_ONCE)
         forwards: set[asyncio.Future[None]] = set()
         reported: set[str] = set()

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.box.options import BoxOptions
+from holdfast.cli.box.port import (
+    ForwardOption,
+    LocalPortArgument,
+    PortArgument,
+    check_local_port,
+    forward_port,
+    show_preview,
+)
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import only
@@ -23,6 +31,8 @@ from holdfast.cli.terminal.console import Cell, hint, note, printable, write_fie
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
+    from holdfast.api.box.records import Preview
+    from holdfast.boxes import Box
     from holdfast.client import Client, InterpreterDetail, InterpreterInfo, RemoteExecution
     from holdfast.interpreter.host import Host
     from holdfast.interpreter.smoke_report import Phase, Report
@@ -222,12 +232,50 @@ def show(
     states = {"live": "live in the server", "at rest": "at rest: opened again when it is used"}
     write_field("state", states.get(_state(found).text, "ended: it no longer has a box"))
     write_field("box", found.box or "none", Cell(f"  Python {found.python}" if found.python else "", "dim"))
+    if found.creator is not None:
+        write_field("creator", found.creator.user, Cell(f"  tenant {found.creator.tenant}", "dim"))
     if found.transition is not None:
         write_field("workspace", found.transition.kind, Cell(f"  {found.transition.reason}", "dim"))
     write_field("executions", str(found.executions), Cell(f"  {found.calls} calls to the host", "dim"))
     tokens = f"{found.input_tokens} input, {found.output_tokens} output"
     write_field("tokens", tokens, Cell(f"  ${found.cost:.4f}" if found.cost else "", "dim"))
     write_field("thread", found.thread, hint(f"  holdfast thread show {found.thread}"))
+
+
+def port(
+    id: InterpreterArgument,
+    port: PortArgument,
+    local: LocalPortArgument = None,
+    forward: ForwardOption = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Print the URL of a port that code of an interpreter listens on, or forward the port to this machine.
+
+    \b
+    holdfast interpreter port i-1 8000
+    holdfast interpreter port i-1 8000 --forward
+    """
+    command = f"holdfast interpreter port {id} {port}"
+    check_local_port(local, command, forward=forward)
+    if forward:
+        return forward_port(where, lambda client: _open_box(client, id), port, local, as_json=as_json)
+
+    async def work(client: Client) -> Preview:
+        return await client.interpreters.preview(await _find(client, id), port)
+
+    show_preview(ask(where, work), command, as_json=as_json)
+    return Exit.OK
+
+
+async def _open_box(client: Client, name: str) -> Box:
+    found = await client.interpreters.get(await _find(client, name))
+    if found.box is None:
+        raise CommandError(
+            f"interpreter {found.id} has no box now", next_step=f"holdfast interpreter run --id {found.id} creates one"
+        )
+    return await client.boxes.open(found.box)
 
 
 def delete(

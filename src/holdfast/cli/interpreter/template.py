@@ -76,7 +76,7 @@ def refresh(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Build a template again with the latest packages. Existing boxes keep what they started with."""
+    """Build a template again with the latest packages that it allows. Existing boxes keep what they started with."""
     _build(name, None, None, provider, where, as_json=as_json, again=True)
 
 

@@ -117,6 +117,9 @@ class Template:
 BUILT_IN: Final = (
     Template("python", built_in=True),
     Template("data", ("numpy", "pandas", "matplotlib"), built_in=True),
+    # At the versions that Holdfast is tested with: code in the box and dspy on the host have to understand each other.
+    # A test compares them with requirements/dev.txt.
+    Template("rlm", ("dspy==3.4.1", "httpx==0.28.1", "pydantic==2.14.3"), built_in=True),
 )
 
 

@@ -17,6 +17,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import OnIdle
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
@@ -32,14 +33,16 @@ from holdfast.api.interpreters import (
     NewExecution,
     NewInterpreter,
     RemoteExecution,
+    SavedSession,
+    SessionName,
     WorkspaceChange,
     WorkspaceTransition,
 )
-from holdfast.api.limits import InterpreterId
+from holdfast.api.limits import InterpreterId, PortNumber
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.record import THREAD_LABEL
-from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body
+from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body, preview_of
 from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
@@ -91,6 +94,7 @@ def to_made(settings: InterpreterSettings) -> Made:
         repo_url=settings.repo_url,
         ref=settings.ref,
         volume=settings.volume,
+        workspace=settings.workspace,
         output_fields=output_fields,
         timeout=settings.timeout_seconds,
         output_limit=settings.output_limit,
@@ -134,6 +138,7 @@ def _detail(found: Description) -> InterpreterDetail:
         output_tokens=history.output_tokens,
         cost=history.cost,
         settings=None if history.settings is None else dict(history.settings),
+        creator=found.creator,
     )
 
 
@@ -216,11 +221,13 @@ def _form(value: Any) -> Any:
 
 
 @router.post("", status_code=201)
-async def create_interpreter(interpreters: UseInterpreters, new: NewInterpreter | None = None) -> InterpreterDetail:
-    """Create an interpreter: a box, and a Python in it that keeps its state."""
+async def create_interpreter(
+    interpreters: UseInterpreters, grant: Administrator, new: NewInterpreter | None = None
+) -> InterpreterDetail:
+    """Create an interpreter: a box, and a Python in it that keeps its state. Its tenant and user are the caller's."""
     wanted = new or NewInterpreter()
     settings = InterpreterSettings(**{each.name: getattr(wanted, each.name) for each in fields(InterpreterSettings)})
-    id = await interpreters.create(to_made(settings), title=wanted.title, labels=wanted.labels)
+    id = await interpreters.create(to_made(settings), grant.caller, title=wanted.title, labels=wanted.labels)
     return _detail(await interpreters.describe(id))
 
 
@@ -250,6 +257,19 @@ async def get_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> I
     return _detail(await interpreters.describe(id))
 
 
+@router.get("/{id}/preview")
+async def preview_port(
+    id: InterpreterId,
+    request: Request,
+    services: Use,
+    interpreters: UseInterpreters,
+    port: Annotated[PortNumber, Query()],
+) -> Preview:
+    """The URL of a port that code of an interpreter listens on. It contains a credential for that port, valid for a few
+    minutes."""
+    return preview_of(services, request, await interpreters.box_of(id), port)
+
+
 @router.delete("/{id}", status_code=204)
 async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -> None:
     """Delete an interpreter with its box and state. Its volume stays, and so does its thread, archived."""
@@ -258,10 +278,13 @@ async def delete_interpreter(id: InterpreterId, interpreters: UseInterpreters) -
 
 @router.post("/{id}/execute")
 async def execute_code(
-    id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters
+    id: InterpreterId, new: NewExecution, request: Request, services: Use, interpreters: UseInterpreters
 ) -> RemoteExecution:
-    """Run code to its end. Errors of the code are in the answer. The code keeps running if the client leaves."""
-    underway = await _begin(id, new, interpreters)
+    """Run code to its end. Errors of the code are in the answer. The code keeps running if the client leaves.
+
+    With the header `traceparent`, it is part of the caller's trace.
+    """
+    underway = await _begin(id, new, request, interpreters)
     async for event in services.shutdown.until_stopping(underway.follow()):
         if isinstance(event, Execution):
             return _execution(event)
@@ -273,10 +296,12 @@ async def execute_code(
     response_class=Response,
     responses={200: {"description": "Lines of JSON: output, then the result.", "content": {NDJSON: {}}}},
 )
-async def stream_code(id: InterpreterId, new: NewExecution, services: Use, interpreters: UseInterpreters) -> Response:
+async def stream_code(
+    id: InterpreterId, new: NewExecution, request: Request, services: Use, interpreters: UseInterpreters
+) -> Response:
     """Run code, and send its output as it comes: `{"type": "output", "stream", "text"}`; the last line is
     `{"type": "result", …}` or `{"type": "error", …}`. Empty lines mean that it is still running."""
-    underway = await _begin(id, new, interpreters)
+    underway = await _begin(id, new, request, interpreters)
     lines = _lines(services.shutdown.until_stopping(underway.follow()), underway.id)
     return StreamingResponse(await began(lines), media_type=NDJSON)
 
@@ -339,6 +364,20 @@ async def import_state(id: InterpreterId, request: Request, interpreters: UseInt
     return LoadedState(names=loaded.names, unsaved=dict(loaded.unsaved))
 
 
+@router.post("/{id}/sessions/{session}/save")
+async def save_session(id: InterpreterId, session: SessionName, interpreters: UseInterpreters) -> SavedSession:
+    """Save the state in memory on the volume, as a session of the user who created the interpreter."""
+    saved = await (await interpreters.interpreter(id, read_made)).save_session(session)
+    return SavedSession(names=saved.names, unsaved=dict(saved.unsaved))
+
+
+@router.post("/{id}/sessions/{session}/load")
+async def load_session(id: InterpreterId, session: SessionName, interpreters: UseInterpreters) -> LoadedState:
+    """Replace the state in memory by a session of the user who created the interpreter."""
+    loaded = await (await interpreters.interpreter(id, read_made)).load_session(session)
+    return LoadedState(names=loaded.names, unsaved=dict(loaded.unsaved))
+
+
 def _passing() -> str:
     """A temporary file in the box."""
     return f"/tmp/.holdfast-state-{secrets.token_hex(8)}"
@@ -373,13 +412,15 @@ def _header(unsaved: Mapping[str, str]) -> str:
     return json.dumps({"count": len(unsaved), "first": few})
 
 
-async def _begin(id: str, new: NewExecution, interpreters: ServerInterpreters) -> Underway:
+async def _begin(id: str, new: NewExecution, request: Request, interpreters: ServerInterpreters) -> Underway:
     try:
         variables = {name: value_codec.from_form(value) for name, value in new.variables.items()}
     except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidInterpreter(f"a variable is invalid: {error}") from None
     execution = new.id or f"x-{secrets.token_hex(8)}"
-    return await interpreters.execute(id, new.code, variables, new.timeout_seconds, execution, read_made)
+    return await interpreters.execute(
+        id, new.code, variables, new.timeout_seconds, execution, read_made, request.headers
+    )
 
 
 async def _lines(events: AsyncIterator[Any], execution: str) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from fastapi.security import HTTPAuthorizationCredentials
 
 from holdfast.api.errors import NotFound
-from holdfast.api.keys import CreatedKey, Key, KeyList, NewKey, Token
+from holdfast.api.keys import Caller, CreatedKey, Key, KeyList, NewKey, Token
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
 from holdfast.threads.access.credentials import ApiKey, IssuedToken
 
@@ -21,6 +21,12 @@ async def renew_token(
 ) -> Token:
     """Exchange the thread token of this request for a new one."""
     return token_of(await services.access.renew(credentials.credentials if credentials else None))
+
+
+@router.get("/caller", tags=["keys"])
+async def get_caller(grant: Administrator) -> Caller:
+    """Who you are to this server."""
+    return grant.caller
 
 
 @router.get("/keys", tags=["keys"])

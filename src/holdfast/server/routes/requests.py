@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 from fastapi import Request
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.records import Preview
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.server.routes.services import documented
+from holdfast.server.routes.services import Services, documented
 from holdfast.server.shutdown import close_pieces
 
 T = TypeVar("T")
@@ -45,6 +46,12 @@ def binary_answer(description: str, media_type: str = OCTETS) -> dict[int | str,
 def binary_body(media_type: str = OCTETS) -> dict[str, Any]:
     schema = {"type": "string", "format": "binary"}
     return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+def preview_of(services: Services, request: Request, box: str, port: int) -> Preview:
+    """The URL of a port of a box, for a browser that reaches us as the caller of this request does."""
+    host = request.headers.get("host") or "localhost"
+    return Preview(services.previews.url(request.url.scheme, host, box, port))
 
 
 @contextlib.asynccontextmanager

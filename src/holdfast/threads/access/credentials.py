@@ -16,11 +16,14 @@ from typing import Final, Protocol
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.api.ids import new_id, now_ms
+from holdfast.api.keys import Caller
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.threads.protocol.surface import THREADS
 
 KEY_PREFIX: Final = "hf_"
+DEFAULT_USER: Final = "default"
+"""The user where no credential names one: the server requires none, or it is the key of the server's own home."""
 _LINK_PREFIX: Final = "hfl_"
 _MAC_BYTES: Final = 16
 _ISSUER: Final = "holdfast"
@@ -52,6 +55,15 @@ class Grant:
     scope: Scope = Scope.WRITE
     first_issued: int = 0
     """In seconds: when the first token of a chain of renewals was issued."""
+    user: str = DEFAULT_USER
+    """Who uses the credential. Until there are accounts of people, this is the name of the API key, so that a key
+    which replaces another under the same name is the same user."""
+    key: str | None = None
+    """The id of the API key."""
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(tenant=self.tenant, user=self.user, key=self.key)
 
     def check_administer(self) -> None:
         if self.thread is not None:
@@ -199,8 +211,9 @@ class Access:
         grant = self.grant_known(credential)
         if grant is None:
             assert credential is not None
-            await self._check_key(credential)
-            grant = self._remember(credential, self._everything, self._clock() + _KEY_RECHECK_MS)
+            key = await self._check_key(credential)
+            own = Grant(self._tenant, user=key.name, key=key.id)
+            grant = self._remember(credential, own, self._clock() + _KEY_RECHECK_MS)
         return grant
 
     def grant_known(self, credential: str | None) -> Grant | None:
@@ -228,7 +241,7 @@ class Access:
         self._known[credential] = (grant, until)
         return grant
 
-    async def _check_key(self, key: str) -> None:
+    async def _check_key(self, key: str) -> ApiKey:
         """Raises `Unauthorized` if the store has no such key or it was revoked."""
         found = await self._keys.find_key(digest_key(key))
         if found is None:
@@ -237,6 +250,7 @@ class Access:
             raise Unauthorized(
                 f"the API key {found.name!r} ({found.id}) was revoked", hint="create one: holdfast key create NAME"
             )
+        return found
 
     # --- links: credentials for the web page of a thread ---
 

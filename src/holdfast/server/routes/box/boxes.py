@@ -43,7 +43,7 @@ from holdfast.server.routes.box.views import (
     usage,
 )
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
-from holdfast.server.routes.requests import BOX_ERRORS, began, opened, opened_for_work, while_connected
+from holdfast.server.routes.requests import BOX_ERRORS, began, opened, opened_for_work, preview_of, while_connected
 from holdfast.server.routes.services import Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024
@@ -215,8 +215,7 @@ async def preview_port(
 ) -> Preview:
     """The URL of a port of a box, for a browser. It contains a credential for that port, valid for a few minutes."""
     async with await boxes.peek(id) as box:
-        host = request.headers.get("host") or "localhost"
-        return Preview(services.previews.url(request.url.scheme, host, box.id, port))
+        return preview_of(services, request, box.id, port)
 
 
 @router.post("/{id}/exec")
