@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 
-import httpx
 import pytest
 from daytona import (
     CreateSandboxFromImageParams,
@@ -15,29 +14,10 @@ from daytona import (
     DaytonaError,
     Image,
 )
-from tests.providers.local.rootfs import busybox
-
-from holdfast.testing.server import ServerProcess
 
 
-@pytest.fixture(scope="module")
-def image(daytona_server: ServerProcess) -> str:
-    """An image with nothing but busybox, that is on this machine."""
-    headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
-    answer = httpx.post(
-        f"{daytona_server.url}/v1/images/import",
-        params={"name": "tiny:1"},
-        content=busybox().done(),
-        headers=headers,
-        trust_env=False,
-        timeout=60,
-    )
-    assert answer.status_code == 201, answer.text
-    return "tiny:1"
-
-
-def test_a_sandbox_begins_with_an_image(daytona: Daytona, image: str) -> None:
-    made = daytona.create(CreateSandboxFromImageParams(image=image))
+def test_a_sandbox_begins_with_an_image(daytona: Daytona, tiny_image: str) -> None:
+    made = daytona.create(CreateSandboxFromImageParams(image=tiny_image))
     assert made.build_info is not None
     assert made.process.exec("busybox true && echo has busybox").result == "has busybox\n"
     made.fs.upload_file(b"x", "file")
@@ -45,9 +25,9 @@ def test_a_sandbox_begins_with_an_image(daytona: Daytona, image: str) -> None:
     made.delete()
 
 
-def test_a_dockerfile_is_built_once(daytona: Daytona, image: str) -> None:
+def test_a_dockerfile_is_built_once(daytona: Daytona, tiny_image: str) -> None:
     mark = uuid.uuid4().hex
-    recipe = Image.base(image).run_commands(f"echo {mark} > /built").env({"COLOR": "blue"}).workdir("/srv/app")
+    recipe = Image.base(tiny_image).run_commands(f"echo {mark} > /built").env({"COLOR": "blue"}).workdir("/srv/app")
     name = f"built-{mark}"
     lines: list[str] = []
     snapshot = daytona.snapshot.create(CreateSnapshotParams(name=name, image=recipe), on_logs=lines.append)
@@ -62,8 +42,8 @@ def test_a_dockerfile_is_built_once(daytona: Daytona, image: str) -> None:
     daytona.snapshot.delete(name)
 
 
-def test_a_build_that_fails_tells_which_step(daytona: Daytona, image: str) -> None:
-    recipe = Image.base(image).run_commands("echo before; exit 3")
+def test_a_build_that_fails_tells_which_step(daytona: Daytona, tiny_image: str) -> None:
+    recipe = Image.base(tiny_image).run_commands("echo before; exit 3")
     with pytest.raises(DaytonaBadRequestError, match="exited with 3"):
         daytona.create(CreateSandboxFromImageParams(image=recipe))
     lines: list[str] = []

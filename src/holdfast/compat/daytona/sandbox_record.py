@@ -12,6 +12,7 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.compat.daytona.records import Document, Record
 
 KIND: Final = "sandbox"
+CLASS: Final = "container"
 _STATES: Final = {
     BoxState.CREATING: "creating",
     BoxState.RUNNING: "started",
@@ -137,7 +138,7 @@ def sandbox_json(sandbox: Sandbox, organization: str, toolbox_url: str, *, state
         "createdAt": timestamp(record.created_at),
         "updatedAt": timestamp(max(record.changed_at, row.changed_at)),
         "lastActivityAt": timestamp(row.last_active_at),
-        "sandboxClass": "container",
+        "sandboxClass": CLASS,
         "daemonVersion": "holdfast",
         "runnerId": row.node,
         "toolboxProxyUrl": toolbox_url,
