@@ -65,10 +65,13 @@ def test_a_dockerfile_that_a_box_cannot_follow_is_refused(text: str) -> None:
 def test_network_settings_are_mapped() -> None:
     assert policy_of(False, None, None).mode is Network.OPEN
     assert policy_of(True, None, None).mode is Network.NONE
-    allowed = policy_of(False, "203.0.113.7/32", "example.com, *.example.org")
-    assert allowed.allow == ("203.0.113.7:22,80,443,8080,8443", "example.com", "*.example.org")
+    allowed = policy_of(False, "203.0.113.7/32,198.51.100.9/24, 2606:4700::/32", "example.com, *.example.org")
+    ports = "22,80,443,8080,8443"
+    assert allowed.allow == (
+        f"203.0.113.7:{ports}", f"198.51.100.0/24:{ports}", f"[2606:4700::/32]:{ports}", "example.com", "*.example.org",
+    )  # fmt: skip
     allowed.check()
-    for refused in ((True, None, "a.b"), (False, "10.0.0.0/8", None), (False, "x", None), (False, None, "a.b:80")):
+    for refused in ((True, None, "a.b"), (False, "10.0.0.0/33", None), (False, "x", None), (False, None, "a.b:80")):
         with pytest.raises(ApiError):
             policy_of(*refused)
 

@@ -166,10 +166,11 @@ def test_network_settings_become_our_policy(daytona_server: ServerProcess, sandb
     sandbox.update_network_settings(network_block_all=True)
     assert policy()["mode"] == "none"
     assert sandbox.domain_allow_list is None
-    with pytest.raises(DaytonaBadRequestError, match="256 addresses"):
-        sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.0/24")
-    sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.7/32")
-    assert policy()["mode"] == "allow"
+    with pytest.raises(DaytonaBadRequestError, match="not a network"):
+        sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.0/40")
+    sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.7/32,198.51.100.0/24")
+    ports = "22,80,443,8080,8443"
+    assert policy() == {"mode": "allow", "allow": [f"203.0.113.7:{ports}", f"198.51.100.0/24:{ports}"]}
 
 
 def test_a_fork_has_the_files_of_its_parent(sandbox: Sandbox) -> None:
