@@ -99,7 +99,7 @@ def forget(file: int, end: int) -> None:
     """Free what a file has before `end`. On a file system that cannot, it stays."""
     import _ctypes
 
-    class Offset(_ctypes._SimpleCData):  # type: ignore[name-defined,misc]
+    class Offset(_ctypes._SimpleCData):  # type: ignore[type-arg]
         _type_ = "q"
 
     fallocate = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fallocate")  # type: ignore[arg-type]

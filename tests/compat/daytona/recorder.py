@@ -102,7 +102,7 @@ class Recorder:
 
 
 def _hint(method: Callable[..., Any]) -> Any:
-    """The type that a method returns. `typing.get_type_hints` would fail for parameters that name types of checkers only."""
+    """The type that a method returns. `typing.get_type_hints` fails where a parameter has a type for checkers only."""
     inner = inspect.unwrap(method)
     annotation = inner.__annotations__.get("return", Any)
     if not isinstance(annotation, str):
@@ -130,12 +130,13 @@ def mismatch(value: Any, hint: Any, where: str = "result") -> str | None:
         kind = (int, float)
     if not inspect.isclass(kind) and not isinstance(kind, tuple):
         return None
+    inner: Any = value  # of which a checker knows nothing more than that it is of that kind
     if not isinstance(value, kind):
         return f"{where} is {type(value).__name__} {value!r:.100}, not {hint}"
     if origin is list:
-        inside = (mismatch(each, arguments[0], f"{where}[{n}]") for n, each in enumerate(value))
+        inside = (mismatch(each, arguments[0], f"{where}[{n}]") for n, each in enumerate(inner))
     elif origin in (dict, collections.abc.Mapping):
-        inside = (mismatch(each, arguments[1], f"{where}[{key!r}]") for key, each in value.items())
+        inside = (mismatch(each, arguments[1], f"{where}[{key!r}]") for key, each in inner.items())
     elif isinstance(value, BaseModel):
         fields = type(value).model_fields
         inside = (mismatch(getattr(value, name), field.annotation, f"{where}.{name}") for name, field in fields.items())

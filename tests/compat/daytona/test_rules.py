@@ -32,6 +32,7 @@ WORKDIR /app
 RUN echo one && \\
     echo two
 RUN ["echo", "three"]
+USER app
 CMD ["sleep", "infinity"]
 """
     )
@@ -51,7 +52,6 @@ CMD ["sleep", "infinity"]
         "FROM a\nFROM b",
         "FROM a\nCOPY x y",
         "FROM a\nADD http://x y",
-        "FROM a\nUSER bob",
         "FROM",
         "FROM a\nX",
     ],

@@ -7,13 +7,12 @@ import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
 from holdfast.compat.daytona.errors import bad_request
-from holdfast.compat.daytona.requests import flag_of, number_of
+from holdfast.compat.daytona.requests import flag_of, number_of, time_of
 from holdfast.compat.daytona.sandbox_record import CLASS, Sandbox
 
 STATES: Final = frozenset(
@@ -168,7 +167,7 @@ def _range(connection: HTTPConnection, parameter: str, field: str) -> list[Calla
 def _period(
     connection: HTTPConnection, prefix: str, value: Callable[[Sandbox], int | None]
 ) -> list[Callable[[Sandbox], bool]]:
-    after, before = _time(connection, f"{prefix}After"), _time(connection, f"{prefix}Before")
+    after, before = time_of(connection, f"{prefix}After"), time_of(connection, f"{prefix}Before")
     if after is None and before is None:
         return []
 
@@ -177,14 +176,3 @@ def _period(
         return at is not None and (after is None or at >= after) and (before is None or at <= before)
 
     return [test]
-
-
-def _time(connection: HTTPConnection, name: str) -> int | None:
-    text = connection.query_params.get(name)
-    if not text:
-        return None
-    try:
-        at = datetime.fromisoformat(text.replace(" ", "+").replace("Z", "+00:00"))
-    except ValueError:
-        raise bad_request(f"{name} {text[:50]!r}: a time such as 2026-01-31T12:00:00Z is expected") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -29,6 +29,9 @@ _STATES: Final = {
     BoxState.GONE: "destroyed",
 }
 _DESIRED: Final = {
+    "pending_build": "started",
+    "building_snapshot": "started",
+    "build_failed": "started",
     "creating": "started",
     "starting": "started",
     "stopping": "stopped",
@@ -87,6 +90,10 @@ class Sandbox:
 
     record: Record
     row: BoxRow
+    phase: str | None = None
+    """Its state, while what it begins with is being built and it has no box yet."""
+    problem: str | None = None
+    """Why that failed."""
 
     @property
     def id(self) -> str:
@@ -98,6 +105,8 @@ class Sandbox:
 
     @property
     def state(self) -> str:
+        if self.phase is not None:
+            return self.phase
         if self.row.state is BoxState.STOPPED and self.record.document.get("archived"):
             return "archived"
         return _STATES[self.row.state]
@@ -143,8 +152,8 @@ def sandbox_json(sandbox: Sandbox, organization: str, toolbox_url: str, *, state
         "runnerId": row.node,
         "toolboxProxyUrl": toolbox_url,
     }
-    if row.ended_why:
-        shown["errorReason"] = row.ended_why
+    if problem := sandbox.problem or row.ended_why:
+        shown["errorReason"] = problem
     optional = {
         "snapshot": details.snapshot,
         "networkAllowList": details.allow_list,

@@ -15,7 +15,6 @@ from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, E
 from holdfast.compat.daytona.errors import ApiError, bad_request
 from holdfast.compat.daytona.models import Body, Variable, Variables
 from holdfast.compat.daytona.requests import answer, body_of, port_of, while_connected
-from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.service import daytona_of
 from holdfast.compat.daytona.toolbox.access import opened
 
@@ -149,28 +148,6 @@ async def update_environment(request: Request) -> Response:
     return answer({})
 
 
-async def metrics(request: Request) -> Response:
-    async with opened(request) as at:
-        found, details = await at.box.metrics(), at.sandbox.details
-        now = at.parts.boxes.clock()
-    gigabyte = 1 << 30
-    disk, memory = details.disk * gigabyte, details.memory * gigabyte
-    return answer(
-        {
-            "cpuCount": details.cpu,
-            "cpuUsedPct": 0.0,
-            "diskTotal": disk,
-            "diskUsed": found.disk or 0,
-            "diskFree": max(0, disk - (found.disk or 0)),
-            "memTotal": memory,
-            "memUsed": found.memory or 0,
-            "memCache": 0,
-            "timestamp": timestamp(now),
-            "timestampUnix": now // 1000,
-        }
-    )
-
-
 async def version(request: Request) -> Response:
     await daytona_of(request).sandbox(request)
     return answer({"version": "holdfast"})
@@ -216,7 +193,6 @@ def routes() -> list[Route]:
         ("GET", "/work-dir", work_dir),
         ("GET", "/user-home-dir", home_dir),
         ("POST", "/env", update_environment),
-        ("GET", "/system/metrics", metrics),
         ("GET", "/version", version),
         ("GET", "/port", list_ports),
         ("GET", "/port/{port}/in-use", port_in_use),
