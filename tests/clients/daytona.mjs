@@ -222,6 +222,11 @@ const built = await daytona.snapshot.create(
 )
 found.built = [built.state, lines.some((line) => line.includes('RUN'))]
 await daytona.snapshot.delete(built)
+lines.length = 0
+const recipe = Image.base(image).runCommands(`echo building ${mark}`, `echo ${mark} > /own`)
+const own = await daytona.create({ image: recipe, resources: { cpu: 1 } }, { onSnapshotCreateLogs: (line) => lines.push(line) })
+found.own = [own.state, lines.join('\n').includes(`building ${mark}`), (await own.process.executeCommand('cat /own')).result.trim() === mark]
+await own.delete()
 const forked = await sandbox.fork({ name: `${mark}-fork` }, 60)
 const second = await daytona.fork(sandbox, { name: `${mark}-second` }, 60)
 await sandbox.resize({ cpu: 2 }, 60)

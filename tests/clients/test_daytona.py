@@ -66,6 +66,7 @@ EXPECTED = {
     "snapshots": True,
     "activated": 400,
     "built": ["active", True],
+    "own": ["started", True, True],
     "archived": "archived",
     "started": ["started", 2],
     "recovered": 400,

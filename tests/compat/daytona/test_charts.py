@@ -119,3 +119,9 @@ print("done")
     assert isinstance(chart, LineChart)
     assert chart.elements[0].points == [[1, 2]]
     assert shared.process.exec("ls -d /tmp/daytona-code-* 2>/dev/null | wc -l").result == "0\n"
+
+
+@pytest.mark.box
+def test_a_chart_that_is_no_file_is_not_waited_for(shared: Sandbox) -> None:
+    done = shared.process.code_run("import os; os.mkfifo(os.environ['DAYTONA_CHARTS'])  # matplotlib", timeout=20)
+    assert (done.exit_code, done.artifacts.charts if done.artifacts else None) == (0, [])

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.files import FileKind
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, ExecTimeout
 from holdfast.compat.daytona.errors import ApiError, bad_request
 from holdfast.compat.daytona.in_box import bootstrap
@@ -147,8 +148,9 @@ async def _charting(box: Box, folder: str) -> dict[str, str]:
 async def _charts(box: Box, path: str) -> list[Any]:
     """The charts that a program has shown. What it wrote there itself, and is none, is left out."""
     try:
-        if (await box.files.stat(path)).size > MAX_OUTPUT:
-            return []
+        info = await box.files.stat(path)
+        if info.kind is not FileKind.FILE or info.size > MAX_OUTPUT:
+            return []  # not by us: reading a pipe would never end
         lines = (await box.files.read(path)).splitlines()
     except BoxError:
         return []  # it has shown none
