@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import socket
 import sys
@@ -67,6 +68,16 @@ async def test_a_private_address_is_never_reached_whatever_the_policy(
 
 
 @pytest.mark.parametrize("address", [*PRIVATE, *PRIVATE_6])
+async def test_a_range_that_holds_a_private_address_does_not_open_it(closed: World, address: str) -> None:
+    closed.box("0.0.0.0/0", "::/0")
+    assert (await closed.get(f"http://[{address}]/" if ":" in address else f"http://{address}/"))[0] == 403
+    assert closed.connector.connected == []
+    (decision,) = await closed.decisions()
+    assert not decision.allowed
+    assert "which no box reaches" in decision.why
+
+
+@pytest.mark.parametrize("address", [*PRIVATE, *PRIVATE_6])
 async def test_a_name_that_leads_to_a_private_address_is_refused(closed: World, address: str) -> None:
     closed.names.names["a.example.com"] = [address]
     closed.box("a.example.com")
@@ -119,9 +130,10 @@ async def test_what_no_rule_covers_is_not_even_resolved(closed: World, host: str
     assert [each.allowed for each in await closed.decisions()] == [False, False]
 
 
-async def test_a_public_address_that_is_listed_is_reached_by_address_alone(world: World) -> None:
+@pytest.mark.parametrize("bits", [32, 16])
+async def test_a_public_address_that_is_listed_is_reached_by_address_alone(world: World, bits: int) -> None:
     await world.serve(echoing, "unused.example.com", 443)
-    world.box(PUBLIC)
+    world.box(str(ipaddress.ip_network(f"{PUBLIC}/{bits}", strict=False)))
     client = await world.client()
     await client.send(f"CONNECT {PUBLIC}:443 HTTP/1.1\r\nHost: {PUBLIC}:443\r\n\r\n".encode())
     await client.head()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.api.box.network import Network, NetworkPolicy, Rule
+from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.egress.addresses import refusal
 from holdfast.egress.box_access import Bucket
 from holdfast.egress.policy import Allowance, Target, allowance, host_matches
@@ -32,6 +33,15 @@ from holdfast.egress.policy import Allowance, Target, allowance, host_matches
         (["93.184.215.14"], ("93.184.215.14", 80, "GET"), True),
         (["*.184.215.14.example"], ("93.184.215.14", 80, "GET"), False),
         (["[2606:4700:0::1111]:443"], ("2606:4700::1111", 443, "CONNECT"), True),
+        (["93.184.0.0/16"], ("93.184.215.14", 443, "CONNECT"), True),
+        (["93.184.0.0/16"], ("93.185.0.1", 443, "CONNECT"), False),
+        (["93.184.0.0/16"], ("93.184.215.14", 22, "CONNECT"), False),
+        (["93.184.0.0/16:22"], ("93.184.215.14", 22, "CONNECT"), True),
+        (["93.184.215.14/32"], ("93.184.215.14", 80, "GET"), True),
+        (["0.0.0.0/0"], ("example.com", 80, "GET"), False),
+        (["0.0.0.0/0"], ("2606:4700::1111", 80, "GET"), False),
+        (["[2606:4700::/32]:443"], ("2606:4700::1111", 443, "CONNECT"), True),
+        (["2606:4700::/32"], ("2606:4701::1111", 443, "CONNECT"), False),
         ([], ("example.com", 443, "CONNECT"), False),
     ],
 )
@@ -72,6 +82,17 @@ def test_a_box_that_lists_nothing_gets_what_its_environment_has_or_the_default_l
     found = allowance(policy, environment, DEFAULTS)
     assert found.mode is mode
     assert [rule.host for rule in found.rules] == hosts
+
+
+@pytest.mark.parametrize("text", ["93.184.0.0/16", "93.184.0.0/16:22,443", "[2606:4700::/32]:443", "GET 93.184.0.0/16"])
+def test_a_range_is_written_as_it_is_read(text: str) -> None:
+    assert str(Rule.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["93.184.215.14/16", "93.184.0.0/33", "example.com/24", "93.184.0.0/", "/24", "*.1/8"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="network rule"):
+        Rule.parse(text)
 
 
 def test_a_wildcard_covers_what_is_below_and_not_itself() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy, Rule
@@ -63,10 +65,22 @@ class Allowance:
 
 
 def host_matches(pattern: str, host: str) -> bool:
-    """`*.example.com` matches all names below example.com, but not itself. An address matches only itself."""
+    """`*.example.com` matches all names below example.com, but not itself. An address matches only itself, a range the
+    addresses in it.
+    """
+    if "/" in pattern:
+        return _in_range(pattern, host)
     if pattern.startswith("*."):
         return host.endswith(pattern[1:]) and len(host) > len(pattern) - 1
     return pattern == host
+
+
+@lru_cache(maxsize=4096)
+def _in_range(network: str, host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network)
+    except ValueError:
+        return False  # a name
 
 
 def allowance(policy: NetworkPolicy, environment: NetworkPolicy | None, defaults: Iterable[Rule]) -> Allowance:

@@ -12,10 +12,17 @@ if TYPE_CHECKING:
 _PIECE = 65536
 _PTY_PAUSE = 1 << 20
 """How many bytes are copied from one terminal before others get a turn."""
+_KEPT = 256 << 20
+"""How much of its latest output is kept at least, and half of what is kept at most. Readers may be that far behind."""
+_PUNCH_HOLE = 3
+"""Frees a range of a file and keeps its size: FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE."""
 
 
 class Terminal:
     """The master side of a pty, copied to the output file.
+
+    A terminal may carry a stream for days, so the file forgets its oldest output: the disk holds 512 MB of it at most.
+    Offsets stay what they were, and what was forgotten is a hole.
 
     It is kept open until its process has exited, even if nothing has the other side open: closing it would hang up the
     process.
@@ -34,6 +41,8 @@ class Terminal:
         self.open = True
         self.orphaned = False
         """Its process has exited, but others may still print to it."""
+        self._written = 0
+        self._forgotten = 0
         self._watch = watch
         self._unwatch = unwatch
         posix.set_blocking(master, False)
@@ -62,7 +71,12 @@ class Terminal:
             copied += len(data)
             try:
                 while data:
-                    data = data[posix.write(self.output, data) :]
+                    count = posix.write(self.output, data)
+                    data = data[count:]
+                    self._written += count
+                if self._written - self._forgotten >= 2 * _KEPT:
+                    self._forgotten = self._written - _KEPT
+                    forget(self.output, self._forgotten)
             except OSError:
                 pass  # on a full disk, output is lost but the process continues
         return copied
@@ -79,6 +93,17 @@ class Terminal:
             self._unwatch(self.master)
             posix.close(self.master)
             posix.close(self.output)
+
+
+def forget(file: int, end: int) -> None:
+    """Free what a file has before `end`. On a file system that cannot, it stays."""
+    import _ctypes
+
+    class Offset(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "q"
+
+    fallocate = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fallocate")  # type: ignore[arg-type]
+    _ctypes.call_function(fallocate, (file, _PUNCH_HOLE, Offset(0), Offset(end)))
 
 
 def set_size(terminal: int, rows: int, columns: int) -> None:

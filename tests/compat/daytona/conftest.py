@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from daytona import AsyncDaytona, AsyncSandbox, Daytona, DaytonaConfig, Sandbox
+from tests.providers.local.rootfs import busybox
 
 from holdfast.testing.server import ServerProcess
 
@@ -113,3 +114,19 @@ async def async_sandbox(async_daytona: AsyncDaytona) -> AsyncIterator[AsyncSandb
     yield made
     if made.state != "destroyed":
         await made.delete()
+
+
+@pytest.fixture(scope="session")
+def tiny_image(daytona_server: ServerProcess) -> str:
+    """An image with nothing but busybox, that is on this machine."""
+    headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
+    answer = httpx.post(
+        f"{daytona_server.url}/v1/images/import",
+        params={"name": "tiny:1"},
+        content=busybox().done(),
+        headers=headers,
+        trust_env=False,
+        timeout=60,
+    )
+    assert answer.status_code == 201, answer.text
+    return "tiny:1"

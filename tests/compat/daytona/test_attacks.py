@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from daytona import Daytona, Sandbox
+from daytona.handle.pty_handle import PtyHandle
 
 from holdfast.compat.daytona.toolbox.sessions import Command, _Index
 from holdfast.testing.server import ServerProcess
@@ -247,3 +248,24 @@ def test_without_the_option_there_is_no_such_api(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home") as server:
         answer = httpx.get(f"{server.url}/compat/daytona/config", trust_env=False, timeout=60)
         assert answer.status_code == 404
+
+
+def test_who_connects_to_a_terminal_gets_the_latest_of_its_output_only(sandbox: Sandbox) -> None:
+    name = f"much-{uuid.uuid4()}"
+    handle = sandbox.process.create_pty_session(name)
+    handle.send_input("stty -echo -opost; head -c 9000000 /dev/zero | tr '\\0' x; echo; echo th''e end; read line\n")
+    assert len(_read_until(handle, b"the end")) > 9_000_000
+    again = sandbox.process.connect_pty_session(name)
+    assert len(_read_until(again, b"the end")) < 2_000_000
+    again.kill()
+    for each in (handle, again):
+        each.disconnect()
+
+
+def _read_until(handle: PtyHandle, wanted: bytes) -> bytes:
+    seen = bytearray()
+    for data in handle:
+        seen += data
+        if wanted in seen[-len(data) - len(wanted) :]:
+            return bytes(seen)
+    raise AssertionError(f"the terminal ended after {len(seen)} bytes, without {wanted!r}")

@@ -12,32 +12,18 @@ from daytona import (
     CreateSnapshotParams,
     Daytona,
     DaytonaBadRequestError,
+    DaytonaConflictError,
     DaytonaError,
+    DaytonaNotFoundError,
     Image,
+    ListSandboxesQuery,
+    Resources,
+    SandboxState,
 )
-from tests.providers.local.rootfs import busybox
-
-from holdfast.testing.server import ServerProcess
 
 
-@pytest.fixture(scope="module")
-def image(daytona_server: ServerProcess) -> str:
-    """An image with nothing but busybox, that is on this machine."""
-    headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
-    answer = httpx.post(
-        f"{daytona_server.url}/v1/images/import",
-        params={"name": "tiny:1"},
-        content=busybox().done(),
-        headers=headers,
-        trust_env=False,
-        timeout=60,
-    )
-    assert answer.status_code == 201, answer.text
-    return "tiny:1"
-
-
-def test_a_sandbox_begins_with_an_image(daytona: Daytona, image: str) -> None:
-    made = daytona.create(CreateSandboxFromImageParams(image=image))
+def test_a_sandbox_begins_with_an_image(daytona: Daytona, tiny_image: str) -> None:
+    made = daytona.create(CreateSandboxFromImageParams(image=tiny_image))
     assert made.build_info is not None
     assert made.process.exec("busybox true && echo has busybox").result == "has busybox\n"
     made.fs.upload_file(b"x", "file")
@@ -45,9 +31,9 @@ def test_a_sandbox_begins_with_an_image(daytona: Daytona, image: str) -> None:
     made.delete()
 
 
-def test_a_dockerfile_is_built_once(daytona: Daytona, image: str) -> None:
+def test_a_dockerfile_is_built_once(daytona: Daytona, tiny_image: str) -> None:
     mark = uuid.uuid4().hex
-    recipe = Image.base(image).run_commands(f"echo {mark} > /built").env({"COLOR": "blue"}).workdir("/srv/app")
+    recipe = Image.base(tiny_image).run_commands(f"echo {mark} > /built").env({"COLOR": "blue"}).workdir("/srv/app")
     name = f"built-{mark}"
     lines: list[str] = []
     snapshot = daytona.snapshot.create(CreateSnapshotParams(name=name, image=recipe), on_logs=lines.append)
@@ -62,10 +48,53 @@ def test_a_dockerfile_is_built_once(daytona: Daytona, image: str) -> None:
     daytona.snapshot.delete(name)
 
 
-def test_a_build_that_fails_tells_which_step(daytona: Daytona, image: str) -> None:
-    recipe = Image.base(image).run_commands("echo before; exit 3")
-    with pytest.raises(DaytonaBadRequestError, match="exited with 3"):
-        daytona.create(CreateSandboxFromImageParams(image=recipe))
+def test_a_build_that_fails_tells_which_step(daytona: Daytona, tiny_image: str) -> None:
+    recipe = Image.base(tiny_image).run_commands("echo before; exit 3")
+    name = f"fails-{uuid.uuid4()}"
     lines: list[str] = []
     with pytest.raises(DaytonaError, match="exited with 3"):
+        daytona.create(CreateSandboxFromImageParams(name=name, image=recipe), on_snapshot_create_logs=lines.append)
+    assert "before" in "\n".join(lines).splitlines()
+    failed = daytona.get(name)
+    assert failed.state == SandboxState.BUILD_FAILED
+    assert failed.id in [each.id for each in daytona.list(ListSandboxesQuery(states=[SandboxState.BUILD_FAILED]))]
+    with pytest.raises(DaytonaBadRequestError, match="build_failed"):
+        failed.process.exec("true")
+    with pytest.raises(DaytonaConflictError):
+        daytona.create(CreateSandboxFromSnapshotParams(name=name))
+    failed.delete()
+    with pytest.raises(DaytonaNotFoundError):
+        daytona.get(name)
+    lines.clear()
+    with pytest.raises(DaytonaError, match="exited with 3"):
         daytona.snapshot.create(CreateSnapshotParams(name=f"fails-{uuid.uuid4()}", image=recipe), on_logs=lines.append)
+
+
+def test_the_build_of_a_sandbox_is_followed(daytona: Daytona, tiny_image: str) -> None:
+    mark = uuid.uuid4().hex
+    lines: list[str] = []
+    recipe = Image.base(tiny_image).run_commands(f"echo building {mark}; echo {mark} > /built")
+    name = f"followed-{mark}"
+    params = CreateSandboxFromImageParams(
+        name=name, image=recipe, labels={"mark": mark}, env_vars={"A": "b"}, resources=Resources(cpu=2), public=True
+    )
+    made = daytona.create(params, on_snapshot_create_logs=lines.append)
+    assert f"building {mark}" in "\n".join(lines).splitlines()
+    assert made.state == SandboxState.STARTED
+    assert made.process.exec("cat /built; echo $A").result == f"{mark}\nb\n"
+    found = daytona.get(made.id)
+    assert (found.name, found.cpu, found.public, found.labels["mark"]) == (name, 2, True, mark)
+    assert made.build_info is not None
+    made.delete()
+
+
+def test_a_build_ends_with_its_sandbox(daytona: Daytona, api: httpx.Client, tiny_image: str) -> None:
+    body = {"buildInfo": {"dockerfileContent": f"FROM {tiny_image}\nRUN sleep 300"}}
+    answer = api.post("/sandbox", json=body)
+    assert answer.json()["state"] == "pending_build"
+    sandbox = daytona.get(answer.json()["id"])
+    assert sandbox.state in (SandboxState.PENDING_BUILD, SandboxState.BUILDING_SNAPSHOT)
+    assert api.post(f"/sandbox/{sandbox.id}/stop").status_code == 400
+    sandbox.delete()
+    with pytest.raises(DaytonaNotFoundError):
+        daytona.get(sandbox.id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from holdfast.compat.daytona.errors import ApiError
 from holdfast.compat.daytona.intervals import Due, due
 from holdfast.compat.daytona.multipart import parts_of
 from holdfast.compat.daytona.network import policy_of
+from holdfast.compat.daytona.pending import Pending
 from holdfast.compat.daytona.records import Record
 from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
 
@@ -32,6 +35,7 @@ WORKDIR /app
 RUN echo one && \\
     echo two
 RUN ["echo", "three"]
+USER app
 CMD ["sleep", "infinity"]
 """
     )
@@ -51,7 +55,6 @@ CMD ["sleep", "infinity"]
         "FROM a\nFROM b",
         "FROM a\nCOPY x y",
         "FROM a\nADD http://x y",
-        "FROM a\nUSER bob",
         "FROM",
         "FROM a\nX",
     ],
@@ -65,10 +68,13 @@ def test_a_dockerfile_that_a_box_cannot_follow_is_refused(text: str) -> None:
 def test_network_settings_are_mapped() -> None:
     assert policy_of(False, None, None).mode is Network.OPEN
     assert policy_of(True, None, None).mode is Network.NONE
-    allowed = policy_of(False, "203.0.113.7/32", "example.com, *.example.org")
-    assert allowed.allow == ("203.0.113.7:22,80,443,8080,8443", "example.com", "*.example.org")
+    allowed = policy_of(False, "203.0.113.7/32,198.51.100.9/24, 2606:4700::/32", "example.com, *.example.org")
+    ports = "22,80,443,8080,8443"
+    assert allowed.allow == (
+        f"203.0.113.7:{ports}", f"198.51.100.0/24:{ports}", f"[2606:4700::/32]:{ports}", "example.com", "*.example.org",
+    )  # fmt: skip
     allowed.check()
-    for refused in ((True, None, "a.b"), (False, "10.0.0.0/8", None), (False, "x", None), (False, None, "a.b:80")):
+    for refused in ((True, None, "a.b"), (False, "10.0.0.0/33", None), (False, "x", None), (False, None, "a.b:80")):
         with pytest.raises(ApiError):
             policy_of(*refused)
 
@@ -123,3 +129,48 @@ async def test_multipart_bodies_are_read_however_they_are_cut(size: int) -> None
     async for part in parts_of(pieces(), "multipart/form-data; boundary=B"):
         found.append((part.name, part.filename, b"".join([piece async for piece in part.data])))
     assert found == [("a", None, b"one"), ("b", 'x "y".txt', b"two\r\n--not the end\r\n")]
+
+
+@pytest.mark.anyio
+async def test_builds_are_bounded_and_end_with_their_owner() -> None:
+    told: list[str] = []
+    pending = Pending(lambda sandbox: told.append(sandbox.state))
+    ended: list[str] = []
+
+    async def forever(log: Callable[[str], None]) -> None:
+        try:
+            log("begun")
+            await asyncio.Event().wait()
+        finally:
+            ended.append("ended")
+
+    async def failing(log: Callable[[str], None]) -> None:
+        raise ApiError(400, "no such image")
+
+    for number in range(20):
+        pending.begin(_named(f"n-{number}"), forever)
+    with pytest.raises(ApiError) as caught:
+        pending.begin(_named("one-too-many"), forever)
+    assert caught.value.status == 429
+    with pytest.raises(ApiError) as caught:
+        pending.begin(_named("n-3"), forever)
+    assert caught.value.status == 409
+    await asyncio.sleep(0)
+    await pending.remove("n-3")
+    assert pending.find("n-3") is None
+    pending.begin(_named("fails"), failing)
+    log = pending.log_of("fails")
+    assert log is not None
+    assert [line async for line in log.lines(follow=True)] == [b"no such image\n"]
+    failed = pending.find("fails")
+    assert failed is not None
+    assert (failed.state, failed.problem) == ("build_failed", "no such image")
+    assert "build_failed" not in told, "an event would bring the state without the reason"
+    await pending.close()
+    assert len(ended) == 20
+    assert pending.all() == []
+
+
+def _named(name: str) -> Sandbox:
+    sandbox = _sandbox(BoxState.CREATING)
+    return replace(sandbox, record=replace(sandbox.record, id=name, name=name))

@@ -166,10 +166,11 @@ def test_network_settings_become_our_policy(daytona_server: ServerProcess, sandb
     sandbox.update_network_settings(network_block_all=True)
     assert policy()["mode"] == "none"
     assert sandbox.domain_allow_list is None
-    with pytest.raises(DaytonaBadRequestError, match="256 addresses"):
-        sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.0/24")
-    sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.7/32")
-    assert policy()["mode"] == "allow"
+    with pytest.raises(DaytonaBadRequestError, match="not a network"):
+        sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.0/40")
+    sandbox.update_network_settings(network_block_all=False, network_allow_list="203.0.113.7/32,198.51.100.0/24")
+    ports = "22,80,443,8080,8443"
+    assert policy() == {"mode": "allow", "allow": [f"203.0.113.7:{ports}", f"198.51.100.0/24:{ports}"]}
 
 
 def test_a_fork_has_the_files_of_its_parent(sandbox: Sandbox) -> None:
@@ -195,7 +196,11 @@ def test_a_resized_sandbox_keeps_its_id_and_files(daytona: Daytona, sandbox: San
 def test_what_a_sandbox_uses_is_told(sandbox: Sandbox) -> None:
     latest = sandbox.get_metrics_latest()
     assert latest.cpu_count == 1
-    assert sandbox.get_metrics() == []
+    history = sandbox.get_metrics()
+    assert history[0].timestamp == latest.timestamp
+    assert len(history) == 2, "when it was asked for before, and now"
+    assert (history[1].cpu_count, history[1].disk_total, history[1].mem_total) == (1, 3 << 30, 1 << 30)
+    assert sandbox.get_metrics(end=latest.timestamp - timedelta(hours=1)) == []
 
 
 def test_variables_change_for_later_processes(sandbox: Sandbox) -> None:
@@ -228,5 +233,5 @@ def test_what_boxes_cannot_do_is_refused_by_name(daytona: Daytona, shared: Sandb
 
 
 def test_an_image_that_nobody_has_is_refused(daytona: Daytona) -> None:
-    with pytest.raises(DaytonaBadRequestError, match="could not be pulled"):
+    with pytest.raises(DaytonaError, match="could not be pulled"):
         daytona.create(CreateSandboxFromImageParams(image="registry.invalid/no/such:1"))

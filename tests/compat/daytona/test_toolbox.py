@@ -32,6 +32,7 @@ from daytona.common.errors import (
 from daytona.common.lsp_server import LspCompletionPosition
 from daytona.common.process import CodeRunParams
 from daytona.common.pty import PtySize
+from tests.compat.daytona.language_server import SYMBOLS_OF_PYTHON
 
 # --- commands and code ---
 
@@ -320,40 +321,6 @@ def test_desktops_and_missing_language_servers_are_refused_by_name(shared: Sandb
         with pytest.raises(DaytonaError) as caught:
             call()
         assert caught.value.status_code == 501
-
-
-SYMBOLS_OF_PYTHON = """#!/usr/bin/python3
-import json, sys
-
-def symbol(name, line):
-    place = {"line": line, "character": 0}
-    return {"name": name, "kind": 12, "range": {"start": place, "end": place}, "children": []}
-
-text = ""
-while True:
-    size = 0
-    while (line := sys.stdin.buffer.readline().strip()):
-        size = int(line.split(b":")[1])
-    if not size:
-        break
-    message = json.loads(sys.stdin.buffer.read(size))
-    method, result = message["method"], None
-    if method == "textDocument/didOpen":
-        text = message["params"]["textDocument"]["text"]
-    elif method == "initialize":
-        result = {"capabilities": {}}
-    elif method == "textDocument/documentSymbol":
-        lines = enumerate(text.splitlines())
-        result = [symbol(line[4:].split("(")[0], n) for n, line in lines if line.startswith("def ")]
-    elif method == "workspace/symbol":
-        result = []
-    elif method == "textDocument/completion":
-        result = [{"label": "print"}]
-    if "id" in message:
-        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
-        sys.stdout.buffer.write(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
-        sys.stdout.buffer.flush()
-"""
 
 
 def test_a_language_server_of_the_sandbox_is_asked(sandbox: Sandbox) -> None:

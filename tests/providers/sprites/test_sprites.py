@@ -337,6 +337,7 @@ async def test_a_sprite_applies_the_policy_itself_with_direct_networking(
     [
         (NetworkPolicy(Network.ALLOW, ("GET a.invalid",)), "a rule with methods"),
         (NetworkPolicy(Network.ALLOW, ("10.0.0.1",)), "a rule for an address"),
+        (NetworkPolicy(Network.ALLOW, ("10.0.0.0/8",)), "a rule for an address"),
         (NetworkPolicy(Network.ALLOW, ("default",)), "the default list"),
         (NetworkPolicy(Network.ALLOW), "the default list"),
         (NetworkPolicy(Network.OPEN, bandwidth=2048), "a limit of bandwidth"),

@@ -34,7 +34,8 @@ class Rule:
     """Allows requests. `*.example.com` matches everything below example.com, but not example.com itself."""
 
     host: str
-    """A name, a name that starts with `*.`, or an IP address, in lower case and canonical form."""
+    """A name, a name that starts with `*.`, an IP address, or a range of addresses such as `203.0.113.0/24`, in lower
+    case and canonical form. A range allows addresses, not names that lead to them."""
     ports: tuple[int, ...] = ()
     """If empty: 80 and 443."""
     methods: tuple[str, ...] = ()
@@ -42,7 +43,9 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """`[METHOD[,METHOD…] ]host[:port[,port…]]`, such as `*.example.com:443` or `GET,HEAD example.com`."""
+        """`[METHOD[,METHOD…] ]host[:port[,port…]]`, such as `*.example.com:443`, `GET,HEAD example.com` or
+        `203.0.113.0/24:443`.
+        """
         before, _, target = text.strip().rpartition(" ")
         host, ports = _split_port(target)
         methods = tuple(method.strip().upper() for method in before.split(",")) if before else ()
@@ -82,14 +85,15 @@ def _ports(text: str, rule: str) -> tuple[int, ...]:
 def _canonical(host: str) -> str:
     """Convert an address to the form that the proxy uses, because an address can be written in many ways."""
     try:
-        return str(ipaddress.ip_address(host))
+        network = ipaddress.ip_network(host)
     except ValueError:
         return host
+    return str(network.network_address if network.num_addresses == 1 else network)
 
 
 def _is_host(host: str) -> bool:
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_network(host)
     except ValueError:
         labels = host.removeprefix("*.").split(".")
         return len(host) <= 253 and all(_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()

@@ -76,7 +76,8 @@ class Chunk:
 class Process(ABC):
     """A spawned process. It and its output outlive this object; `box.process(id)` returns it again.
 
-    With a pty, all output is in `stdout`.
+    With a pty, all output is in `stdout`. Of that, at least the last 256 MB are kept: older output reads as zeros, and
+    `output` skips it where it can.
     """
 
     id: str

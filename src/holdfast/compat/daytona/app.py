@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
 
 from holdfast.api.errors import HoldfastError
 from holdfast.compat.daytona import control_plane, events
@@ -18,6 +18,7 @@ from holdfast.compat.daytona.toolbox import (
     git,
     interpreters,
     languages,
+    metrics,
     processes,
     sessions,
     terminals,
@@ -26,12 +27,13 @@ from holdfast.compat.daytona.toolbox import (
 
 
 def create_app(daytona: Daytona) -> Starlette:
-    parts = (processes, files, git, sessions, terminals, interpreters, languages, unsupported)
+    parts = (processes, files, git, sessions, terminals, interpreters, languages, metrics, unsupported)
     toolbox = [route for part in parts for route in part.routes()]
     app = Starlette(
         routes=[
             WebSocketRoute("/socket.io/", events.serve_events),
             Mount("/toolbox/{sandbox}", routes=toolbox),
+            Route("/sandbox/{sandbox}/telemetry/metrics", metrics.history, methods=["GET"]),
             *control_plane.routes(),
         ],
         exception_handlers={
@@ -45,6 +47,7 @@ def create_app(daytona: Daytona) -> Starlette:
     app.state.daytona = daytona
     app.state.session_indexes = sessions.Indexes(500)
     app.state.terminal_sizes = terminals.Sizes(10_000)
+    app.state.samples = metrics.Samples(1000)
     app.state.language_servers = languages.LanguageServers()
     daytona.closers.append(app.state.language_servers.close)
     app.state.context_offsets = interpreters.Offsets(10_000)

@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.compat.daytona.build_log import BuildLog
 from holdfast.compat.daytona.errors import bad_request, not_found, not_supported
 from holdfast.compat.daytona.listing import numbered_page, page_of
 from holdfast.compat.daytona.models import (
@@ -72,12 +73,12 @@ async def list_numbered(request: Request) -> Response:
 
 
 async def get_sandbox(request: Request) -> Response:
-    parts, sandbox = await daytona_of(request).sandbox(request)
+    parts, sandbox = await daytona_of(request).any_sandbox(request)
     return _shown(request, parts, sandbox)
 
 
 async def delete_sandbox(request: Request) -> Response:
-    parts, sandbox = await daytona_of(request).sandbox(request)
+    parts, sandbox = await daytona_of(request).any_sandbox(request)
     return _shown(request, parts, await parts.sandboxes.delete(sandbox), "destroyed")
 
 
@@ -200,7 +201,7 @@ async def note_activity(request: Request) -> Response:
 
 
 async def get_toolbox_url(request: Request) -> Response:
-    await daytona_of(request).sandbox(request)
+    await daytona_of(request).any_sandbox(request)
     return answer({"url": toolbox_url(request)})
 
 
@@ -279,24 +280,24 @@ async def no_context(request: Request) -> Response:
     raise not_supported("this server takes no build context: upload the files into a sandbox and take a snapshot")
 
 
-async def get_metrics(request: Request) -> Response:
-    """Nothing is recorded over time here. `GET /system/metrics` of the toolbox has the present."""
-    await daytona_of(request).sandbox(request)
-    return answer({"series": []})
-
-
 # --- build logs ---
 
 
 async def get_build_logs_url(request: Request) -> Response:
-    await daytona_of(request).sandbox(request)
-    return answer({"url": f"{base_url(request)}/sandbox/{request.path_params['sandbox']}/build-logs"})
+    _, sandbox = await daytona_of(request).any_sandbox(request)
+    return answer({"url": f"{base_url(request)}/sandbox/{sandbox.id}/build-logs"})
 
 
 async def get_build_logs(request: Request) -> Response:
-    """Sandboxes are made before they are answered, so there is nothing left to follow."""
-    await daytona_of(request).sandbox(request)
-    return Response("", media_type="text/plain")
+    """Empty for a sandbox that needed no build."""
+    daytona = daytona_of(request)
+    parts, sandbox = await daytona.any_sandbox(request)
+    return _log_response(request, parts.sandboxes.pending.log_of(sandbox.id))
+
+
+def _log_response(request: Request, build_log: BuildLog | None) -> Response:
+    lines: AsyncIterator[bytes] = _none() if build_log is None else build_log.lines(bool(flag_of(request, "follow")))
+    return StreamingResponse(daytona_of(request).needs.until_stopping(lines), media_type="text/plain")
 
 
 async def get_snapshot_logs_url(request: Request) -> Response:
@@ -309,9 +310,7 @@ async def get_snapshot_logs(request: Request) -> Response:
     daytona = daytona_of(request)
     parts = await daytona.admit(request)
     record = await parts.snapshots.find(request.path_params["id"])
-    build_log = parts.snapshots.logs.get(record.id)
-    lines: AsyncIterator[bytes] = _none() if build_log is None else build_log.lines(bool(flag_of(request, "follow")))
-    return StreamingResponse(daytona.needs.until_stopping(lines), media_type="text/plain")
+    return _log_response(request, parts.snapshots.logs.get(record.id))
 
 
 async def _none() -> AsyncIterator[bytes]:
@@ -555,7 +554,6 @@ def routes() -> list[Route]:
         ("DELETE", f"{one}/ssh-access", no_ssh),
         ("GET", f"{one}/build-logs", get_build_logs),
         ("GET", f"{one}/build-logs-url", get_build_logs_url),
-        ("GET", f"{one}/telemetry/metrics", get_metrics),
         ("POST", f"{one}/public/{{value}}", set_public),
         ("POST", f"{one}/{{interval}}/{{value}}", set_interval),
         ("POST", "/snapshots", create_snapshot),

@@ -12,9 +12,9 @@ from holdfast.compat.daytona.errors import bad_request
 
 _MOST_STEPS: Final = 200
 _IGNORED: Final = frozenset(
-    {"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME"}
+    {"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER", "VOLUME"}
 )
-"""They say nothing about the files, and a sandbox runs no process of its image."""
+"""They say nothing about the files, a sandbox runs no process of its image, and a box has one user."""
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
@@ -84,9 +84,6 @@ def _add(plan: BuildPlan, name: str, rest: str, arguments: dict[str, str]) -> No
             f"{name} {rest[:100]}: this server takes no build context;"
             " upload the files into a sandbox and take a snapshot"
         )
-    elif name == "USER":
-        if rest.partition(":")[0] not in ("root", "0", "daytona"):
-            raise bad_request(f"USER {rest[:50]}: a box has one user, so this server cannot follow USER")
     elif name not in _IGNORED:
         raise bad_request(f"the Dockerfile has {name[:50]}, which this server cannot follow")
 

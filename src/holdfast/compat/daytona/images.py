@@ -74,6 +74,19 @@ class Images:
         workdir = image.config.workdir
         return Origin(called, workdir=workdir if workdir and workdir != "/" else None)
 
+    async def at_hand(self, dockerfile: str, provider: str) -> Origin | None:
+        """Returns what a Dockerfile describes if nothing has to be pulled or built for it. Raises for a bad one."""
+        plan = read_dockerfile(dockerfile)
+        store = self._boxes.provider(provider).images
+        if store is not None and store.takes_pulled:
+            try:
+                await store.get(local_name(plan.image))
+            except ImageNotFound:
+                return None
+        if not plan.is_plain and await self._earlier(_digest(dockerfile, provider)) is None:
+            return None
+        return await self.built(dockerfile, provider)
+
     async def built(self, dockerfile: str, provider: str, log: Log = lambda line: None) -> Origin:
         """Returns what a Dockerfile describes, built in a box if this was not done before."""
         plan = read_dockerfile(dockerfile)
@@ -81,7 +94,7 @@ class Images:
         if plan.is_plain:
             return base
         env, workdir = dict(plan.env), plan.workdir or base.workdir
-        digest = hashlib.sha256(f"{provider}\0{dockerfile}".encode()).hexdigest()
+        digest = _digest(dockerfile, provider)
         lock = self._building.setdefault(digest, asyncio.Lock())
         async with lock:
             snapshot = await self._earlier(digest)
@@ -114,6 +127,10 @@ class Images:
             return (await self._boxes.snapshot(row.id)).id
         finally:
             await asyncio.shield(self._boxes.delete(row.id))
+
+
+def _digest(dockerfile: str, provider: str) -> str:
+    return hashlib.sha256(f"{provider}\0{dockerfile}".encode()).hexdigest()
 
 
 async def _carry_out(step: Run, box: Box, log: Log) -> None:

@@ -7,14 +7,13 @@ import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
 from holdfast.compat.daytona.errors import bad_request
-from holdfast.compat.daytona.requests import flag_of, number_of
-from holdfast.compat.daytona.sandbox_record import Sandbox
+from holdfast.compat.daytona.requests import flag_of, number_of, time_of
+from holdfast.compat.daytona.sandbox_record import CLASS, Sandbox
 
 STATES: Final = frozenset(
     {
@@ -31,8 +30,8 @@ _SORTS: Final[dict[str, Callable[[Sandbox], Any]]] = {
     "lastActivityAt": lambda sandbox: sandbox.row.last_active_at,
     "name": lambda sandbox: sandbox.record.name,
     "cpu": lambda sandbox: sandbox.details.cpu,
-    "memoryGiB": lambda sandbox: sandbox.details.memory,
-    "diskGiB": lambda sandbox: sandbox.details.disk,
+    "memoryGib": lambda sandbox: sandbox.details.memory,
+    "diskGib": lambda sandbox: sandbox.details.disk,
 }
 
 
@@ -114,10 +113,10 @@ def _tests(connection: HTTPConnection) -> list[Callable[[Sandbox], bool]]:
     tests: list[Callable[[Sandbox], bool]] = []
     if labels := label_filter(query.get("labels")):
         tests.append(lambda sandbox: labels.items() <= sandbox.details.labels.items())
-    if id := query.get("id"):
-        tests.append(lambda sandbox: sandbox.id.startswith(id))
-    if name := query.get("name"):
-        tests.append(lambda sandbox: sandbox.record.name.startswith(name))
+    if id := query.get("id", "").lower():
+        tests.append(lambda sandbox: sandbox.id.lower().startswith(id))
+    if name := query.get("name", "").lower():
+        tests.append(lambda sandbox: sandbox.record.name.lower().startswith(name))
     if states := _list(connection, "states"):
         if unknown := sorted(states - STATES):
             raise bad_request(f"states: {unknown[0][:50]!r} is not a state of a sandbox")
@@ -126,6 +125,8 @@ def _tests(connection: HTTPConnection) -> list[Callable[[Sandbox], bool]]:
         tests.append(lambda sandbox: sandbox.details.snapshot in snapshots)
     if targets := _list(connection, "regionIds") | _list(connection, "regions"):
         tests.append(lambda sandbox: sandbox.details.target in targets)
+    if classes := _list(connection, "sandboxClasses"):
+        tests.append(lambda _: CLASS in classes)
     if (public := flag_of(connection, "isPublic")) is not None:
         tests.append(lambda sandbox: sandbox.details.public == public)
     if (recoverable := flag_of(connection, "isRecoverable")) is not None:
@@ -166,7 +167,7 @@ def _range(connection: HTTPConnection, parameter: str, field: str) -> list[Calla
 def _period(
     connection: HTTPConnection, prefix: str, value: Callable[[Sandbox], int | None]
 ) -> list[Callable[[Sandbox], bool]]:
-    after, before = _time(connection, f"{prefix}After"), _time(connection, f"{prefix}Before")
+    after, before = time_of(connection, f"{prefix}After"), time_of(connection, f"{prefix}Before")
     if after is None and before is None:
         return []
 
@@ -175,14 +176,3 @@ def _period(
         return at is not None and (after is None or at >= after) and (before is None or at <= before)
 
     return [test]
-
-
-def _time(connection: HTTPConnection, name: str) -> int | None:
-    text = connection.query_params.get(name)
-    if not text:
-        return None
-    try:
-        at = datetime.fromisoformat(text.replace(" ", "+").replace("Z", "+00:00"))
-    except ValueError:
-        raise bad_request(f"{name} {text[:50]!r}: a time such as 2026-01-31T12:00:00Z is expected") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -10,7 +10,7 @@ from holdfast.compat.daytona.errors import bad_request
 
 _MOST_NETWORKS: Final = 10
 _MOST_DOMAINS: Final = 100
-_PORTS: Final = ",".join(map(str, (22, 80, 443, 8080, 8443)))
+_PORTS: Final = (22, 80, 443, 8080, 8443)
 """Daytona allows every port of a listed address. Our rules name ports, so these stand for all of them."""
 
 
@@ -39,13 +39,7 @@ def _address_rule(text: str) -> str:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise bad_request(f"networkAllowList: {text[:100]!r} is not a network such as 203.0.113.7/32") from None
-    if network.num_addresses != 1:
-        raise bad_request(
-            f"networkAllowList: {text} has {network.num_addresses} addresses, and this server can allow single"
-            " addresses only: list them as /32, or use domainAllowList"
-        )
-    address = f"[{network.network_address}]" if network.version == 6 else str(network.network_address)
-    return f"{address}:{_PORTS}"
+    return str(Rule(str(network.network_address if network.num_addresses == 1 else network), _PORTS))
 
 
 def _domain_rule(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
@@ -88,6 +89,18 @@ def flag_in(text: str, name: str) -> bool:
 
 def port_of(connection: HTTPConnection) -> int:
     return number_in(connection.path_params["port"], "port", 1, 65_535)
+
+
+def time_of(connection: HTTPConnection, name: str) -> int | None:
+    """A time of the query, in UTC milliseconds."""
+    text = connection.query_params.get(name)
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+").replace("Z", "+00:00"))
+    except ValueError:
+        raise bad_request(f"{name} {text[:50]!r}: a time such as 2026-01-31T12:00:00Z is expected") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

@@ -12,6 +12,7 @@ from holdfast.boxes.rows import BoxRow
 from holdfast.compat.daytona.records import Document, Record
 
 KIND: Final = "sandbox"
+CLASS: Final = "container"
 _STATES: Final = {
     BoxState.CREATING: "creating",
     BoxState.RUNNING: "started",
@@ -28,6 +29,9 @@ _STATES: Final = {
     BoxState.GONE: "destroyed",
 }
 _DESIRED: Final = {
+    "pending_build": "started",
+    "building_snapshot": "started",
+    "build_failed": "started",
     "creating": "started",
     "starting": "started",
     "stopping": "stopped",
@@ -86,6 +90,10 @@ class Sandbox:
 
     record: Record
     row: BoxRow
+    phase: str | None = None
+    """Its state, while what it begins with is being built and it has no box yet."""
+    problem: str | None = None
+    """Why that failed."""
 
     @property
     def id(self) -> str:
@@ -97,6 +105,8 @@ class Sandbox:
 
     @property
     def state(self) -> str:
+        if self.phase is not None:
+            return self.phase
         if self.row.state is BoxState.STOPPED and self.record.document.get("archived"):
             return "archived"
         return _STATES[self.row.state]
@@ -137,13 +147,13 @@ def sandbox_json(sandbox: Sandbox, organization: str, toolbox_url: str, *, state
         "createdAt": timestamp(record.created_at),
         "updatedAt": timestamp(max(record.changed_at, row.changed_at)),
         "lastActivityAt": timestamp(row.last_active_at),
-        "sandboxClass": "container",
+        "sandboxClass": CLASS,
         "daemonVersion": "holdfast",
         "runnerId": row.node,
         "toolboxProxyUrl": toolbox_url,
     }
-    if row.ended_why:
-        shown["errorReason"] = row.ended_why
+    if problem := sandbox.problem or row.ended_why:
+        shown["errorReason"] = problem
     optional = {
         "snapshot": details.snapshot,
         "networkAllowList": details.allow_list,

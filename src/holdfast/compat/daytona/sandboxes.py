@@ -16,6 +16,7 @@ from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxNotFound
+from holdfast.api.ids import new_id
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
@@ -24,6 +25,7 @@ from holdfast.compat.daytona.images import Images, Origin
 from holdfast.compat.daytona.intervals import Due, due
 from holdfast.compat.daytona.models import NewNetwork, NewSandbox, Resources
 from holdfast.compat.daytona.network import policy_of
+from holdfast.compat.daytona.pending import Pending
 from holdfast.compat.daytona.records import Record, RecordStore
 from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
 from holdfast.compat.daytona.snapshots import DEFAULT, Snapshots
@@ -69,6 +71,7 @@ class Sandboxes:
         self._used: Counter[str] = Counter()
         self._watch: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[Sandbox, str], None]] = set()
+        self.pending = Pending(self._tell)
 
     @property
     def tenant(self) -> str:
@@ -78,6 +81,7 @@ class Sandboxes:
         self._watch = asyncio.create_task(self._keep_watch(), name="intervals of Daytona sandboxes")
 
     async def close(self) -> None:
+        await self.pending.close()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -100,7 +104,17 @@ class Sandboxes:
 
     # --- finding ---
 
+    async def find_any(self, id_or_name: str) -> Sandbox:
+        """Returns a sandbox, also one that has no box yet."""
+        return self.pending.find(id_or_name) or await self._find(id_or_name)
+
     async def find(self, id_or_name: str) -> Sandbox:
+        """Returns a sandbox that has a box."""
+        if (pending := self.pending.find(id_or_name)) is not None:
+            raise bad_request(f"Sandbox {pending.id} is {pending.state}: is it started?")
+        return await self._find(id_or_name)
+
+    async def _find(self, id_or_name: str) -> Sandbox:
         record = await self._records.find(self.tenant, KIND, id_or_name) if len(id_or_name) <= 255 else None
         if record is not None:
             with contextlib.suppress(BoxNotFound):
@@ -114,7 +128,7 @@ class Sandboxes:
         """All sandboxes, newest first."""
         rows = {row.id: row for row in await self.boxes.rows.live(self.tenant, self.boxes.node)}
         found = [(record, rows.get(record.document["box"])) for record in await self._records.list(self.tenant, KIND)]
-        return [Sandbox(record, row) for record, row in found if row is not None]
+        return [*self.pending.all(), *(Sandbox(record, row) for record, row in found if row is not None)]
 
     # --- creating ---
 
@@ -128,11 +142,13 @@ class Sandboxes:
             raise ApiError(403, f"this server keeps at most {_MOST} sandboxes")
         policy = policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)
         provider = self.provider_of(new.target)
+        mounts = await self._volumes.mounts(new.volumes or [])
         snapshot = None
         limited = {name: getattr(new, name) for name in _LIMITS if getattr(new, name) is not None}
         resources: dict[str, int] = {"cpu": 1, "memory": 1, "disk": 3}
+        origin: Origin | None
         if new.build_info is not None:
-            origin = await self._images.built(new.build_info.dockerfile_content, provider)
+            origin = await self._images.at_hand(new.build_info.dockerfile_content, provider)
         else:
             snapshot = await self._snapshots.find(new.snapshot or DEFAULT)
             if limited:
@@ -140,16 +156,7 @@ class Sandboxes:
             resources = {name: snapshot.document[name] for name in _LIMITS}
             limited = {name: snapshot.document[name] for name in snapshot.document["limited"]}
             origin = await self._snapshots.origin(snapshot)
-        mounts = await self._volumes.mounts(new.volumes or [])
-        spec = BoxSpec(
-            provider=provider,
-            image=origin.image,
-            env={**({} if origin.image else _ENVIRONMENT), **origin.env},
-            workdir=origin.workdir or HOME,
-            volumes=mounts,
-            network=policy,
-            **self._limits(provider, limited),
-        )
+        spec = BoxSpec(provider=provider, volumes=mounts, network=policy, **self._limits(provider, limited))
         details = partial(
             SandboxDetails,
             labels=new.labels or {},
@@ -170,9 +177,50 @@ class Sandboxes:
             volumes=[each.model_dump(by_alias=True, exclude_none=True) for each in new.volumes or []],
             dockerfile=None if new.build_info is None else new.build_info.dockerfile_content,
         )
-        return await self._made(new.name, lambda box: details(box=box), lambda: self._box(spec, origin))
+
+        def with_box(box: str) -> SandboxDetails:
+            return details(box=box)
+
+        if origin is None:
+            assert new.build_info is not None
+            return await self._begin_build(new.name, new.build_info.dockerfile_content, spec, with_box)
+        beginning = origin
+        return await self._made(new.name, with_box, lambda: self._box(spec, beginning))
+
+    async def _begin_build(
+        self, name: str | None, dockerfile: str, spec: BoxSpec, details: Callable[[str], SandboxDetails]
+    ) -> Sandbox:
+        """Answer at once with a sandbox that has no box yet. The build goes on, and its log can be followed."""
+        await self._check_free(name)
+        id, now = new_id("b"), self.boxes.clock()
+        record = Record(KIND, id, name or id, details(id).to_document(), now, now)
+        row = BoxRow(
+            id=id,
+            tenant=self.tenant,
+            node=self.boxes.node,
+            provider=spec.provider,
+            key=None,
+            spec=spec,
+            labels={},
+            state=BoxState.CREATING,
+            created_at=now,
+            changed_at=now,
+            last_active_at=now,
+        )
+
+        async def make(log: Callable[[str], None]) -> None:
+            origin = await self._images.built(dockerfile, spec.provider, log)
+            await self._made(record.name, details, lambda: self._box(spec, origin), id)
+
+        return self.pending.begin(Sandbox(record, row), make)
 
     async def _box(self, spec: BoxSpec, origin: Origin) -> BoxRow:
+        spec = replace(
+            spec,
+            image=origin.image,
+            env={**({} if origin.image else _ENVIRONMENT), **origin.env},
+            workdir=origin.workdir or HOME,
+        )
         if spec.network != NetworkPolicy():
             await self._network_ready()
         if origin.snapshot is not None:
@@ -180,14 +228,19 @@ class Sandboxes:
         return await self.boxes.create(spec)
 
     async def _made(
-        self, name: str | None, details: Callable[[str], SandboxDetails], make: Callable[[], Awaitable[BoxRow]]
+        self,
+        name: str | None,
+        details: Callable[[str], SandboxDetails],
+        make: Callable[[], Awaitable[BoxRow]],
+        id: str | None = None,
     ) -> Sandbox:
-        """Make the box, then write the record. A failure leaves neither. A new sandbox has the id of its box."""
-        if name is not None and await self._records.find(self.tenant, KIND, name) is not None:
-            raise conflict(f"Sandbox with name {name} already exists")
+        """Make the box, then write the record. A failure leaves neither. A sandbox has the id of its box, if no other
+        is given."""
+        if id is None:
+            await self._check_free(name)
         row = await make()
         now = self.boxes.clock()
-        record = Record(KIND, row.id, name or row.id, details(row.id).to_document(), now, now)
+        record = Record(KIND, id or row.id, name or row.id, details(row.id).to_document(), now, now)
         try:
             if not await self._records.insert(self.tenant, record):
                 raise conflict(f"Sandbox with name {name} already exists")
@@ -197,6 +250,12 @@ class Sandboxes:
         sandbox = Sandbox(record, row)
         self._set_public(row.id, sandbox.details.public)
         return self._tell(sandbox)
+
+    async def _check_free(self, name: str | None) -> None:
+        if name is None:
+            return
+        if self.pending.find(name) is not None or await self._records.find(self.tenant, KIND, name) is not None:
+            raise conflict(f"Sandbox with name {name} already exists")
 
     def _limits(self, provider: str, wanted: dict[str, int]) -> dict[str, Any]:
         """Limits that the provider can keep. Daytona's are sizes of a machine, so others are left out, not refused."""
@@ -271,6 +330,9 @@ class Sandboxes:
         return self._tell(await self._change(sandbox, archived=True))
 
     async def delete(self, sandbox: Sandbox) -> Sandbox:
+        if sandbox.phase is not None:
+            await self.pending.remove(sandbox.id)
+            return self._tell(sandbox, "destroyed")
         await self.boxes.delete(sandbox.row.id)
         self._set_public(sandbox.row.id, False)
         await self._records.remove(self.tenant, KIND, sandbox.id)
@@ -356,6 +418,8 @@ class Sandboxes:
         """Do what the intervals of sandboxes ask for now."""
         actions = {Due.STOP: self.stop, Due.PAUSE: self.pause, Due.ARCHIVE: self.archive, Due.DELETE: self.delete}
         for sandbox in await self.all():
+            if sandbox.phase is not None:
+                continue  # it has no box yet
             what = due(sandbox, self.boxes.clock(), in_use=sandbox.id in self._used)
             if what is None:
                 continue

@@ -90,7 +90,7 @@ class Daytona:
         sandboxes = Sandboxes(
             boxes, records, images, snapshots, volumes, self.needs.network_ready, self.needs.previews.set_public
         )
-        for sandbox in await sandboxes.all():
+        for sandbox in await sandboxes.all():  # none is being built yet
             self.needs.previews.set_public(sandbox.row.id, sandbox.details.public)
             for token in sandbox.details.expired_previews:
                 self.needs.previews.expire(token)
@@ -123,9 +123,14 @@ class Daytona:
         return grant
 
     async def sandbox(self, connection: HTTPConnection) -> tuple[Parts, Sandbox]:
-        """Returns the sandbox that a path names, for a caller with an API key."""
+        """Returns the sandbox that a path names, for a caller with an API key. Raises while it has no box yet."""
         parts = await self.admit(connection)
         return parts, await parts.sandboxes.find(connection.path_params["sandbox"])
+
+    async def any_sandbox(self, connection: HTTPConnection) -> tuple[Parts, Sandbox]:
+        """As `sandbox`, but also returns one that has no box yet."""
+        parts = await self.admit(connection)
+        return parts, await parts.sandboxes.find_any(connection.path_params["sandbox"])
 
     # --- signed URLs of files ---
 

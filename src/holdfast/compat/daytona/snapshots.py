@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from holdfast.api.errors.boxes import BoxError, SnapshotNotFound
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.compat.daytona.build_log import BuildLog
 from holdfast.compat.daytona.errors import ApiError, api_error, bad_request, conflict, not_found, not_supported
 from holdfast.compat.daytona.images import Images, Origin
 from holdfast.compat.daytona.models import NewSnapshot
@@ -21,42 +21,8 @@ KIND: Final = "snapshot"
 DEFAULT: Final = "daytona-small"
 GENERAL: Final = {DEFAULT: (1, 1, 3), "daytona-medium": (2, 4, 8), "daytona-large": (4, 8, 10)}
 """Snapshots that everybody has, with their cores and gigabytes of memory and disk. Their files are the provider's."""
-_MOST_LINES: Final = 10_000
 _MOST: Final = 10_000
 log = logging.getLogger(__name__)
-
-
-class BuildLog:
-    """The lines of one build. Readers follow it until it ends."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._changed = asyncio.Event()
-        self._ended = False
-
-    def add(self, line: str) -> None:
-        if len(self._lines) < _MOST_LINES:
-            self._lines.append(line[:4096])
-            self._wake()
-
-    def end(self) -> None:
-        self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def lines(self, follow: bool) -> AsyncIterator[bytes]:
-        sent = 0
-        while True:
-            changed = self._changed
-            while sent < len(self._lines):
-                yield f"{self._lines[sent]}\n".encode()
-                sent += 1
-            if self._ended or not follow:
-                return
-            await changed.wait()
 
 
 class Snapshots:

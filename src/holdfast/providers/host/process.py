@@ -456,7 +456,9 @@ class KeptProcess(Process):
                 change.clear()
                 ended = ended or self._exit_code() is not None
                 data = await self.read(stream, offset, _PIECE)
-                if data:
+                if data[:1] == b"\0" and (kept := _next_data(path, offset)) > offset:
+                    offset = kept  # a terminal has forgotten what was before
+                elif data:
                     yield Chunk(offset, data)
                     offset += len(data)
                     await asyncio.sleep(0)
@@ -524,6 +526,15 @@ class KeptProcess(Process):
     async def resize(self, rows: int, columns: int) -> None:
         check_terminal(rows, columns)
         await self._request("resize", rows=rows, columns=columns)
+
+
+def _next_data(path: Path, offset: int) -> int:
+    """Returns the offset itself, or where the hole ends that it is in."""
+    with path.open("rb") as file:
+        try:
+            return os.lseek(file.fileno(), offset, os.SEEK_DATA)
+        except OSError:
+            return offset  # a file system without holes
 
 
 def _own_stdin(descriptor: int) -> Pipe | Terminal:

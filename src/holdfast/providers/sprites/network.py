@@ -45,7 +45,7 @@ def _domain(rule: Rule) -> str:
     if rule.ports:
         raise _unsupported(f"a rule with ports ({rule})")
     try:
-        ipaddress.ip_address(rule.host)
+        ipaddress.ip_network(rule.host)
     except ValueError:
         return rule.host
     raise _unsupported(f"a rule for an address ({rule})")

@@ -22,8 +22,13 @@ def argv(python: tuple[str, ...], program: str, *words: str) -> list[str]:
 @functools.cache
 def stdin(program: str) -> bytes:
     """What the command reads first: the length of the code in eight digits, and the code."""
-    code = resources.files(__package__).joinpath(f"{program}.py").read_bytes()
+    code = source(program)
     return b"%08d" % len(code) + code
+
+
+@functools.cache
+def source(program: str) -> bytes:
+    return resources.files(__package__).joinpath(f"{program}.py").read_bytes()
 
 
 def words_of(command: tuple[str, ...], program: str) -> tuple[str, ...] | None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.files import FileKind
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, ExecTimeout
 from holdfast.compat.daytona.errors import ApiError, bad_request
+from holdfast.compat.daytona.in_box import bootstrap
 from holdfast.compat.daytona.models import Body, Variable, Variables
 from holdfast.compat.daytona.requests import answer, body_of, port_of, while_connected
-from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.service import daytona_of
 from holdfast.compat.daytona.toolbox.access import opened
 
@@ -104,6 +106,14 @@ _PROGRAMS: Final = {
 }
 
 
+_DRAWING: Final = ("matplotlib", "pylab", "seaborn", ".plot")
+"""Code with one of these words may draw charts. Other code is not slowed down by what that needs."""
+_BACKEND: Final = "daytona_charts"
+_CHARTS: Final = "charts.jsonl"
+_MOST_CHARTS: Final = 50
+_CHART: Final = TypeAdapter(dict[str, Any])
+
+
 async def run_code(request: Request) -> Response:
     """Run a program of one file to its end."""
     async with opened(request) as at:
@@ -113,15 +123,42 @@ async def run_code(request: Request) -> Response:
         done = await at.box.exec(["mktemp", "-d", "/tmp/daytona-code-XXXXXXXX"], timeout=30)
         folder = done.text.strip()
         file = f"{folder}/main.{_SUFFIXES[asked.language]}"
+        charts: list[Any] = []
         try:
             await at.box.files.write(file, asked.code.encode("utf-8", "replace"))
             script = f"{_ONE_STREAM}; {_PROGRAMS[asked.language]}"
             argv = ["/bin/sh", "-c", script, "sh", file, *(asked.argv or [])]
-            running = _run(at.box, argv, at.environment(asked.envs), None, asked.timeout)
+            draws = asked.language == "python" and any(word in asked.code for word in _DRAWING)
+            env = await _charting(at.box, folder) if draws else {}
+            running = _run(at.box, argv, {**env, **at.environment(asked.envs)}, None, asked.timeout)
             code, output = await while_connected(request, running)
+            if draws:
+                charts = await _charts(at.box, f"{folder}/{_CHARTS}")
         finally:
             await at.box.files.delete(folder, recursive=True)
-    return answer({"exitCode": code, "result": output, "artifacts": {"charts": []}})
+    return answer({"exitCode": code, "result": output, "artifacts": {"charts": charts}})
+
+
+async def _charting(box: Box, folder: str) -> dict[str, str]:
+    """Put our backend of matplotlib beside a program. Returns the variables that make matplotlib use it."""
+    await box.files.write(f"{folder}/{_BACKEND}.py", bootstrap.source("charts"))
+    return {"MPLBACKEND": f"module://{_BACKEND}", "DAYTONA_CHARTS": f"{folder}/{_CHARTS}"}
+
+
+async def _charts(box: Box, path: str) -> list[Any]:
+    """The charts that a program has shown. What it wrote there itself, and is none, is left out."""
+    try:
+        info = await box.files.stat(path)
+        if info.kind is not FileKind.FILE or info.size > MAX_OUTPUT:
+            return []  # not by us: reading a pipe would never end
+        lines = (await box.files.read(path)).splitlines()
+    except BoxError:
+        return []  # it has shown none
+    charts = []
+    for line in lines[:_MOST_CHARTS]:
+        with contextlib.suppress(ValidationError):
+            charts.append(_CHART.validate_json(line))
+    return charts
 
 
 async def work_dir(request: Request) -> Response:
@@ -147,28 +184,6 @@ async def update_environment(request: Request) -> Response:
             raise bad_request("a sandbox has at most 1024 variables")
         await at.parts.sandboxes.change(at.sandbox, env=env)
     return answer({})
-
-
-async def metrics(request: Request) -> Response:
-    async with opened(request) as at:
-        found, details = await at.box.metrics(), at.sandbox.details
-        now = at.parts.boxes.clock()
-    gigabyte = 1 << 30
-    disk, memory = details.disk * gigabyte, details.memory * gigabyte
-    return answer(
-        {
-            "cpuCount": details.cpu,
-            "cpuUsedPct": 0.0,
-            "diskTotal": disk,
-            "diskUsed": found.disk or 0,
-            "diskFree": max(0, disk - (found.disk or 0)),
-            "memTotal": memory,
-            "memUsed": found.memory or 0,
-            "memCache": 0,
-            "timestamp": timestamp(now),
-            "timestampUnix": now // 1000,
-        }
-    )
 
 
 async def version(request: Request) -> Response:
@@ -216,7 +231,6 @@ def routes() -> list[Route]:
         ("GET", "/work-dir", work_dir),
         ("GET", "/user-home-dir", home_dir),
         ("POST", "/env", update_environment),
-        ("GET", "/system/metrics", metrics),
         ("GET", "/version", version),
         ("GET", "/port", list_ports),
         ("GET", "/port/{port}/in-use", port_in_use),

@@ -38,6 +38,9 @@ _EXIT_CONTROL: Final = "X-Daytona-Pty-Exit-Control"
 _ENVIRONMENT: Final = "X-Daytona-Pty-Envs~"
 _MOST: Final = 100
 _KILLED: Final = 128 + 9
+_REPLAYED: Final = 1 << 20
+"""How much of what a terminal printed before is sent to who connects to it."""
+_FARTHEST: Final = 1 << 50
 _VARIABLES: Final = TypeAdapter(Variables)
 
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")]
@@ -181,7 +184,7 @@ async def connect(socket: WebSocket) -> None:
     async def work() -> None:
         async with opened(socket) as at:
             process, _ = await _terminal(socket, at.box)
-            await _attach(socket, process)
+            await _attach(socket, process, max(0, await _end_of(process) - _REPLAYED))
 
     await serve(socket, work)
 
@@ -199,13 +202,27 @@ def _variables(socket: WebSocket) -> dict[str, str]:
     return {}
 
 
-async def _attach(socket: WebSocket, process: Process) -> None:
+async def _end_of(process: Process) -> int:
+    """How much a terminal has printed so far. A process does not tell, so it is found by reading single bytes."""
+    known, beyond = 0, _REPLAYED + 1
+    while beyond < _FARTHEST and await process.read("stdout", beyond - 1, 1):
+        known, beyond = beyond, beyond * 4
+    while known + _REPLAYED // 16 < beyond:
+        middle = (known + beyond) // 2
+        if await process.read("stdout", middle - 1, 1):
+            known = middle
+        else:
+            beyond = middle
+    return known
+
+
+async def _attach(socket: WebSocket, process: Process, offset: int = 0) -> None:
     wants_control = _EXIT_CONTROL in socket.scope.get("subprotocols", [])
     await socket.accept(subprotocol=_EXIT_CONTROL if wants_control else None)
     await socket.send_text(json.dumps({"type": "control", "status": "connected"}))
 
     async def down() -> None:
-        async for chunk in process.output("stdout"):
+        async for chunk in process.output("stdout", offset):
             for start in range(0, len(chunk.data), MAX_FRAME):
                 await socket.send_bytes(chunk.data[start : start + MAX_FRAME])
 
