@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "diff": "run.diff:diff",
     "up": "server.up:up",
     "down": "server.down:down",
+    "relay": "server.relay:relay",
     "thread": Group(
         "Threads: create, write, read and follow them.",
         {

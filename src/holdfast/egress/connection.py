@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,16 +18,8 @@ from typing import Final
 from holdfast.api.box.network import Network
 from holdfast.egress import addresses
 from holdfast.egress.box_access import BoxAccess
-from holdfast.egress.http_head import (
-    UNTIL_CLOSE,
-    BadHead,
-    Body,
-    Request,
-    host_name,
-    parse_request,
-    parse_response,
-    parse_trailer,
-)
+from holdfast.egress.http_body import relay_body
+from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response
 from holdfast.egress.outbound import CannotConnect, CannotResolve, NeverReached
 from holdfast.egress.policy import CONNECT, Target
 from holdfast.egress.records import Decision
@@ -49,10 +40,6 @@ BLOCKED: Final = "Blocked by the network policy of this box"
 _LONGEST_REASON: Final = 300
 NO_NETWORK: Final = "this box has no network"
 _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
-_LONGEST_LINE: Final = 4096
-_MOST_TRAILERS: Final = 50
-_GATHER: Final = 64 << 10
 
 
 class Denied(Exception):
@@ -606,53 +593,3 @@ def _in_one_line(text: str) -> str:
 
 def _anything(size: int) -> None:
     """Allows answers of any length. The lifetime limits them."""
-
-
-async def relay_body(source: Socket, to: Socket, body: Body, allow: Callable[[int], None]) -> None:
-    """Relays a body: by length, in chunks, or until the end. Chunks are parsed strictly and rewritten.
-
-    Calls `allow` with each size before it is sent, which may raise. Raises `BadHead` and `Ended`.
-    """
-    if body.chunked:
-        await _relay_chunks(source, to, allow)
-    elif body.length is None:
-        await source.pump(to)
-    elif body.length:
-        allow(body.length)
-        if await source.pump(to, body.length) < body.length:
-            raise Ended("the connection closed within a body")
-
-
-async def _relay_chunks(source: Socket, to: Socket, allow: Callable[[int], None]) -> None:
-    out = bytearray()
-    """Small chunks are sent together, but never wait for further ones."""
-    while True:
-        if out and (len(out) >= _GATHER or not source.line_ready()):
-            await to.write(out)
-            out = bytearray()
-        found = _SIZE.fullmatch(await source.line(_LONGEST_LINE))
-        if found is None:
-            raise BadHead("a chunk has no size")
-        size = int(found[1], 16)
-        allow(size)
-        out += b"%x\r\n" % size
-        if size == 0:
-            break
-        data = source.take(size)
-        out += data
-        if len(data) < size:
-            await to.write(out)
-            out = bytearray()
-            if await source.pump(to, size - len(data)) < size - len(data):
-                raise Ended("the connection closed within a chunk")
-        if await source.line(0):
-            raise BadHead("a chunk is longer than its size")
-        out += b"\r\n"
-    for _ in range(_MOST_TRAILERS):
-        line = await source.line(_LONGEST_LINE)
-        if not line:
-            out += b"\r\n"
-            await to.write(out)
-            return
-        out += parse_trailer(line)
-    raise BadHead(f"more than {_MOST_TRAILERS} trailers")

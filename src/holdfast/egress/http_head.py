@@ -62,10 +62,10 @@ class Request:
     upgrade: bytes | None = None
     """The protocol to upgrade to: a WebSocket, or None."""
 
-    def to_bytes(self) -> bytes:
-        """Returns the head that is sent to the server."""
+    def to_bytes(self, usual_port: int = 80) -> bytes:
+        """Returns the head that is sent to the server. `usual_port` is left out of its Host header."""
         authority = f"[{self.host}]" if ":" in self.host else self.host
-        if self.port != 80:
+        if self.port != usual_port:
             authority += f":{self.port}"
         lines = [b"%s %s %s" % (self.method.encode(), self.path, self.version), b"Host: %s" % authority.encode()]
         lines += (b"%s: %s" % header for header in end_to_end(self.headers) if header[0].lower() != b"host")
@@ -108,19 +108,8 @@ def values(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def parse_request(head: bytes) -> Request:
-    """Parses a head without its empty line. Raises `BadHead`."""
-    first, headers = _split(head)
-    parts = first.split(b" ")
-    if len(parts) != 3:
-        raise BadHead("the first line must be: method, one space, URL, one space, version")
-    method, target, version = parts
-    if not _METHOD.fullmatch(method):
-        raise BadHead("the method is invalid")
-    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise BadHead("only HTTP/1.1 and HTTP/1.0 are supported")
-    hosts = values(headers, b"host")
-    if len(hosts) > 1 or (not hosts and version == b"HTTP/1.1"):
-        raise BadHead("there must be exactly one Host header")
+    """Parses the head of a request to a proxy, without its empty line. Raises `BadHead`."""
+    method, target, version, headers, hosts = _split_request(head)
     if method == b"CONNECT":
         host, port = parse_authority(target, None)
         path = b""
@@ -153,6 +142,20 @@ def parse_request(head: bytes) -> Request:
         version,
         _upgrade(headers, version),
     )
+
+
+def parse_path_request(head: bytes, host: str, port: int) -> Request:
+    """Parses the head of a request whose target is a path, as servers get them, for another host. Raises `BadHead`."""
+    method, target, version, headers, hosts = _split_request(head)
+    if method == b"CONNECT" or not target.startswith(b"/"):
+        raise BadHead("this is not a proxy: the first line has to name a path, not a URL or a host")
+    if not _PATH.fullmatch(target):
+        raise BadHead("the path has invalid characters")
+    if hosts:
+        parse_authority(hosts[0], 80)
+    body = _body(headers, version)
+    keep_alive = version == b"HTTP/1.1" and _keep_alive(headers, version)
+    return Request(method.decode(), host, port, target, headers, body, keep_alive, version)
 
 
 def parse_response(head: bytes, method: str) -> Response:
@@ -218,6 +221,23 @@ def host_name(text: str) -> str:
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels) or _NUMBER.fullmatch(labels[-1]):
         raise BadHead(f"{text[:300]!r} is not a valid host name")
     return host
+
+
+def _split_request(head: bytes) -> tuple[bytes, bytes, bytes, Headers, list[bytes]]:
+    """Returns method, target, version, headers, and the values of Host."""
+    first, headers = _split(head)
+    parts = first.split(b" ")
+    if len(parts) != 3:
+        raise BadHead("the first line must be: method, one space, URL, one space, version")
+    method, target, version = parts
+    if not _METHOD.fullmatch(method):
+        raise BadHead("the method is invalid")
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise BadHead("only HTTP/1.1 and HTTP/1.0 are supported")
+    hosts = values(headers, b"host")
+    if len(hosts) > 1 or (not hosts and version == b"HTTP/1.1"):
+        raise BadHead("there must be exactly one Host header")
+    return method, target, version, headers, hosts
 
 
 def _split(head: bytes) -> tuple[bytes, Headers]:

@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -51,35 +52,16 @@ class ReadsNoMore(Ended):
     """The other end no longer reads. It may have sent something before."""
 
 
-class Socket:
-    """Owns one connected socket until `close` or `reset`."""
+class ReadAhead(ABC):
+    """A connection whose heads and lines are read from a buffer. Everything after them stays in it."""
 
-    def __init__(self, sock: socket.socket, meter: Meter) -> None:
-        sock.setblocking(False)
-        self.socket = sock
-        self._meter = meter
-        """Counts what is read here."""
-        self._loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
         self._ahead = bytearray()
         """Data that was read but not used yet."""
-        self.waiting = False
-        """Whether a read waits for data from the other end."""
 
-    # --- reading ---
-
+    @abstractmethod
     async def more(self) -> bool:
         """Read more data. Returns False at the end of the stream."""
-        while True:
-            try:
-                data = self.socket.recv(min(_PIECE, self._meter.piece))
-            except (BlockingIOError, InterruptedError):
-                await self._readable()
-            except OSError as error:
-                raise Ended(str(error)) from None
-            else:
-                await self._count(len(data))
-                self._ahead += data
-                return bool(data)
 
     @property
     def ahead(self) -> bytes:
@@ -120,6 +102,44 @@ class Socket:
             raise BadHead("a line ends in something other than CR LF")
         return line
 
+    def line_ready(self) -> bool:
+        return b"\r\n" in self._ahead
+
+    def take(self, most: int) -> bytes:
+        """Returns up to `most` bytes of the data that was read ahead."""
+        data = bytes(self._ahead[:most])
+        del self._ahead[:most]
+        return data
+
+
+class Socket(ReadAhead):
+    """Owns one connected socket until `close` or `reset`."""
+
+    def __init__(self, sock: socket.socket, meter: Meter) -> None:
+        super().__init__()
+        sock.setblocking(False)
+        self.socket = sock
+        self._meter = meter
+        """Counts what is read here."""
+        self._loop = asyncio.get_running_loop()
+        self.waiting = False
+        """Whether a read waits for data from the other end."""
+
+    # --- reading ---
+
+    async def more(self) -> bool:
+        while True:
+            try:
+                data = self.socket.recv(min(_PIECE, self._meter.piece))
+            except (BlockingIOError, InterruptedError):
+                await self._readable()
+            except OSError as error:
+                raise Ended(str(error)) from None
+            else:
+                await self._count(len(data))
+                self._ahead += data
+                return bool(data)
+
     async def peek(self, end: bytes, most: int) -> bytes:
         """Returns the first bytes, up to `end` and the byte after it, without consuming them. May return less."""
         while (at := self._ahead.find(end, 0, most)) < 0 or len(self._ahead) <= at + len(end):
@@ -130,15 +150,6 @@ class Socket:
     def hand_over(self) -> tuple[socket.socket, bytes]:
         """Returns the socket and the unused data. The caller owns the socket then."""
         return socket.socket(fileno=self.socket.detach()), self.take(len(self._ahead))
-
-    def line_ready(self) -> bool:
-        return b"\r\n" in self._ahead
-
-    def take(self, most: int) -> bytes:
-        """Returns up to `most` bytes of the data that was read ahead."""
-        data = bytes(self._ahead[:most])
-        del self._ahead[:most]
-        return data
 
     def stale(self) -> bool:
         """Returns whether an idle connection is unusable: the other end closed it or sent data."""

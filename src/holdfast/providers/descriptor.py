@@ -52,6 +52,16 @@ class Setting:
         return False if self.kind is SettingKind.SWITCH else None
 
 
+def relay_setting(provider: str) -> Setting:
+    """Returns the setting of a provider whose boxes can have a network of their own."""
+    return Setting(
+        f"{provider}_relay",
+        f"How boxes of {provider} reach this server: the URL of a relay (holdfast relay), or its own. By default over "
+        "the provider's API.",
+        metavar="URL",
+    )
+
+
 Make: TypeAlias = "Callable[[Path, Egress | None, Mapping[str, Any]], Provider]"
 """Creates the provider from the home, the egress of its boxes, and its settings. Raises `BoxError` if the provider
 cannot work on this machine. May block."""

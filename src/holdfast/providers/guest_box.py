@@ -17,7 +17,6 @@ from holdfast.api.box.records import Preview, Step
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import BoxUnreachable, InvalidSpec, Unsupported
-from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.providers.diagnosis import Check, take_step
 from holdfast.providers.guest_protocol import GuestRefused, check_terminal, number_in, optional_number_in
 
@@ -41,7 +40,7 @@ class Lifecycle(Protocol):
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> None: ...
 
-    async def open_guest_api(self, id: str) -> None: ...
+    async def open_guest_api(self, id: str) -> str: ...
 
 
 class Guest(Protocol):
@@ -213,8 +212,7 @@ class GuestBox(Box):
         await self._lifecycle.set_network(self.id, policy)
 
     async def open_guest_api(self) -> str:
-        await self._lifecycle.open_guest_api(self.id)
-        return GUEST_API_URL
+        return await self._lifecycle.open_guest_api(self.id)
 
     # --- lifecycle ---
 

@@ -299,7 +299,7 @@ async def _serve(
 
         app = Lazy("REST API", open_app)
         stack.push_async_callback(app.close)
-        front = Dispatch(app, ports, make_relay)
+        front = Dispatch(app, ports, make_relay, guest_api.by_url)
         first_key = None
         if settings.auth and settings.first_key and not await access.list_keys():
             _, first_key = await access.create_key("first")

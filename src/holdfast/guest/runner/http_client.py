@@ -1,4 +1,4 @@
-"""HTTP to the server through the box's egress: one connection, one request at a time, non-blocking.
+"""HTTP to the server through the box's egress, or to a URL outside: one connection, one request at a time.
 
 Supports only the part of HTTP/1.1 that the server uses with a runner. It does not interpret responses and does not
 retry, except on a kept connection that the other side closed before it saw the request.
@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.guest.runner.dialer import TlsConnection
     from holdfast.guest.runner.event_loop import Loop, Timer
 
 _PIECE = 65536
@@ -38,20 +39,28 @@ class Trouble(Exception):
 
 
 class HttpClient:
-    """Owns its connection. `token` is called for every request."""
+    """Owns its connection, which does not block. `token` is called for every request."""
 
     def __init__(self, loop: Loop, url: str, token: Callable[[], str], seconds: float = _SECONDS) -> None:
-        scheme, _, rest = url.partition("://")
-        self.host, _, port = rest.partition("/")[0].partition(":")
-        if scheme != "http" or not self.host:
+        self._scheme, _, rest = url.partition("://")
+        authority, slash, path = rest.partition("/")
+        host, colon, port = authority.rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = authority, ""
+        self.host = host.strip("[]")
+        if self._scheme not in ("http", "https") or not self.host:
             raise ValueError("the server's URL must look like http://127.0.0.1:3128, not %r" % url)
-        self.port = int(port or 80)
+        self.port = int(port or (80 if self._scheme == "http" else 443))
+        self._authority = authority
+        self._prefix = (slash + path).rstrip("/")
+        self._attempt = 0
+        """The number of the latest connection that was dialled outside."""
         self.problem = ""
         """Why the last request got no response."""
         self._loop = loop
         self._token = token
         self._seconds = seconds
-        self._socket: _socket.socket | None = None
+        self._socket: _socket.socket | TlsConnection | None = None
         self._used = False
         """Whether the connection has carried an earlier request."""
         self._then: Callable[[Answer | None], None] | None = None
@@ -67,8 +76,8 @@ class HttpClient:
 
     def post(self, path: str, headers: str, body: bytes, then: Callable[[Answer | None], None]) -> None:
         """Send a request. `then` gets the response, or None if there is none; `problem` tells why."""
-        head = "POST %s HTTP/1.1\r\nHost: %s:%d\r\nAuthorization: Bearer %s\r\n" % (
-            path, self.host, self.port, self._token(),
+        head = "POST %s%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n" % (
+            self._prefix, path, self._authority, self._token(),
         )  # fmt: skip
         head += "Content-Type: application/json\r\nContent-Length: %d\r\n%s\r\n" % (len(body), headers)
         self._request = head.encode("latin-1", "replace") + body
@@ -86,6 +95,7 @@ class HttpClient:
         self._hang_up()
 
     def _hang_up(self) -> None:
+        self._attempt += 1
         if self._socket is not None:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
@@ -105,16 +115,39 @@ class HttpClient:
             self._failed(error.strerror or "the connection failed")
 
     def _connect(self) -> None:
-        address = "127.0.0.1" if self.host == "localhost" else self.host
-        kind = _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
-        self._socket = _socket.socket(_socket.AF_INET, kind)
-        self._socket.settimeout(0.0)
-        self._socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         self._used = False
-        number = self._socket.connect_ex((address, self.port))
+        address = "127.0.0.1" if self.host == "localhost" else self.host
+        if self._scheme != "http" or address.strip("0123456789."):
+            self._dial()
+            return
+        kind = _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
+        connection = self._socket = _socket.socket(_socket.AF_INET, kind)
+        connection.settimeout(0.0)
+        connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        number = connection.connect_ex((address, self.port))
         if number not in (0, errno.EINPROGRESS):
             raise OSError(number, "connecting failed")
-        self._loop.watch(self._socket.fileno(), READ | WRITE, self._on_event)
+        self._loop.watch(connection.fileno(), READ | WRITE, self._on_event)
+
+    def _dial(self) -> None:
+        """Connect to a server outside of the box."""
+        from holdfast.guest.runner.dialer import dial  # only here: it needs much that a box does not need otherwise
+
+        self._attempt += 1
+        attempt = self._attempt
+
+        def done(connection: _socket.socket | TlsConnection | None, why: str) -> None:
+            if attempt != self._attempt:  # given up meanwhile
+                if connection is not None:
+                    connection.close()
+            elif connection is None:
+                self._failed(why)
+            else:
+                self._socket = connection
+                self._progress = self._loop.clock()
+                self._loop.watch(connection.fileno(), READ | WRITE, self._on_event)
+
+        dial(self._loop, self._scheme, self.host, self.port, done)
 
     def _on_event(self, events: int) -> None:
         try:

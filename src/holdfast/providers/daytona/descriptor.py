@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
+from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind, relay_setting
 
 if TYPE_CHECKING:
     from holdfast.boxes.network_policy import Egress
@@ -28,6 +28,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         return AbsentProvider("daytona", error)
     from holdfast.providers.daytona.account import API_URL, Account
     from holdfast.providers.daytona.provider import DaytonaProvider
+    from holdfast.providers.stream.guest_relay import read_relay
 
     account = Account(
         settings["daytona_api_key"],
@@ -40,6 +41,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         account,
         image=settings["daytona_image"],
         direct=bool(settings["daytona_direct"]),
+        relay=read_relay("--daytona-relay", settings["daytona_relay"]),
         egress=egress,
     )
 
@@ -78,6 +80,7 @@ DAYTONA: Final = ProviderDescriptor(
             "Let boxes at Daytona reach the network directly, limited by Daytona, and not through this server.",
             SettingKind.SWITCH,
         ),
+        relay_setting("daytona"),
     ),
     examine=_examine,
 )

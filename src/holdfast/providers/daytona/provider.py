@@ -34,6 +34,7 @@ from holdfast.api.errors.boxes import (
     ProviderRefused,
     Unsupported,
 )
+from holdfast.api.guest_url import GuestUrl
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
@@ -63,6 +64,7 @@ from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
+from holdfast.providers.stream.guest_relay import own_policy
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +130,7 @@ class DaytonaProvider(Provider):
         *,
         image: str | Image | None = None,
         direct: bool = False,
+        relay: GuestUrl | None = None,
         egress: Egress | None = None,
     ) -> None:
         """`image` is for boxes that name none: an image, a declarative build, `snapshot:NAME` or `dockerfile:PATH`."""
@@ -135,7 +138,8 @@ class DaytonaProvider(Provider):
         self._folder = folder
         self._image = image
         self._direct = direct or egress is None
-        self._egress = StreamEgress(egress, direct=self._direct)
+        self._relay = relay
+        self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
         self._snapshots = SnapshotRecords(folder / "snapshots")
         self._locks = BoxLocks(folder / "locks")
         self._held: dict[str, _Held] = {}
@@ -336,7 +340,7 @@ class DaytonaProvider(Provider):
 
     def _network(self, policy: NetworkPolicy) -> network.DaytonaNetwork:
         """Returns Daytona's own settings. Raises `Unsupported` for what they cannot express."""
-        return network.direct(policy) if self._direct else network.CLOSED
+        return network.direct(own_policy(policy, direct=self._direct, relay=self._relay))
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
@@ -538,11 +542,13 @@ class DaytonaProvider(Provider):
         elif found.phase is Phase.RUNNING:
             await self._open_egress(self._hold(found.record.id), found.record)
 
-    async def open_guest_api(self, id: str) -> None:
+    async def open_guest_api(self, id: str) -> str:
         async with self._changing(id, f"the guest API cannot be opened to box {id}") as found:
             if found.power is not Power.RUNNING:
                 raise BoxStopped(f"box {id} is not running")
-            await self._egress.open_guest_api(self.guest(id), found.record.spec.network, found.record.labels)
+            if self._relay is not None:  # the sandbox may be older than the setting
+                await self._api.set_network(found.sandbox, self._network(found.record.spec.network))
+            return await self._egress.open_guest_api(self.guest(id), found.record.spec.network, found.record.labels)
 
     async def preview(self, id: str, port: int, seconds: int | None = None) -> Preview:
         """Returns the address of a port at Daytona. With `seconds`, one that works alone for so long."""

@@ -461,12 +461,12 @@ class ContainerLifecycle:
             if power is Power.RUNNING:
                 await self._egress.open(connection.guest, record.spec.network, record.labels)
 
-    async def open_guest_api(self, id: str) -> None:
+    async def open_guest_api(self, id: str) -> str:
         async with self._exclusive(id, f"the guest API cannot be opened to box {id}") as (record, power, connection):
             if power is not Power.RUNNING:
                 raise BoxStopped(f"box {id} is not running")
             record = await self._changes.latest(record)
-            await self._egress.open_guest_api(connection.guest, record.spec.network, record.labels)
+            return await self._egress.open_guest_api(connection.guest, record.spec.network, record.labels)
 
     # --- deleting ---
 

@@ -23,6 +23,7 @@ from holdfast.api.errors.boxes import (
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL
+from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.provider import check_known_id, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.host.box import LocalBox
@@ -215,9 +216,10 @@ class HostLifecycle:
                 self._data_dir.write(record)
                 raise
 
-    async def open_guest_api(self, id: str) -> None:
+    async def open_guest_api(self, id: str) -> str:
         async with self._power.exclusive(id) as record:
             await self._sandbox.open_guest_api(self._sandbox.guest(id), record)
+        return GUEST_API_URL
 
     async def disk_use(self, id: str) -> int:
         """Returns the bytes on disk of a box, including its own layers."""

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
+from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind, relay_setting
 
 if TYPE_CHECKING:
     from holdfast.boxes.network_policy import Egress
@@ -31,6 +31,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
 
         return AbsentProvider("modal", CannotIsolate("there is no token for Modal", hint=_HINT))
     from holdfast.providers.modal.provider import ModalProvider
+    from holdfast.providers.stream.guest_relay import read_relay
 
     return ModalProvider(
         home / "modal",
@@ -40,6 +41,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         image=settings["modal_image"],
         ports=_ports(settings["modal_ports"]),
         direct=settings["modal_direct"],
+        relay=read_relay("--modal-relay", settings["modal_relay"]),
         egress=egress,
     )
 
@@ -116,6 +118,7 @@ MODAL: Final = ProviderDescriptor(
             "Let Modal keep the network policy of boxes: their traffic does not go through this server.",
             SettingKind.SWITCH,
         ),
+        relay_setting("modal"),
     ),
     examine=_examine,
     credential_file=f"~/{_CONFIG}",

@@ -37,6 +37,7 @@ from holdfast.api.errors.boxes import (
     SnapshotNotFound,
     Unsupported,
 )
+from holdfast.api.guest_url import GuestUrl
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
@@ -55,6 +56,7 @@ from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
 from holdfast.providers.snapshot_records import SnapshotRecord
 from holdfast.providers.stream import StreamEgress, StreamGuestClient, StreamProcesses
+from holdfast.providers.stream.guest_relay import own_policy
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class ModalProvider(Provider):
         image: str | None = None,
         ports: Sequence[int] = (),
         direct: bool = False,
+        relay: GuestUrl | None = None,
         egress: Egress | None = None,
     ) -> None:
         """`image` is for boxes that name none; without it, it is Modal's own Debian. `ports` get an encrypted tunnel
@@ -111,7 +114,8 @@ class ModalProvider(Provider):
         self._image = image
         self._ports = tuple(ports)
         self._direct = direct or egress is None
-        self._egress = StreamEgress(egress, direct=self._direct)
+        self._relay = relay
+        self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
         self._held: dict[str, _Held] = {}
         self._resuming: asyncio.Task[None] | None = None
         self._volumes: Volumes
@@ -215,7 +219,9 @@ class ModalProvider(Provider):
         self._network(spec.network)
 
     def _network(self, policy: NetworkPolicy) -> dict[str, Any]:
-        return dict(network.direct(policy)) if self._direct else network.closed(self._ports)
+        if not self._direct and self._relay is None:
+            return network.closed(self._ports)
+        return dict(network.direct(own_policy(policy, direct=self._direct, relay=self._relay)))
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
@@ -540,17 +546,22 @@ class ModalProvider(Provider):
     async def _apply_network(self, record: BoxRecord) -> None:
         if not self._direct:
             await self._open_egress(self.guest(record.id), record)
-            return
+        else:
+            await self._set_own_network(record)
+
+    async def _set_own_network(self, record: BoxRecord) -> None:
         with told(f"the network of box {record.id} cannot be changed"):
             sandbox = await self._sandbox(record)
-            arguments = network.direct(record.spec.network)
+            arguments = self._network(record.spec.network)
             await limited(sandbox._experimental_set_outbound_network_policy.aio(**as_any(arguments)))
 
-    async def open_guest_api(self, id: str) -> None:
+    async def open_guest_api(self, id: str) -> str:
         async with self._alone(id) as record:
             if record.state is not State.RUNNING:
                 raise _stopped(id)
-            await self._egress.open_guest_api(self.guest(id), record.spec.network, record.labels)
+            if self._relay is not None:  # the sandbox may be older than the setting
+                await self._set_own_network(record)
+            return await self._egress.open_guest_api(self.guest(id), record.spec.network, record.labels)
 
     async def tunnel_url(self, id: str, port: int) -> str:
         require(self.name, self.capabilities, Capability.PREVIEW)

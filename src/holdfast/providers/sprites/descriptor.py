@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind
+from holdfast.providers.descriptor import ProviderDescriptor, Setting, SettingKind, relay_setting
 
 if TYPE_CHECKING:
     from holdfast.boxes.network_policy import Egress
@@ -32,6 +32,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         return AbsentProvider("sprites", error)
     from holdfast.providers.namespace import namespace_of
     from holdfast.providers.sprites.provider import SpritesProvider
+    from holdfast.providers.stream.guest_relay import read_relay
 
     folder = home / "sprites"
     return SpritesProvider(
@@ -40,6 +41,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         folder=folder,
         egress=egress,
         direct=bool(settings["sprites_direct"]),
+        relay=read_relay("--sprites-relay", settings["sprites_relay"]),
     )
 
 
@@ -66,6 +68,7 @@ SPRITES: Final = ProviderDescriptor(
             "Let sprites reach the network directly, limited by their own policy, and not through this server.",
             SettingKind.SWITCH,
         ),
+        relay_setting("sprites"),
     ),
     examine=_examine,
     credential_file="~/.sprites/sprites.json",

@@ -34,6 +34,7 @@ from holdfast.api.errors.boxes import (
     InvalidSpec,
     SnapshotNotFound,
 )
+from holdfast.api.guest_url import GuestUrl
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import matches
@@ -54,6 +55,7 @@ from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Q
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
+from holdfast.providers.stream.guest_relay import own_policy
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +124,7 @@ class SpritesProvider(Provider):
         folder: Path,
         egress: Egress | None = None,
         direct: bool = False,
+        relay: GuestUrl | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """`idle_seconds` is how long nothing may happen in a box before its stream is closed."""
@@ -130,7 +133,8 @@ class SpritesProvider(Provider):
         self._files = HomeFiles(folder)
         self._prefix = f"hf-{namespace}-"
         self._direct = direct or egress is None
-        self._egress = StreamEgress(egress, direct=self._direct)
+        self._relay = relay
+        self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
         self._held: dict[str, _Held] = {}
         self._creating: set[str] = set()
         self._starts = asyncio.Semaphore(_AT_ONCE)
@@ -316,7 +320,7 @@ class SpritesProvider(Provider):
 
     def _rules(self, policy: NetworkPolicy) -> SpriteNetworkPolicy:
         """Returns the sprite's own rules. Raises `Unsupported` for what they cannot express."""
-        return network.direct(policy) if self._direct else network.closed()
+        return network.direct(own_policy(policy, direct=self._direct, relay=self._relay))
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
@@ -550,11 +554,13 @@ class SpritesProvider(Provider):
             if not record.stopped:
                 await self._egress.open(held.guest, record.spec.network, record.labels)
 
-    async def open_guest_api(self, id: str) -> None:
+    async def open_guest_api(self, id: str) -> str:
         async with self._changing(id, f"the guest API cannot be opened to box {id}") as (record, held):
             if record.stopped:
                 raise BoxStopped(f"box {id} is not running")
-            await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
+            if self._relay is not None:  # the sprite may be older than the setting
+                await self._api.set_policy(self.sprite_name(id), self._rules(record.spec.network))
+            return await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
 
     # --- snapshots ---
 

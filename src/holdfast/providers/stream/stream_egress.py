@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.errors.boxes import Unsupported
-from holdfast.boxes.network_policy import Egress, Traffic
+from holdfast.api.errors.boxes import BoxConflict, Unsupported
+from holdfast.api.guest_url import GuestUrl
+from holdfast.boxes.network_policy import GUEST_API_URL, Egress, Traffic
 from holdfast.providers.stream.egress import serve_egress
 from holdfast.providers.stream.guest_client import StreamGuestClient
+from holdfast.providers.stream.guest_relay import without_proxy
 
 
 class StreamEgress:
     """The egress of all boxes of a provider that are reached over streams: which are admitted, and what they use.
 
     Does not own the `egress`; without one, no box is admitted. With `direct`, boxes have a network of their own, which
-    their provider limits, and only the guest API goes this way.
+    their provider limits, and only the guest API goes this way. With a `relay`, new runs reach the guest API through
+    that.
     """
 
-    def __init__(self, egress: Egress | None, *, direct: bool = False) -> None:
+    def __init__(self, egress: Egress | None, *, direct: bool = False, relay: GuestUrl | None = None) -> None:
         self._egress = egress
         self._direct = direct
+        self._relay = relay
         self._open: set[str] = set()
 
     @property
@@ -37,10 +41,22 @@ class StreamEgress:
     async def open(self, guest: StreamGuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
         """Admit a running box, or change its policy. Does nothing for a box that may reach nothing."""
         if guest.box in self._open or self.wanted(policy):
-            await self.open_guest_api(guest, policy, labels)
+            await self._admit(guest, policy, labels)
 
-    async def open_guest_api(self, guest: StreamGuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
-        """Admit a running box, whatever its policy allows. Raises `Unsupported` if there is no egress."""
+    async def open_guest_api(self, guest: StreamGuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> str:
+        """Admit a running box, whatever its policy allows. Returns the URL of the guest API in the box.
+
+        Raises `Unsupported` if there is no egress.
+        """
+        try:
+            await self._admit(guest, policy, labels)
+        except BoxConflict:
+            if self._relay is None:
+                raise
+        # Runs that began before there was a relay still use the stream.
+        return GUEST_API_URL if self._relay is None else self._relay.base
+
+    async def _admit(self, guest: StreamGuestClient, policy: NetworkPolicy, labels: Mapping[str, str]) -> None:
         if self._egress is None:
             raise Unsupported(f"box {guest.box} cannot reach Holdfast: its provider was opened without egress")
         self._egress.admit(guest.box, NetworkPolicy() if self._direct else policy, labels)
@@ -59,7 +75,9 @@ class StreamEgress:
             await serve_egress(guest, self._egress)
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        return self._egress.environment(policy) if self._egress is not None and self.wanted(policy) else {}
+        if self._egress is None or not self.wanted(policy):
+            return {}
+        return without_proxy(self._egress.environment(policy), self._relay)
 
     def traffic(self, id: str) -> Traffic | None:
         return None if self._egress is None else self._egress.traffic(id)

@@ -24,6 +24,7 @@ from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxStopped
 from holdfast.api.errors.runs import RunOver
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import MOVED_FROM
+from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import Acquired, How
 from holdfast.boxes.service.boxes import Boxes
@@ -275,7 +276,8 @@ class Launcher:
         """Write the agent's configuration and session. Returns its command, and the runner's token."""
         box, harness, model = prepared.box, plan.harness, plan.model
         # Both tokens are valid only in this box, in the epoch that the runner is about to take.
-        issue = partial(self._access.issue_run, launch.thread, launch.run, launch.epoch + 1, box.id)
+        by_url = prepared.guest_api != GUEST_API_URL
+        issue = partial(self._access.issue_run, launch.thread, launch.run, launch.epoch + 1, box.id, by_url=by_url)
         runner_token = issue(RunScope.RUNNER, agent=harness.name).token
         model_token = issue(RunScope.MODEL, model=str(model)).token
         task = Task(

@@ -1,8 +1,11 @@
 """The guest API: what a run may ask of the server from inside its box, and nothing else.
 
 A connection is known by the box that it came from, and every request needs the token of a run in that box, even if
-the server itself requires no key. A runner appends to its thread in its own epoch, sends heartbeats and renews its
-token; an agent uses the model of its run.
+the server itself requires no key. A box with a network of its own may use the server's port instead, under `/guest`,
+perhaps through a relay: then the token alone tells the box, and only tokens that were issued for that are valid.
+
+A runner appends to its thread in its own epoch, sends heartbeats and renews its token; an agent uses the model of its
+run.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 import orjson
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused, TooLarge, Unavailable
+from holdfast.api.guest_url import GUEST_PREFIX
 from holdfast.server.wire.streams import bearer
 from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.threads.access.authority import Author, Writer
@@ -35,6 +39,8 @@ _STREAM: Final = "/v1/stream/"
 _RUNS: Final = "/v1/runs/"
 _HEAD_SECONDS: Final = 20.0
 _BODY_SECONDS: Final = 60.0
+_MOST_SMALL: Final = 64 * 1024
+"""Of bodies that have no content."""
 _MOST_HEAD: Final = 64 * 1024
 _KEEP_ALIVE_SECONDS: Final = 75
 
@@ -137,6 +143,12 @@ class GuestApi:
             else:
                 transport.abort()
 
+    async def by_url(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request to the server's own port, as an ASGI app."""
+        prefix = GUEST_PREFIX.encode()
+        path, raw = scope["path"].removeprefix(GUEST_PREFIX), scope["raw_path"].removeprefix(prefix)
+        await self._answer({**scope, "path": path, "raw_path": raw, "state": {"box": None}}, receive, send)
+
     # --- requests ---
 
     async def _answer(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -153,7 +165,7 @@ class GuestApi:
         except _Left:
             return
         except Exception:
-            log.exception("a request from box %s failed", scope["state"]["box"])
+            log.exception("a request from box %s failed", scope["state"]["box"] or "(by URL)")
             message = "the server failed; its log has details under this request id"
             response = Response(500, [JSON_TYPE], error_body("internal", message, request_id))
         await _send(send, response)
@@ -167,8 +179,8 @@ class GuestApi:
         if path.startswith(_STREAM):
             grant = self._runner(credential, box)
             raw_path = scope["raw_path"].decode("ascii").removeprefix(_STREAM)
-            return await self._append(grant, raw_path, headers, await self._body(receive), request_id)
-        await self._body(receive)
+            return await self._append(grant, raw_path, headers, await self._body(receive, self._max_body), request_id)
+        await self._body(receive, _MOST_SMALL)
         if path == "/v1/tokens/renew":
             return await self._renew(credential, box)
         if path.startswith(_RUNS) and path.endswith(("/beat", "/limit")):
@@ -181,7 +193,7 @@ class GuestApi:
             return _json({"limit": await self._open_runs().limit(grant.run, grant.epoch)})
         raise NotFound(f"there is no {path} for boxes")
 
-    def _runner(self, credential: str | None, box: str) -> RunGrant:
+    def _runner(self, credential: str | None, box: str | None) -> RunGrant:
         grant = self._access.grant_run(credential, box)
         if grant.scope is not RunScope.RUNNER:
             raise Forbidden("this token is for the model of a run")
@@ -202,7 +214,7 @@ class GuestApi:
         author = Author(Writer.RUNNER, grant.run, grant.epoch, grant.agent)
         return await self._surface.respond(request, author)
 
-    async def _renew(self, credential: str | None, box: str) -> Response:
+    async def _renew(self, credential: str | None, box: str | None) -> Response:
         issued = self._access.renew_run(credential, box)
         grant = self._access.grant_run(issued.token, box)
         if not await self._open_runs().lives(grant.thread, grant.run, grant.epoch):
@@ -235,7 +247,7 @@ class GuestApi:
             raise Unavailable("the server is starting", hint="try again in a moment")
         return runs
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive, most: int) -> bytes:
         pieces, size = [], 0
         try:
             async with time_limit(_BODY_SECONDS):
@@ -245,8 +257,8 @@ class GuestApi:
                         raise _Left
                     piece = message.get("body", b"")
                     size += len(piece)
-                    if size > self._max_body:
-                        raise TooLarge(f"at most {self._max_body} bytes at once: send it in parts")
+                    if size > most:
+                        raise TooLarge(f"at most {most} bytes at once: send it in parts")
                     pieces.append(piece)
                     if not message.get("more_body"):
                         return b"".join(pieces)

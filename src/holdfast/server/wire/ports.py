@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
+from holdfast.api.guest_url import GUEST_PREFIX
 from holdfast.server.lazy import Lazy
 from holdfast.server.wire.box_hosts import PortTarget, find_target
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.server.wire.port_relay import PortRelay
 
 Header = tuple[bytes, bytes]
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+
+_GUEST: Final = f"{GUEST_PREFIX}/"
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -255,14 +259,15 @@ def _first(headers: list[Header], name: bytes) -> bytes | None:
 
 
 class Dispatch:
-    """The outermost ASGI app: sends requests to ports of boxes or to the API, by host and path alone.
+    """The outermost ASGI app: sends requests to ports of boxes, the guest API or the API, by host and path alone.
 
     The relay is created for the first request to a port, so that the start does not wait for its modules. Requests to
     the API wait until that is loaded.
     """
 
-    def __init__(self, api: Lazy[Any], ports: Ports, make_relay: Callable[[], PortRelay]) -> None:
+    def __init__(self, api: Lazy[Any], ports: Ports, make_relay: Callable[[], PortRelay], guest_api: AsgiApp) -> None:
         self._api = api
+        self._guest_api = guest_api
         self.ports = ports
         self._make_relay = make_relay
 
@@ -273,5 +278,7 @@ class Dispatch:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"]) is not None:
             await self.relay(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"].startswith(_GUEST):
+            await self._guest_api(scope, receive, send)
         else:
             await (await self._api.get())(scope, receive, send)

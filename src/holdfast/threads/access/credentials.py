@@ -101,6 +101,8 @@ class RunGrant:
     """Name and model that the run was launched with. Only for scope `model`."""
     agent: str = ""
     """The prefix of its agent's entry types. Only for scope `runner`."""
+    by_url: bool = False
+    """Whether its box has a URL of the guest API. Other tokens are valid only on the connections of their box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +340,18 @@ class Access:
     # --- runs ---
 
     def issue_run(
-        self, thread: str, run: str, epoch: int, box: str, scope: RunScope, *, model: str = "", agent: str = ""
+        self,
+        thread: str,
+        run: str,
+        epoch: int,
+        box: str,
+        scope: RunScope,
+        *,
+        model: str = "",
+        agent: str = "",
+        by_url: bool = False,
     ) -> IssuedRunToken:
-        """Issue a token for one run, in one epoch and one box."""
+        """Issue a token for one run, in one epoch and one box. With `by_url`, the box connects to the server itself."""
         import jwt
 
         now = self._clock() // 1000
@@ -355,26 +366,37 @@ class Access:
             "scope": scope.value,
             "model": model,
             "agent": agent,
+            "url": by_url,
             "iat": now,
             "exp": expires,
         }
         return IssuedRunToken(jwt.encode(claims, self._run_secret, "HS256"), expires * 1000)
 
-    def grant_run(self, credential: str | None, box: str) -> RunGrant:
-        """Returns what a run's token allows to a caller in that box. Does not check whether the run is alive."""
+    def grant_run(self, credential: str | None, box: str | None) -> RunGrant:
+        """Returns what a run's token allows to a caller in that box. Does not check whether the run is alive.
+
+        None means that the connection does not tell the box: then only tokens that were issued for that are valid.
+        """
         grant, expires_at = self._run_token(credential, box)
         if self._clock() >= expires_at:
             raise Unauthorized("this token has expired", hint="renew it")
         return grant
 
-    def renew_run(self, credential: str | None, box: str) -> IssuedRunToken:
+    def renew_run(self, credential: str | None, box: str | None) -> IssuedRunToken:
         """Returns a new token like this one, even if it has expired. The caller must know that the run is alive."""
         grant, _ = self._run_token(credential, box)
         return self.issue_run(
-            grant.thread, grant.run, grant.epoch, grant.box, grant.scope, model=grant.model, agent=grant.agent
+            grant.thread,
+            grant.run,
+            grant.epoch,
+            grant.box,
+            grant.scope,
+            model=grant.model,
+            agent=grant.agent,
+            by_url=grant.by_url,
         )
 
-    def _run_token(self, credential: str | None, box: str) -> tuple[RunGrant, int]:
+    def _run_token(self, credential: str | None, box: str | None) -> tuple[RunGrant, int]:
         if credential is None:
             raise Unauthorized("this request needs the token of a run", hint="send Authorization: Bearer …")
         known = self._known_runs.get(credential)
@@ -383,7 +405,10 @@ class Access:
             if len(self._known_runs) >= _CACHED:
                 self._known_runs.clear()
             self._known_runs[credential] = known
-        if not hmac.compare_digest(known[0].box.encode(), box.encode()):
+        if box is None:
+            if not known[0].by_url:
+                raise Forbidden("this token is valid only on the connections of its own box")
+        elif not hmac.compare_digest(known[0].box.encode(), box.encode()):
             raise Forbidden("this token is for a run in another box")
         return known
 
@@ -407,6 +432,7 @@ class Access:
                 RunScope(claims["scope"]),
                 str(claims["model"]),
                 str(claims.get("agent", "")),  # missing in tokens of older servers, which may only end their run
+                claims.get("url") is True,
             )
             return grant, int(claims["exp"]) * 1000
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
