@@ -107,6 +107,7 @@ class RelayConnection:
             data = data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
         await self._client.write(data)
         if last:
+            self._client.finish()
             await self._drain()
 
     async def _drain(self) -> None:

@@ -75,6 +75,12 @@ class Wire(ReadAhead):
             await to.write(data)
         return passed
 
+    def finish(self) -> None:
+        """Close the sending side, where that is possible. Reading continues."""
+        with contextlib.suppress(OSError):
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
     async def close(self) -> None:
         """Close once everything is sent, within `stall`."""
         with contextlib.suppress(OSError, TimeoutError):

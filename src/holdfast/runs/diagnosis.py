@@ -9,6 +9,7 @@ from typing import Final
 from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run_info import RunStatus, Stage
 from holdfast.api.runs import Diagnosis, Finding
+from holdfast.runs.blocked_egress import BlockedEgress, explain, remedy
 from holdfast.runs.reconcile.rules import ProbeResult, RunnerState, Thresholds, limit_hint
 from holdfast.threads.run_events import Run, ThreadRuns
 
@@ -26,8 +27,11 @@ def diagnose(
     look: ProbeResult | None,
     thresholds: Thresholds,
     limits: tuple[LimitHit, ...] = (),
+    blocked: BlockedEgress | None = None,
 ) -> Diagnosis:
-    """`silence` is in milliseconds. `look` is the report of the box, if it was asked. `limits` are those it has hit."""
+    """`silence` is in milliseconds. `look` is the report of the box, if it was asked. `limits` are those it has hit,
+    and `blocked` is the latest sign that something keeps it from the network.
+    """
     run = runs.latest
     findings = [_finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
     if run is None:
@@ -43,6 +47,7 @@ def diagnose(
         _agent(run),
         _first_event(run),
         *_notice(run),
+        *_egress(run, blocked, silence, thresholds),
         _heartbeat(run, silence, thresholds),
         _end(run),
     ]
@@ -51,7 +56,7 @@ def diagnose(
         for each in findings
     ]
     failed = next((each for each in findings if each.ok is False), None)
-    noticed = next((each for each in findings if each.stage == "notice"), None)
+    noticed = next((each for each in findings if each.stage in ("notice", "egress")), None)
     advised = failed or noticed
     return Diagnosis(
         run.run,
@@ -133,6 +138,16 @@ def _notice(run: Run) -> list[Finding]:
     held = _HELD.search(run.notice)
     step = None if held is None else f"to end it: holdfast box exec {run.box} -- kill {held[1]}"
     return [_finding("notice", None, run.notice, step)]
+
+
+def _egress(run: Run, blocked: BlockedEgress | None, silence: int | None, thresholds: Thresholds) -> list[Finding]:
+    """An error if the run failed, or is silent because its runner cannot post. An agent may do without a host."""
+    if blocked is None:
+        return []
+    ended_badly = run.status in (RunStatus.FAILED, RunStatus.ORPHANED)
+    is_cut_off = blocked.by_runner and run.live and silence is not None and silence >= thresholds.soft
+    ok = False if ended_badly or is_cut_off else None
+    return [_finding("egress", ok, explain(blocked), remedy(blocked, run.box, run.provider))]
 
 
 def _heartbeat(run: Run, silence: int | None, thresholds: Thresholds) -> Finding:

@@ -6,6 +6,7 @@ All state of a run is on its thread. If a server is killed, the next one reconci
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from holdfast.api.run_info import CancelKind
 from holdfast.api.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.blocked_egress import MOST_TEXT, BlockedEgress, find_blocked, still_away
 from holdfast.runs.cancellation import Cancellation
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import thread_busy
@@ -44,12 +46,14 @@ from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RunFilter, RunRow
-from holdfast.threads.run_events import MAX_WAITING, Run, ThreadRuns
+from holdfast.threads.run_events import FINISHED, MAX_WAITING, Run, ThreadRuns
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
 from holdfast.time_limit import time_limit
 
 _LONGEST_TITLE: Final = 80
+_EVIDENCE: Final = 50
+"""Results of tools that a diagnosis looks at, the latest ones."""
 _STOP_SECONDS: Final = 5.0
 
 
@@ -300,8 +304,21 @@ class Runs:
             silence=None if run is None else self._reconciler.silence(thread, run.run),
             look=look,
             limits=limits,
+            blocked=None if run is None else await self._find_blocked(thread, run),
             thresholds=self._thresholds,
         )
+
+    async def _find_blocked(self, thread: str, run: Run) -> BlockedEgress | None:
+        """Look for a blocked network in what the run's tools and its runner have said last."""
+        texts: deque[str] = deque(maxlen=_EVIDENCE)
+        async for entry in self._log.entries(thread, run.since):
+            payload = entry.get("payload") or {}
+            if str(payload.get("type", "")).endswith(".tool"):
+                texts.append(str(payload.get("result", ""))[-MOST_TEXT:])
+            elif payload.get("type") == FINISHED and payload.get("run") == run.run:
+                break
+        error = str((run.error or {}).get("message", ""))
+        return find_blocked([*texts, error, still_away(await self.probe.last_words(run))])
 
     @asynccontextmanager
     async def compared(self, id: str) -> AsyncIterator[Compared]:

@@ -131,7 +131,8 @@ class Authority:
             made = made.add_extension(extension, critical)
         return made.sign(self._key, hashes.SHA256())
 
-    def context(self, host: str) -> ssl.SSLContext:
+    def issue(self, host: str) -> bytes:
+        """A private key and a certificate for a host, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         names: list[x509.GeneralName] = [x509.DNSName(host)]
@@ -144,14 +145,17 @@ class Authority:
                 (x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False),
             ],
         )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
+        return private + certificate.public_bytes(serialization.Encoding.PEM)
+
+    def context(self, host: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # The module takes files only; this one is gone once it was read.
         place = os.memfd_create("certificate")
         try:
-            os.write(place, private + certificate.public_bytes(serialization.Encoding.PEM))
+            os.write(place, self.issue(host))
             context.load_cert_chain(f"/proc/self/fd/{place}")
         finally:
             os.close(place)

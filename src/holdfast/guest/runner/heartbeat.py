@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+
+from holdfast.guest.runner.producer import message_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class Heartbeat:
         self._timer: Timer | None = None
         self._asked = False
         self._closed = False
+        self._away = False
 
     def beat(self) -> None:
         """Send a heartbeat now. If one is in progress, which may be too early to learn what is new, another one
@@ -59,7 +63,8 @@ class Heartbeat:
     def _answered(self, answer: Answer | None) -> None:
         if self._closed:
             return
-        if answer is None or answer.status >= 500 or answer.status in (408, 425, 429):
+        self._note(answer)
+        if answer is None or _is_away(answer.status):
             pass  # the next one is soon enough
         elif answer.status == 401:
             self._token.refused()
@@ -72,6 +77,20 @@ class Heartbeat:
         if self._asked:
             self._asked = False
             self.beat()
+
+    def _note(self, answer: Answer | None) -> None:
+        """Say when the server is away, and when it is back. A diagnosis reads it in the box: the thread has no way."""
+        away = answer is None or _is_away(answer.status)
+        if away != self._away:
+            self._away = away
+            why = self._client.problem if answer is None else message_of(answer)
+            what = "does not answer: %s" % " ".join(why.split()) if away else "answers again"
+            sys.stderr.write("runner: the server %s\n" % what)
+            sys.stderr.flush()
+
+
+def _is_away(status: int) -> bool:
+    return status >= 500 or status in (408, 425, 429)
 
 
 def cancel_in(body: bytes) -> str | None:

@@ -141,7 +141,7 @@ class Producer:
             self._split(answer)
         elif status in (403, 404, 409, 410):
             self._closed = True
-            self._on_fenced(_message(answer))
+            self._on_fenced(message_of(answer))
         else:
             self._again()
 
@@ -173,7 +173,7 @@ class Producer:
             middle = len(batch) // 2
             self._parts.extendleft([batch[middle:], batch[:middle]])
         else:
-            instead = self._replace(batch[0], _message(answer))
+            instead = self._replace(batch[0], message_of(answer))
             if instead is not None and instead != batch[0]:
                 self._parts.appendleft([instead])
         if self._parts or len(self._journal):
@@ -187,7 +187,7 @@ def _number(answer: Answer, name: bytes) -> int | None:
     return int(value) if value.isdigit() and len(value) <= 16 else None
 
 
-def _message(answer: Answer) -> str:
+def message_of(answer: Answer) -> str:
     try:
         found = json.loads(answer.body)
         found = found.get("error", found)

@@ -64,7 +64,7 @@ from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
-from holdfast.providers.stream.guest_relay import own_policy
+from holdfast.providers.stream.guest_relay import own_environment, own_policy
 
 log = logging.getLogger(__name__)
 
@@ -413,7 +413,7 @@ class DaytonaProvider(Provider):
             home=place.home,
             guest=place.guest,
             python=place.python,
-            environment=place.environment,
+            environment=own_environment(place.environment, direct=self._direct, relay=self._relay),
         )
         if not place.runs:
             await guest_setup.start_guest(self._api, sandbox, record)

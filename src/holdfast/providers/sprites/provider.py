@@ -55,7 +55,7 @@ from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Q
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.transport import SpriteTransport
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
-from holdfast.providers.stream.guest_relay import own_policy
+from holdfast.providers.stream.guest_relay import own_environment, own_policy
 
 log = logging.getLogger(__name__)
 
@@ -391,8 +391,9 @@ class SpritesProvider(Provider):
         async with self._starts:
             with translated(f"box {id} cannot be created"):
                 place = await guest_setup.place_guest(self._api, name, record.spec.workdir)
+                environment = own_environment(place.environment, direct=self._direct, relay=self._relay)
                 record = replace(
-                    record, home=place.home, guest=place.guest, python=place.python, environment=place.environment
+                    record, home=place.home, guest=place.guest, python=place.python, environment=environment
                 )
                 if files is not None:
                     folders = dict.fromkeys((files.record.home, files.record.spec.workdir))

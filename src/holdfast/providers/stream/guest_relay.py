@@ -8,6 +8,7 @@ from dataclasses import replace
 from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy
 from holdfast.api.errors.boxes import CannotIsolate
 from holdfast.api.guest_url import GuestUrl
+from holdfast.providers.stream.home_guest import PROXIES
 
 
 def read_relay(option: str, text: str | None) -> GuestUrl | None:
@@ -27,6 +28,12 @@ def own_policy(policy: NetworkPolicy, *, direct: bool, relay: GuestUrl | None) -
         return own
     allowed = (own.allow or (DEFAULT_LIST,)) if own.mode is Network.ALLOW else ()
     return replace(own, mode=Network.ALLOW, allow=tuple(dict.fromkeys((*allowed, relay.host))))
+
+
+def own_environment(environment: Mapping[str, str], *, direct: bool, relay: GuestUrl | None) -> dict[str, str]:
+    """Returns the variables of a machine for its box: its proxies are of no use where all traffic goes another way."""
+    own = direct or relay is not None
+    return {name: value for name, value in environment.items() if own or name not in PROXIES}
 
 
 def without_proxy(environment: Mapping[str, str], relay: GuestUrl | None) -> Mapping[str, str]:

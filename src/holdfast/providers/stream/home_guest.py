@@ -39,9 +39,16 @@ if ! mkdir -p "$2" 2> /dev/null || ! [ -w "$2" ]; then
 fi
 exec python3 -c "$3" "$guest"
 """
+PROXIES: Final = (
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+    "NODE_USE_ENV_PROXY",
+)  # fmt: skip
+"""Variables of a machine that reaches the network through a proxy."""
+_USER: Final = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG")
+_TRUST: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _REPORT: Final = f"""
 import json, os, socket, sys
-names = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG")
+names = {(*_USER, *_TRUST, *PROXIES)!r}
 guest = socket.socket(socket.AF_UNIX)
 try:
     os.chdir(os.environ["HOME"] + "/{_FOLDER}/run")

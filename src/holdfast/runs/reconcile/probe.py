@@ -20,6 +20,7 @@ TERMINATE: Final = 15
 """Makes a runner ask at once whether it has to end."""
 KILL: Final = 9
 _SECONDS: Final = 5.0
+_MOST_WORDS: Final = 64 * 1024
 _AT_ONCE: Final = 32
 _UNKNOWN: Final = ProbeResult(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
@@ -75,6 +76,23 @@ class RunnerProbe:
         except (BoxError, TimeoutError, OSError) as error:
             log.info("cannot ask box %s which limits were hit: %s", box_id, error)
             return ()
+
+    async def last_words(self, run: Run) -> str:
+        """Returns the end of the runner's error output, or nothing if the box cannot be asked."""
+        if run.box is None or run.process is None or not run.is_ours:
+            return ""
+        try:
+            async with time_limit(_SECONDS), await self._boxes.peek(run.box) as box:
+                process = await box.process(run.process)
+                said = b""
+                while piece := await process.read("stderr", len(said), _MOST_WORDS):
+                    said += piece
+                    if len(said) > _MOST_WORDS:
+                        break
+                return said[-_MOST_WORDS:].decode("utf-8", "replace")
+        except (BoxError, TimeoutError, OSError) as error:
+            log.info("cannot read the output of the runner of run %s: %s", run.run, error)
+            return ""
 
     async def signal(self, run: Run, number: int) -> None:
         """Signal the runner of a run that this server launched. A failure is only logged."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -57,7 +57,15 @@ def _seconds(text: str | None) -> float | None:
 class SpritesApp:
     """All sprites of one organization, and the API that serves them."""
 
-    def __init__(self, provider: LocalProvider, egress: EgressProxy, token: str, faults: Faults) -> None:
+    def __init__(
+        self,
+        provider: LocalProvider,
+        egress: EgressProxy,
+        token: str,
+        faults: Faults,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._environment = environment
         self._provider = provider
         self._egress = egress
         self._token = token
@@ -155,7 +163,9 @@ class SpritesApp:
             return _error(409, "already_exists", f"sprite {name} already exists")
         self._creating.add(name)
         try:
-            self.sprites[name] = await Sprite.create(self._provider, self._egress, name, list(labels))
+            self.sprites[name] = await Sprite.create(
+                self._provider, self._egress, name, list(labels), self._environment
+            )
         finally:
             self._creating.discard(name)
         return JSONResponse(self.sprites[name].describe(), 201)

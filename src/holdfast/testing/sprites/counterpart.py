@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import socket
 from asyncio import BaseTransport, Transport
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -32,11 +33,19 @@ class SpritesCounterpart:
     """An organization at Sprites, on a free port of loopback, for the duration of its `with` block.
 
     It serves on a thread of its own and deletes its sprites at the end. `resolver` and `connector` are what sprites
-    reach when their policy allows it: by default nothing.
+    reach when their policy allows it: by default nothing. `environment` are variables of all commands in sprites.
     """
 
-    def __init__(self, home: Path, *, resolver: Resolver | None = None, connector: Connector | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        resolver: Resolver | None = None,
+        connector: Connector | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.home = home
+        self._environment = dict(environment or {})
         self.token = f"counterpart/{secrets.token_hex(16)}"
         self.faults = Faults()
         self.url = ""
@@ -105,7 +114,7 @@ class SpritesCounterpart:
             records = await stack.enter_async_context(DecisionLog(storage.egress_decisions))
             egress = await stack.enter_async_context(EgressProxy(self._resolver, self._connector, records))
             provider = await stack.enter_async_context(LocalProvider(self.home / "sprites"))
-            self._app = SpritesApp(provider, egress, self.token, self.faults)
+            self._app = SpritesApp(provider, egress, self.token, self.faults, self._environment)
             stack.push_async_callback(self._app.close)
             await self._serve(stack)
             self._stack = stack.pop_all()

@@ -57,5 +57,5 @@ def environment(egress: Egress, policy: NetworkPolicy) -> dict[str, str]:
     return {
         name: value.replace(f":{PROXY_PORT}", f":{PORT}")
         for name, value in egress.environment(policy).items()
-        if str(PROXY_PORT) in value
+        if name not in ("NO_PROXY", "no_proxy")
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -38,8 +39,17 @@ class Checkpoint:
 
 
 class Sprite:
-    def __init__(self, provider: LocalProvider, egress: EgressProxy, name: str, box: Box, labels: list[str]) -> None:
+    def __init__(
+        self,
+        provider: LocalProvider,
+        egress: EgressProxy,
+        name: str,
+        box: Box,
+        labels: list[str],
+        environment: Mapping[str, str],
+    ) -> None:
         self.name = name
+        self._environment = environment
         self.id = f"sprite-{secrets.token_hex(8)}"
         self.labels = labels
         self.url_settings: dict[str, Any] = {"auth": "sprite"}
@@ -56,9 +66,17 @@ class Sprite:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def create(cls, provider: LocalProvider, egress: EgressProxy, name: str, labels: list[str]) -> Sprite:
-        box = await provider.create(BoxSpec(env=_environment(egress)), id=_box_id())
-        sprite = cls(provider, egress, name, box, labels)
+    async def create(
+        cls,
+        provider: LocalProvider,
+        egress: EgressProxy,
+        name: str,
+        labels: list[str],
+        environment: Mapping[str, str],
+    ) -> Sprite:
+        whole = {**_environment(egress), **environment}
+        box = await provider.create(BoxSpec(env=whole), id=_box_id())
+        sprite = cls(provider, egress, name, box, labels, whole)
         await sprite._connect()
         return sprite
 
@@ -147,7 +165,7 @@ class Sprite:
             await self.services.shut_down()
             old = self._box
             self._box = await self._provider.restore(
-                checkpoint.snapshot, BoxSpec(env=_environment(self._egress)), id=_box_id()
+                checkpoint.snapshot, BoxSpec(env=dict(self._environment)), id=_box_id()
             )
             self.services.box = self._box
             self._egress.dismiss(self.name)
