@@ -46,6 +46,9 @@ AWAY = "runner: the server does not answer: TLS: UNEXPECTED_EOF_WHILE_READING"
         ("curl: (60) SSL certificate problem: self-signed certificate in certificate chain", Block.CERTIFICATE, None),
         ("runner: the server does not answer: 502: the relay cannot reach the Holdfast server at https://h.example.com",
          Block.RELAY_UPSTREAM, "h.example.com"),
+        ("runner: the server does not answer: the proxy of this box refuses a.example.com:443: HTTP/1.1 502 Bad",
+         Block.NO_ROUTE, "a.example.com"),
+        ("runner: the server does not answer: the server closed the connection", None, None),
         ("curl: (22) The requested URL returned error: 403", None, None),
         ("curl: (7) Failed to connect to localhost port 8080 after 0 ms: Couldn't connect to server", None, None),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", None, None),
@@ -74,7 +77,7 @@ def test_the_remedy_fits_who_blocks() -> None:
     assert reset is not None
     assert away is not None
     assert remedy(reset, "b-1", "docker") == "holdfast box network b-1 --allow api.example.com, with the rules to keep"
-    assert remedy(reset, "b-1", "daytona").endswith("leave out --daytona-direct")
+    assert remedy(reset, "b-1", "daytona").endswith("do without direct networking")
     assert "holdfast relay" in remedy(away, "b-1", "daytona")
     assert "to api.example.com: TLS is reset" in explain(reset)
 
@@ -98,4 +101,4 @@ def test_it_is_an_error_if_the_run_failed_or_its_runner_is_cut_off() -> None:
     ok, next_step = diagnosed(AWAY, RunStatus.RUNNING, long)
     assert ok is False
     assert next_step is not None
-    assert "--sprites-relay" in next_step
+    assert "the relay of provider sprites" in next_step

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import httpx
 import orjson
@@ -99,6 +99,7 @@ class World:
     runs_part: Part[GuestRuns]
     models_part: Part[ModelRelay]
     proxy: EgressProxy
+    guest_api: GuestApi
     listeners: dict[str, int]
     now: list[int]
 
@@ -146,7 +147,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         open_records(tmp_path / "data.db") as records,
         EgressProxy(Nowhere(), Nowhere(), records, guest_api=guest_api) as proxy,
     ):
-        world = World(store, access, runs, runs_part, models_part, proxy, {}, now)
+        world = World(store, access, runs, runs_part, models_part, proxy, guest_api, {}, now)
         await store.create("threads/t-1", StreamConfig(content_type="application/json"))
         await store.create("threads/t-2", StreamConfig(content_type="application/json"))
         world.admit("b-1", NetworkPolicy())
@@ -224,6 +225,35 @@ async def test_a_token_is_good_in_its_own_box_alone(world: World) -> None:
         answer = await client.post("/v1/runs/r-1/beat", json={})
     assert answer.status_code == 403
     assert world.runs.beats == []
+
+
+async def test_by_url_only_tokens_that_were_issued_for_it_are_valid(world: World) -> None:
+    issue = world.access.issue_run
+    by_url = issue("t-1", "r-1", 2, "b-1", RunScope.RUNNER, agent="pi", by_url=True).token
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=cast(Any, world.guest_api.by_url)), base_url="http://relay.example.com/guest"
+    ) as client:
+
+        async def ask(path: str, token: str | None, **more: Any) -> httpx.Response:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            return await client.post(path, headers=headers | more.pop("headers", {}), **more)
+
+        for token, status in ((None, 401), ("hf_key", 401), (world.token(), 403)):
+            for path in ("/v1/runs/r-1/beat", "/v1/tokens/renew", "/v1/stream/threads/t-1", "/model/v1/messages"):
+                assert (await ask(path, token, json={})).status_code == status
+        assert world.runs.beats == []
+        assert (await ask("/v1/runs/r-1/beat", by_url, json={})).json() == {"cancel": None}
+        # What such a token may do is the same, and so it is after a renewal.
+        renewed = (await ask("/v1/tokens/renew", by_url, json={})).json()["token"]
+        assert (await ask("/v1/runs/r-2/beat", renewed, json={})).status_code == 403
+        producer = {"producer-id": "run", "producer-epoch": "2", "producer-seq": "0"}
+        assert (await ask("/v1/stream/threads/t-2", renewed, json=[ENTRY], headers=producer)).status_code == 403
+        assert (await ask("/v1/stream/threads/t-1", renewed, json=[ENTRY], headers=producer)).status_code == 200
+        assert (await ask("/v1/boxes", renewed, json={})).status_code == 404
+        assert (await client.get("/v1/runs/r-1/beat")).status_code == 405
+        assert (await ask("/v1/tokens/renew", None, content=b"x" * 70_000)).status_code == 413
+        model = issue("t-1", "r-1", 2, "b-1", RunScope.MODEL, model="scripted/m", by_url=True).token
+        assert (await ask("/model/v1/messages", model, json={})).json()["path"] == "/model/v1/messages"
 
 
 @pytest.mark.parametrize("credential", [None, "nonsense", "hf_key"])

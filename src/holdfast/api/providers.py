@@ -11,6 +11,9 @@ from holdfast.api.limits import ProviderName, Secret, SettingName, SettingText, 
 
 MOST_SETTINGS: Final = 64
 
+MachineName = Annotated[str, Limits(min_length=1, max_length=128)]
+VariableName = Annotated[str, Limits(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+VariableValue = Annotated[str, Limits(max_length=32_768, schema={"format": "password", "writeOnly": True})]
 SettingValue = StrictBool | Annotated[int, Limits(ge=0, lt=1 << 60, strict=True)] | SettingText
 
 
@@ -62,9 +65,23 @@ class AccountChange(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderTrial(Document):
-    """The result of a test: a box was created, used and deleted."""
+    """The result of a test, for which a box was created, used and deleted; or of a setup."""
 
     name: str
     ok: bool
     steps: tuple[Step, ...]
-    """`reach`, `authorize`, `create`, `exec`, `delete`, up to the first that failed. What was created is deleted."""
+    """Of a test `reach`, `authorize`, `create`, `exec`, `delete`, up to the first that failed. What was created is
+    deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSetup(Document):
+    """What to put into a machine of the user. Nothing that the user has there is replaced."""
+
+    machine: MachineName
+    """Its name at the vendor, or the id of a box. One that does not exist is created."""
+    agents: Annotated[tuple[ProviderName, ...], Limits(max_length=8)] = ()
+    environment: Annotated[dict[VariableName, VariableValue], Limits(max_length=MOST_SETTINGS)] = field(
+        default_factory=dict, repr=False
+    )
+    """Variables. Empty ones are left out. Not stored on the server, and never shown."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -17,9 +17,10 @@ from holdfast.api.box.box import Box, BoxInfo, Liveness, Wake
 from holdfast.api.box.records import Step
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec
+from holdfast.api.errors.boxes import BoxNotFound, InvalidSpec, Unsupported
 from holdfast.boxes.capabilities import Capability, unsupported
 from holdfast.boxes.images import ImageStore
+from holdfast.boxes.machine_plan import MachinePlan
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -157,6 +158,15 @@ class Provider(ABC):
     @abstractmethod
     async def diagnose(self, id: str | None = None) -> list[Step]:
         """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
+
+    async def set_up_machine(self, plan: MachinePlan, tell: Callable[[Step], None]) -> bool:
+        """Put programs and variables into a machine of the user, or of a box, and leave alone what the user has there.
+
+        Can be done twice. `tell` gets each step when it is done. Returns whether all worked.
+        """
+        raise Unsupported(
+            f"provider {self.name} has no machines to set up", hint="runs bring their agents into boxes by themselves"
+        )
 
     async def check_access(self) -> list[Step]:
         """Check that the provider answers (`reach`) and accepts the credential (`authorize`), up to the first failure.

@@ -11,7 +11,7 @@ from holdfast.api.box.sync import SyncBox
 from holdfast.sync_twin import SyncHandle, SyncIterator, SyncOwner, feed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from holdfast.api.box.box import BoxInfo, Liveness, Wake
     from holdfast.api.box.records import Step
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.images import Image, ImageConfig
     from holdfast.boxes.capabilities import Capability
     from holdfast.boxes.images import ImageStore
+    from holdfast.boxes.machine_plan import MachinePlan
     from holdfast.boxes.provider import Provider, Swept
 
 
@@ -160,6 +161,13 @@ class SyncProvider(SyncOwner):
     def diagnose(self, id: str | None = None) -> list[Step]:
         """Check the provider, or one of its boxes. Each failed step has a hint on what to do next."""
         return self._loop.run(self._async.diagnose(id))
+
+    def set_up_machine(self, plan: MachinePlan, tell: Callable[[Step], None]) -> bool:
+        """Put programs and variables into a machine of the user, or of a box, and leave alone what the user has there.
+
+        Can be done twice. `tell` gets each step when it is done. Returns whether all worked.
+        """
+        return self._loop.run(self._async.set_up_machine(plan, tell))
 
     def check_access(self) -> list[Step]:
         """Check that the provider answers (`reach`) and accepts the credential (`authorize`), up to the first failure.

@@ -128,7 +128,13 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     ),
     "provider": Group(
         "Providers: where boxes are created, and their accounts.",
-        {"list": "provider:list_", "add": "provider:add", "test": "provider:try_", "remove": "provider:remove"},
+        {
+            "list": "provider:list_",
+            "add": "provider:add",
+            "test": "provider:try_",
+            "setup": "provider_setup:setup",
+            "remove": "provider:remove",
+        },
     ),
     "key": Group(
         "API keys: create, list and revoke them.",

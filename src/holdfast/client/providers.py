@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from holdfast.api.box.records import Step
 from holdfast.api.errors import NotFound, Unreachable, error_from_document
-from holdfast.api.providers import AccountChange, ProviderRecord, ProviderRecordList, ProviderTrial, SettingValue
+from holdfast.api.providers import (
+    AccountChange,
+    MachineSetup,
+    ProviderRecord,
+    ProviderRecordList,
+    ProviderTrial,
+    SettingValue,
+)
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, Resource
 
@@ -62,6 +69,36 @@ class ProviderStore:
         raise Unreachable(
             f"{self._providers.url} closed the connection before the test of {name} had ended",
             hint="try again; what was created is deleted",
+        )
+
+    async def set_up(
+        self,
+        name: str,
+        machine: str,
+        *,
+        agents: Sequence[str] = ("pi",),
+        environment: Mapping[str, str] | None = None,
+        on_step: OnStep | None = None,
+    ) -> ProviderTrial:
+        """Put agents and variables into a machine of yours at a provider, or into that of a box.
+
+        What you have there is not replaced, and doing it twice changes nothing. `on_step` gets each step when it is
+        done.
+        """
+        wanted = MachineSetup(machine=machine, agents=tuple(agents), environment=dict(environment or {}))
+        async with self._providers.exchange(
+            "POST",
+            f"{_path(name)}/setup",
+            body=json.dumps(wanted.to_request()).encode(),
+            media_type="application/json",
+            silence=LONG_SECONDS,
+        ) as response:
+            async for text in response.aiter_lines():
+                if text and (trial := _tried(json.loads(text), on_step)) is not None:
+                    return trial
+        raise Unreachable(
+            f"{self._providers.url} closed the connection before the setup of {machine} had ended",
+            hint="run it again: it goes on where it was",
         )
 
     # Last, so that `list` means the builtin everywhere above.

@@ -363,6 +363,24 @@ class SyncProviderStore(SyncHandle):
         """
         return self._loop.run(self._async.test(name, on_step=on_step))
 
+    def set_up(
+        self,
+        name: str,
+        machine: str,
+        *,
+        agents: Sequence[str] = ("pi",),
+        environment: Mapping[str, str] | None = None,
+        on_step: OnStep | None = None,
+    ) -> ProviderTrial:
+        """Put agents and variables into a machine of yours at a provider, or into that of a box.
+
+        What you have there is not replaced, and doing it twice changes nothing. `on_step` gets each step when it is
+        done.
+        """
+        return self._loop.run(
+            self._async.set_up(name, machine, agents=agents, environment=environment, on_step=on_step)
+        )
+
     def list(self) -> list[ProviderRecord]:
         """Returns all providers, usable ones first."""
         return self._loop.run(self._async.list())

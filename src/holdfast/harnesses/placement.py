@@ -109,7 +109,7 @@ async def ensure(box: Box, harness: Harness, tools: Tools, *, on_progress: OnPro
 
 async def _seen_node(box: Box, ours: str, installed: Installed, harness: Harness) -> str:
     """Returns our node, or that of the image if the image lacks the libraries that ours needs."""
-    if box.spec.image is None or not await asyncio.to_thread(_is_script, installed, harness) or await _runs(box, ours):
+    if box.spec.image is None or not await asyncio.to_thread(is_script, installed, harness) or await _runs(box, ours):
         return ours
     if await _runs(box, "node"):
         return "node"
@@ -150,7 +150,7 @@ async def _copied(box: Box, harness: Harness, tools: Tools, on_progress: OnProgr
     installed = await tools.install(harness, cpu=processor(machine), on_progress=on_progress)
     folder = f"{home.rstrip('/')}/.holdfast/tools"
     node = "node"
-    if not fits(own_node) and await asyncio.to_thread(_is_script, installed, harness):
+    if not fits(own_node) and await asyncio.to_thread(is_script, installed, harness):
         if processor(machine) != processor(platform.machine()) or platform.system() != "Linux":
             raise CannotInstall(
                 f"{harness.title} needs node, but there is none for {machine} on this machine",
@@ -164,7 +164,7 @@ async def _copied(box: Box, harness: Harness, tools: Tools, on_progress: OnProgr
     return Placed(f"{folder}/{installed.folder.name}", node, installed.version)
 
 
-def _is_script(installed: Installed, harness: Harness) -> bool:
+def is_script(installed: Installed, harness: Harness) -> bool:
     """Returns whether the agent's program is a script for node, rather than a binary."""
     assert harness.package is not None
     with (installed.folder / "node_modules" / ".bin" / harness.package.command).open("rb") as program:

@@ -70,6 +70,8 @@ _SIGNS: Final[tuple[tuple[Block, str], ...]] = (
     (Block.NO_NAME, rf"Could not resolve host:? '?{_HOST}"),
     (Block.NO_NAME, rf"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) {_HOST}"),
     (Block.NO_NAME, r"(?:Temporary failure in name resolution|the name cannot be resolved)"),
+    (Block.NO_ROUTE, rf"the proxy of this box refuses {_HOST}:\d+: HTTP/1\.[01] 5\d\d"),
+    (Block.NO_ROUTE, rf"{RUNNER}(?:Connection refused|Connection timed out|timed out|connecting failed)"),
     (Block.NO_ROUTE, rf"Failed to connect to {_HOST} port \d+.*(?:unreachable|No route|timed out|Timeout)"),
     (Block.NO_ROUTE, r"(?:ENETUNREACH|EHOSTUNREACH|Network is unreachable|No route to host)"),
 )
@@ -103,6 +105,8 @@ def read_line(line: str) -> BlockedEgress | None:
     return None
 
 
+_HERE: Final = ("local", "docker", "process")
+"""Providers whose boxes reach the network only through this server."""
 _MEANINGS: Final = {
     Block.POLICY: "the network policy of the box does not allow it",
     Block.TLS_RESET: "TLS is reset, which is how firewalls block hosts by name",
@@ -127,12 +131,14 @@ def remedy(found: BlockedEgress, box: str | None, provider: str) -> str:
         return "on the host of the relay, check that the server is up and reached: holdfast relay URL"
     if found.block is Block.CERTIFICATE:
         return "give the box the certificate of that authority: SSL_CERT_FILE and NODE_EXTRA_CA_CERTS"
+    if found.by_runner and provider in _HERE:
+        return f"holdfast box ping {box or 'BOX'}; the run goes on as soon as its box reaches this server"
     if found.by_runner:
         return (
-            f"the box does not reach this server: allow the address of --{provider}-relay at {provider}, or run a relay"
-            " on a host that it allows (holdfast relay), or leave the option out"
+            f"the box does not reach the relay of provider {provider}: check that it runs and that the provider allows"
+            " its host; or run one on a host that is allowed (holdfast relay); or remove that setting"
         )
     allow = f"holdfast box network {box or 'BOX'} --allow {host}, with the rules to keep"
-    if found.block is Block.POLICY or provider in ("local", "docker", "process"):
+    if found.block is Block.POLICY or provider in _HERE:
         return allow
-    return f"{allow}; if it is allowed, {provider} itself blocks the host: leave out --{provider}-direct"
+    return f"{allow}; if it is allowed, {provider} itself blocks the host: do without direct networking"

@@ -64,7 +64,7 @@ class ServerProviders:
         self.providers = Providers({})
         self._accounts = accounts
         self._kinds = kinds
-        self._home = home
+        self.home = home
         self._egress = egress
         self._flags = flags
         self._environment = environment
@@ -250,7 +250,7 @@ class ServerProviders:
         if row.is_default:
             values = choose(kind, flags=self._flags, stored=values, environment=self._environment).values
         try:
-            return await make_provider(kind, row.name, account_home(self._home, row), self._egress, values)
+            return await make_provider(kind, row.name, account_home(self.home, row), self._egress, values)
         except BoxError as error:
             raise InvalidAccount(
                 f"{row.name} cannot be used: {self.redacted(error.message)}", hint=error.hint
@@ -260,9 +260,9 @@ class ServerProviders:
         """Create a provider by what is stored, or that of a kind which has no account any more. Does not open it."""
         row = self._accounts.find(name)
         if row is None or row.is_default:
-            kind, home, values = self._kinds[name], self._home, self._chosen(self._kinds[name]).values
+            kind, home, values = self._kinds[name], self.home, self._chosen(self._kinds[name]).values
         else:
-            kind, home, values = self._kinds[row.kind], account_home(self._home, row), self._accounts.values(row)
+            kind, home, values = self._kinds[row.kind], account_home(self.home, row), self._accounts.values(row)
         try:
             return await make_provider(kind, name, home, self._egress, values)
         except BoxError as error:

@@ -214,18 +214,20 @@ class SpritesApi:
         """Run a command of any length. After a lost connection, attach to it again while it runs on.
 
         If that fails, because its session is not known or ended meanwhile, the command is started again: it has to be
-        repeatable.
+        repeatable. So is one with input, because nobody knows how much of that has arrived.
         """
         output = {STDOUT: bytearray(), STDERR: bytearray()}
         session: str | None = None
         async with time_limit(seconds):
             for attempt in range(TRIES):
                 try:
-                    async with self._attached(name, argv, session) as socket:
-                        if session is None:
-                            for each in output.values():
-                                each.clear()
-                            await _send_input(socket, stdin)
+                    if session is None:
+                        for each in output.values():
+                            each.clear()
+                    async with (
+                        self._attached(name, argv, session) as socket,
+                        _sending(socket, stdin if session is None else None),
+                    ):
                         async for message in socket:
                             if isinstance(message, str):
                                 session = session_in(message) or session
@@ -241,6 +243,9 @@ class SpritesApi:
                     session = None
                 except (OSError, WebSocketException) as error:
                     log.info("the connection to %s was lost while %s ran: %s", name, argv[0], error)
+                    if stdin and session is not None:
+                        await self.kill(name, session)
+                        session = None
                 await asyncio.sleep(pause_before(attempt, None, 0.0) or 0.0)
         raise SpriteError(f"the connection was lost {TRIES} times while {argv[0]} ran")
 
@@ -320,6 +325,20 @@ def session_in(message: str) -> str | None:
 def created_ms(checkpoint: Checkpoint) -> int:
     moment: datetime = checkpoint.create_time
     return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@contextlib.asynccontextmanager
+async def _sending(socket: ClientConnection, data: bytes | None) -> AsyncIterator[None]:
+    """Send the input of a command meanwhile. A command that fails at once does not read it."""
+    if data is None:
+        yield
+        return
+    task = asyncio.create_task(_send_input(socket, data))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _send_input(socket: ClientConnection, data: bytes) -> None:

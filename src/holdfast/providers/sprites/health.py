@@ -46,7 +46,8 @@ def health_of(error: BoxError | None, *, guest: bool = False) -> Health:
     return Health.PROBE_FAILED
 
 
-async def _step(name: str, check: Callable[[], Awaitable[str]], *, guest: bool = False) -> Step:
+async def health_step(name: str, check: Callable[[], Awaitable[str]], *, guest: bool = False) -> Step:
+    """Take a step, and name the health that a failure shows. `guest` says that the sprite answered before."""
     seen: list[BoxError] = []
 
     async def checked() -> str:
@@ -69,7 +70,7 @@ async def diagnose_api(api: SpritesApi, prefix: str) -> list[Step]:
             found = await api.list_sprites(prefix)
         return f"{len(found)} sprites at {api.account.url}, token of {api.account.source}"
 
-    return [await _step("sprites api", reach)]
+    return [await health_step("sprites api", reach)]
 
 
 async def diagnose_sprite(provider: SpritesProvider, id: str) -> list[Step]:
@@ -78,7 +79,7 @@ async def diagnose_sprite(provider: SpritesProvider, id: str) -> list[Step]:
     async def look() -> str:
         return f"{provider.sprite_name(id)} {(await provider.power(id)).value}"
 
-    steps = [await _step("sprite", look)]
+    steps = [await health_step("sprite", look)]
     if not steps[-1].ok:
         return steps
     try:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,7 @@ from holdfast.api.guest_url import GuestUrl
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import matches
+from holdfast.boxes.machine_plan import MachinePlan
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept
 from holdfast.boxes.shielded import to_the_end
@@ -53,6 +54,7 @@ from holdfast.providers.sprites.health import diagnose_api, diagnose_sprite
 from holdfast.providers.sprites.home_files import HomeFiles
 from holdfast.providers.sprites.idle_streams import IDLE_SECONDS, IdleStreams, Quiet
 from holdfast.providers.sprites.records import BoxRecord
+from holdfast.providers.sprites.setup import SpriteSetup
 from holdfast.providers.sprites.transport import SpriteTransport
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
 from holdfast.providers.stream.guest_relay import own_environment, own_policy
@@ -60,6 +62,7 @@ from holdfast.providers.stream.guest_relay import own_environment, own_policy
 log = logging.getLogger(__name__)
 
 _ID: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+_SPRITE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _START_SECONDS: Final = 60.0
 _GRACE_MS: Final = 1500
 _AT_ONCE: Final = 8
@@ -562,6 +565,13 @@ class SpritesProvider(Provider):
             if self._relay is not None:  # the sprite may be older than the setting
                 await self._api.set_policy(self.sprite_name(id), self._rules(record.spec.network))
             return await self._egress.open_guest_api(held.guest, record.spec.network, record.labels)
+
+    async def set_up_machine(self, plan: MachinePlan, tell: Callable[[Step], None]) -> bool:
+        is_box = await self._look(plan.machine) is not None
+        name = self.sprite_name(plan.machine) if is_box else plan.machine
+        if not _SPRITE.fullmatch(name):
+            raise InvalidSpec(f"{name[:80]!r} cannot be the name of a sprite: lower case letters, digits and -")
+        return await SpriteSetup(self._api, name, plan, tell).run()
 
     # --- snapshots ---
 

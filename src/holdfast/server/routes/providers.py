@@ -9,8 +9,11 @@ from fastapi import APIRouter, Depends, Response
 from fastapi.responses import StreamingResponse
 
 from holdfast.api.limits import AccountName, ProviderName
-from holdfast.api.providers import AccountChange, ProviderRecord, ProviderRecordList
+from holdfast.api.providers import AccountChange, MachineSetup, ProviderRecord, ProviderRecordList
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.harnesses.installation import Tools
+from holdfast.server.components import FindAgent
+from holdfast.server.provider_setup import set_up
 from holdfast.server.provider_smoke_test import try_provider
 from holdfast.server.providers import ServerProviders
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
@@ -68,6 +71,37 @@ async def test_provider(name: ProviderName, services: Use, providers: UseProvide
     trial = _trial_line(boxes, name, progress, providers)
     lines = services.shutdown.until_stopping(progress.lines(trial))
     return StreamingResponse(await began(lines), media_type=NDJSON)
+
+
+@router.post(
+    "/{name}/setup",
+    response_class=Response,
+    responses={200: {"description": "Lines of JSON: steps, then the result.", "content": {NDJSON: {}}}},
+)
+async def set_up_machine(
+    name: ProviderName, setup: MachineSetup, services: Use, providers: UseProviders, boxes: UseBoxes
+) -> Response:
+    """Put agents and variables into a machine of the user, at a provider that has such machines. The answer is lines as
+    of a test. What the user has there is not replaced, and doing it twice changes nothing.
+    """
+    await providers.record(name, boxes)
+    progress = ProgressLines()
+    trial = _setup_line(boxes, name, setup, services.find_agent, progress, providers)
+    lines = services.shutdown.until_stopping(progress.lines(trial))
+    return StreamingResponse(await began(lines), media_type=NDJSON)
+
+
+async def _setup_line(
+    boxes: Boxes,
+    name: str,
+    setup: MachineSetup,
+    find_agent: FindAgent,
+    progress: ProgressLines,
+    providers: ServerProviders,
+) -> Mapping[str, Any]:
+    tools = Tools(providers.home)
+    trial = await set_up(boxes, name, setup, tools, find_agent, progress.step, providers.redacted)
+    return {"type": "trial", "trial": trial.to_json()}
 
 
 async def _trial_line(

@@ -40,7 +40,7 @@ _RUNS: Final = "/v1/runs/"
 _HEAD_SECONDS: Final = 20.0
 _BODY_SECONDS: Final = 60.0
 _MOST_SMALL: Final = 64 * 1024
-"""Of bodies that have no content."""
+"""Of bodies that have no content, from anybody who knows the URL."""
 _MOST_HEAD: Final = 64 * 1024
 _KEEP_ALIVE_SECONDS: Final = 75
 
@@ -180,7 +180,7 @@ class GuestApi:
             grant = self._runner(credential, box)
             raw_path = scope["raw_path"].decode("ascii").removeprefix(_STREAM)
             return await self._append(grant, raw_path, headers, await self._body(receive, self._max_body), request_id)
-        await self._body(receive, _MOST_SMALL)
+        await self._body(receive, _MOST_SMALL if box is None else self._max_body)
         if path == "/v1/tokens/renew":
             return await self._renew(credential, box)
         if path.startswith(_RUNS) and path.endswith(("/beat", "/limit")):
