@@ -31,6 +31,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         )
         return AbsentProvider("sprites", error)
     from holdfast.providers.namespace import namespace_of
+    from holdfast.providers.sprites.network import check_relay
     from holdfast.providers.sprites.provider import SpritesProvider
     from holdfast.providers.stream.guest_relay import read_relay
 
@@ -41,7 +42,7 @@ def _make(home: Path, egress: Egress | None, settings: Mapping[str, Any]) -> Pro
         folder=folder,
         egress=egress,
         direct=bool(settings["sprites_direct"]),
-        relay=read_relay("--sprites-relay", settings["sprites_relay"]),
+        relay=check_relay(read_relay("--sprites-relay", settings["sprites_relay"])),
     )
 
 

@@ -6,6 +6,7 @@ With direct networking, the sprite applies the policy. What its rules cannot exp
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from typing import Final
 
@@ -13,7 +14,8 @@ from sprites.types import NetworkPolicy as SpriteNetworkPolicy
 from sprites.types import PolicyRule
 
 from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy, Rule
-from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.errors.boxes import CannotIsolate, Unsupported
+from holdfast.api.guest_url import GuestUrl
 
 _REST: Final = "*"
 
@@ -37,6 +39,18 @@ def direct(policy: NetworkPolicy) -> SpriteNetworkPolicy:
         raise _unsupported("the default list of hosts")
     allowed = [PolicyRule(domain=_domain(rule), action="allow") for rule in policy.rules()]
     return SpriteNetworkPolicy(rules=[*allowed, PolicyRule(domain=_REST, action="deny")])
+
+
+def check_relay(relay: GuestUrl | None) -> GuestUrl | None:
+    """Returns the relay. Raises `CannotIsolate` if a sprite cannot be allowed to reach it."""
+    if relay is not None:
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(relay.host)
+            raise CannotIsolate(
+                f"--sprites-relay: a sprite filters names only, and {relay.host} is an address",
+                hint="give the relay a name",
+            )
+    return relay
 
 
 def _domain(rule: Rule) -> str:
