@@ -31,9 +31,6 @@ from holdfast.time_limit import time_limit
 _MOST_ADDRESSES: Final = 6
 """The most addresses tried for one name."""
 _NEXT_SECONDS: Final = 4.0
-_DRAINED: Final = 1 << 20
-"""The most bytes of a refused request that are still read, so that the box receives the answer."""
-_DRAIN_SECONDS: Final = 2.0
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _LONGEST_METHOD: Final = 32
 BLOCKED: Final = "Blocked by the network policy of this box"
@@ -313,17 +310,7 @@ class ProxyConnection:
         await self._client.write(head.encode() + body)
         if drain:
             self._client.finish()
-            await self._drain()
-
-    async def _drain(self) -> None:
-        """Reads the rest of a request. Closing with unread bytes would reset the connection and lose the answer."""
-        left = _DRAINED
-        try:
-            async with time_limit(_DRAIN_SECONDS):
-                while left > 0 and await self._client.more():
-                    left -= len(self._client.take(_DRAINED))
-        except TimeoutError:
-            pass
+            await self._client.drain()
 
     # --- plain HTTP ---
 

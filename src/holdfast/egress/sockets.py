@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from holdfast.egress.http_head import BadHead
+from holdfast.time_limit import time_limit
 
 _PIECE: Final = 64 << 10
 _LARGE_PIPE: Final = 1 << 20
@@ -28,6 +29,9 @@ _BULK: Final = 256 << 10
 """After this many bytes, data is spliced through a pipe in the kernel and no longer copied here."""
 _TURN: Final = 1 << 20
 """Bytes after which other tasks of the loop get their turn."""
+_DRAINED: Final = 1 << 20
+"""The most bytes of a refused request that are still read, so that the other end receives the answer."""
+_DRAIN_SECONDS: Final = 2.0
 _BARE_LINE_END: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 
 
@@ -110,6 +114,18 @@ class ReadAhead(ABC):
         data = bytes(self._ahead[:most])
         del self._ahead[:most]
         return data
+
+    async def drain(self) -> None:
+        """Read the rest of a refused request, because closing with unread bytes would reset the connection and lose the
+        answer.
+        """
+        left = _DRAINED
+        try:
+            async with time_limit(_DRAIN_SECONDS):
+                while left > 0 and await self.more():
+                    left -= len(self.take(_DRAINED))
+        except TimeoutError:
+            pass
 
 
 class Socket(ReadAhead):

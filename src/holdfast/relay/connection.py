@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.egress.http_body import relay_body
 from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, parse_path_request, parse_response
@@ -16,10 +16,6 @@ from holdfast.time_limit import time_limit
 if TYPE_CHECKING:
     from holdfast.relay.relay import RelayLimits
     from holdfast.relay.upstream import Upstream
-
-_DRAINED: Final = 1 << 20
-"""The most bytes of a refused request that are still read, so that the client receives the answer."""
-_DRAIN_SECONDS: Final = 2.0
 
 
 class Refused(Exception):
@@ -108,17 +104,7 @@ class RelayConnection:
         await self._client.write(data)
         if last:
             self._client.finish()
-            await self._drain()
-
-    async def _drain(self) -> None:
-        """Reads the rest of a request. Closing with unread bytes would reset the connection and lose the answer."""
-        left = _DRAINED
-        try:
-            async with time_limit(_DRAIN_SECONDS):
-                while left > 0 and await self._client.more():
-                    left -= len(self._client.take(_DRAINED))
-        except TimeoutError:
-            pass
+            await self._client.drain()
 
     # --- forwarding ---
 

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stores import open_records
@@ -16,10 +17,12 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused, Unsupported
 from holdfast.egress import EgressProxy
+from holdfast.providers.accounts import choose
 from holdfast.providers.check_result import CheckStatus
 from holdfast.providers.retries import pause_before, read_retry_after
 from holdfast.providers.sprites import Account, SpritesProvider, account, checks, network
 from holdfast.providers.sprites.api import read_frames
+from holdfast.providers.sprites.descriptor import SPRITES
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.retries import may_repeat
 from holdfast.testing.outside import Nowhere
@@ -396,6 +399,21 @@ def test_a_record_comes_back_from_its_labels() -> None:
 def test_framed_output_is_told_apart() -> None:
     done = read_frames(b"\x01out\n\x02err\x01 more\x03\x07")
     assert (done.exit_code, done.stdout, done.stderr) == (7, "out\n more", "err")
+
+
+def test_a_token_is_that_of_a_flag_an_account_the_environment_or_the_vendors_file(tmp_path: Path) -> None:
+    file = tmp_path / account.CONFIG
+    file.parent.mkdir()
+    file.write_text(json.dumps({"token": "of the file"}))
+    places: dict[str, Any] = {"flags": {"sprites_token": "of a flag"}, "stored": {"sprites_token": "sealed"},
+                              "environment": {"sprites_token": "of a variable"}}  # fmt: skip
+    found = []
+    for gone in ("", "flags", "stored", "environment"):
+        if gone:
+            places[gone] = {}
+        values = choose(SPRITES, **places).values
+        found.append(account.find_account(values.get("sprites_token"), None, tmp_path))
+    assert [each and each.token for each in found] == ["of a flag", "sealed", "of a variable", "of the file"]
 
 
 def test_a_token_is_taken_from_the_settings_and_then_from_the_vendors_file(tmp_path: Path) -> None:
