@@ -317,8 +317,10 @@ class Runs:
                 texts.append(str(payload.get("result", ""))[-MOST_TEXT:])
             elif payload.get("type") == FINISHED and payload.get("run") == run.run:
                 break
-        error = str((run.error or {}).get("message", ""))
-        return find_blocked([*texts, error, still_away(await self.probe.last_words(run))])
+        texts.append(str((run.error or {}).get("message", "")))
+        if run.live or run.ended_by != "runner":  # a runner that posted the end has reached us
+            texts.append(still_away(await self.probe.last_words(run)))
+        return find_blocked(texts)
 
     @asynccontextmanager
     async def compared(self, id: str) -> AsyncIterator[Compared]:

@@ -13,14 +13,18 @@ import pytest
 from daytona import Image
 from tests.providers.daytona.conftest import account_of
 from tests.providers.daytona.faulty_proxy import Fault, FaultyProxy
+from tests.stores import open_records
 
 from holdfast.api.box.box import Box, Liveness
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxError, ImageNotFound, Unsupported
+from holdfast.api.guest_url import GuestUrl
+from holdfast.egress import EgressProxy
 from holdfast.providers.daytona import DaytonaProvider
 from holdfast.providers.daytona.box import DaytonaBox
 from holdfast.providers.daytona.sandboxes import AUTO_STOP_MINUTES, ONE_SHOT_MINUTES
+from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite.base import eventually
 from holdfast.testing.server import ServerProcess
 
@@ -125,6 +129,28 @@ async def test_with_direct_networking_daytona_keeps_the_policy(direct: DaytonaPr
     assert (await box.exec(["true"])).ok
     with pytest.raises(Unsupported, match="ports"):
         await box.set_network(NetworkPolicy(Network.ALLOW, ("example.org:8080",)))
+
+
+async def test_with_a_relay_a_sandbox_reaches_that_alone(
+    daytona_server: ServerProcess, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    async with (
+        open_records(tmp_path / "data.db") as records,
+        EgressProxy(Nowhere(), Nowhere(), records) as egress,
+        DaytonaProvider(
+            tmp_path / "relayed",
+            account_of(daytona_server, proxy.url),
+            egress=egress,
+            relay=GuestUrl.parse("https://relay.example.com"),
+        ) as provider,
+    ):
+        box = await provider.create(SPEC, id="b-relayed")
+        assert not asked(proxy).get("networkBlockAll")
+        assert asked(proxy)["domainAllowList"] == "relay.example.com"
+        assert await box.open_guest_api() == "https://relay.example.com/guest"
+        path = f"{CREATE}/{(await _sandbox(provider, box)).id}/network-settings"
+        assert json.loads(proxy.bodies[path])["domainAllowList"] == "relay.example.com"
+        await provider.remove(box.id)
 
 
 async def _sandbox(provider: DaytonaProvider, box: Box) -> Any:

@@ -14,6 +14,7 @@ from holdfast.api.box.box import Liveness
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.guest_url import GuestUrl
 from holdfast.boxes.capabilities import Capability
 from holdfast.egress import EgressProxy
 from holdfast.providers.modal import Credentials, ModalProvider, network
@@ -96,6 +97,25 @@ async def test_a_sandbox_has_no_network_where_its_traffic_goes_through_the_serve
         env = (await box.exec(["env"])).text
         assert "http_proxy=http://127.0.0.1:3128" in env
         assert cloud.token_secret not in env
+
+
+@pytest.mark.anyio
+async def test_a_sandbox_with_a_relay_reaches_that_alone(
+    cloud: ModalCloud, credentials: Credentials, tmp_path: Path
+) -> None:
+    relay = GuestUrl.parse("https://relay.example.com")
+    async with (
+        open_records(tmp_path / "data.db") as records,
+        EgressProxy(Nowhere(), Nowhere(), records) as egress,
+        ModalProvider(tmp_path / "home", credentials, egress=egress, relay=relay) as provider,
+    ):
+        box = await provider.create(BoxSpec(provider="modal", network=allow("example.com")), id="b-1")
+        for _ in range(2):  # it is created with the policy, and gets it again when a run needs the guest API
+            network = cloud.running[0].network
+            assert network.network_access_type == Access.ALLOWLIST
+            assert list(network.allowed_domains) == ["relay.example.com"]
+            assert await box.open_guest_api() == "https://relay.example.com/guest"
+        assert "relay.example.com" in (await box.exec(["sh", "-c", "echo $NO_PROXY"])).text
 
 
 @pytest.mark.anyio
