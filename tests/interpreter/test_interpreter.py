@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.interpreter.places import Place
 from tests.interpreter.workspaces import Repository
-from tests.serving import serving
 
 from holdfast import Client, Interpreter, SyncInterpreter
 from holdfast.api.box.records import Preview
@@ -27,25 +27,6 @@ from holdfast.interpreter.workspace.workspace import Kind
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("interpreters") / "home") as server:
-        yield server
-
-
-@pytest.fixture
-async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
-    host = await ClientHost.of_home(server.home)
-    yield host
-    await host.close()
-
-
-@pytest.fixture
-def spec() -> BoxSpec:
-    """Of the boxes. `tests/providers/docker/test_interpreters.py` has another."""
-    return BoxSpec()
 
 
 @pytest.fixture
@@ -97,8 +78,10 @@ async def test_tools_are_functions_of_this_process_and_may_change(py: Interprete
     assert seen == [5, 6]
 
 
-async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(host: ClientHost) -> None:
-    py = Interpreter(host=host)
+async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(
+    host: ClientHost, place: Place
+) -> None:
+    py = Interpreter(host=host, provider=place.name)
     await asyncio.gather(py.start(), py.start(), py.start())
     box = py.box.id
     assert (await py.execute("1 + 1")).value == 2
@@ -111,19 +94,23 @@ async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(host
         await py.execute("1")
 
 
-async def test_one_with_an_id_goes_on_where_it_was_also_after_the_server_was_killed(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home") as server:
+async def test_one_with_an_id_goes_on_where_it_was_also_after_the_server_was_killed(
+    place: Place, spec: BoxSpec, tmp_path: Path
+) -> None:
+    with place.serving(tmp_path / "home") as server:
         host = await ClientHost.of_home(server.home)
-        async with Interpreter(id="i-mine", host=host) as py:
+        async with Interpreter(id="i-mine", host=host, spec=spec) as py:
             await py.execute("kept = {'a': 1}")
             work = asyncio.create_task(py.execute("import time\nkept['b'] = 2\ntime.sleep(0.2)\nkept"))
             server.kill()
-            assert (await work).value == {"a": 1, "b": 2}  # the server is not on the way
+            if place.is_local:  # the server is not on the way
+                assert (await work).value == {"a": 1, "b": 2}
             server.start()
+            assert (await work).value == {"a": 1, "b": 2}
             await py.flush()
         await host.close()
         host = await ClientHost.of_home(server.home)
-        async with Interpreter(id="i-mine", host=host) as py:
+        async with Interpreter(id="i-mine", host=host, spec=spec) as py:
             assert (await py.execute("kept")).value == {"a": 1, "b": 2}
             assert py.runtime_metadata()["transition"]["kind"] == "resumed"
             told = replay([entry async for entry in py.history()])
@@ -133,9 +120,9 @@ async def test_one_with_an_id_goes_on_where_it_was_also_after_the_server_was_kil
         await host.close()
 
 
-async def test_the_box_of_a_killed_script_does_not_stay(py: Interpreter, host: ClientHost) -> None:
+async def test_the_box_of_a_killed_script_does_not_stay(py: Interpreter, host: ClientHost, spec: BoxSpec) -> None:
     assert py.box.spec.lifetime is Lifetime.EPHEMERAL
-    async with Interpreter(id="i-kept", host=host) as kept:
+    async with Interpreter(id="i-kept", host=host, spec=spec) as kept:
         assert kept.box.spec.lifetime is Lifetime.SHARED
         await kept.shutdown(delete=True)
 
@@ -180,6 +167,7 @@ def visit(preview: Preview, path: str, *, token: bool = True) -> httpx.Response:
     return httpx.get(place, headers=headers, timeout=30, follow_redirects=False)
 
 
+@pytest.mark.places("local", "docker")
 async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(
     py: Interpreter, host: ClientHost
 ) -> None:
@@ -201,6 +189,7 @@ async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(
     assert (await asyncio.to_thread(visit, other, "/")).status_code == 502, "nothing listens there"
 
 
+@pytest.mark.places("local", "docker")
 async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_told(
     host: ClientHost, spec: BoxSpec
 ) -> None:
@@ -356,8 +345,8 @@ async def test_the_thread_replays_what_happened(py: Interpreter) -> None:
     assert told.submitted == {"output": "answer to why"}
 
 
-async def test_a_child_has_only_so_many_iterations(host: ClientHost) -> None:
-    async with Interpreter(host=host, iterations=2) as py:
+async def test_a_child_has_only_so_many_iterations(host: ClientHost, spec: BoxSpec) -> None:
+    async with Interpreter(host=host, spec=spec, iterations=2) as py:
         await py.execute("1")
         await py.execute("2")
         with pytest.raises(BudgetExceeded, match="iterations"):
@@ -382,10 +371,10 @@ async def test_tenant_and_user_are_those_of_the_key_unless_they_are_given(server
 
 
 async def test_the_sync_twin_works_inside_a_running_loop(
-    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+    server: ServerProcess, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
-    with SyncInterpreter(tools={"twice": lambda n: 2 * n}) as py:
+    with SyncInterpreter(provider=place.name, tools={"twice": lambda n: 2 * n}) as py:
         assert py.execute("twice(4)").value == 8
         heard: list[bytes] = []
         py.execute("print('x' * 3)", on_output=lambda stream, data: heard.append(data))

@@ -772,14 +772,17 @@ def is_folder(path: str) -> bool:
         return False
 
 
-def op_ping(connection: HostConnection, request: "Any") -> None:
-    """Report that we are running. A new box is also told its working directory."""
-    workdir = request.get("workdir")
-    if workdir and not is_folder(workdir):
+def make_workdir(path: "str | None") -> None:
+    if path and not is_folder(path):
         import os
 
-        os.makedirs(workdir, exist_ok=True)
-        _creation_folders.append(workdir)
+        os.makedirs(path, exist_ok=True)
+        _creation_folders.append(path)
+
+
+def op_ping(connection: HostConnection, request: "Any") -> None:
+    """Report that we are running. A new box is also told its working directory."""
+    make_workdir(request.get("workdir"))
     connection.answer({"python": "%d.%d.%d" % sys.version_info[:3]})
 
 
@@ -830,6 +833,11 @@ def main(arguments: "list[str]") -> None:
             limit_processes(int(value))
         elif name == "shared":
             shared.append(value)
+        elif name == "workdir":
+            try:
+                make_workdir(value)
+            except OSError:
+                pass  # the host asks for it again, and gets the reason
     if shared:
         import landlock  # type: ignore[import-not-found]
 

@@ -84,6 +84,7 @@ class Interpreter:
         template: str | None = None,
         model: str | None = None,
         host: Host | None = None,
+        provider: str | None = None,
         spec: BoxSpec | None = None,
         tools: Mapping[str, Tool] | Sequence[Tool] | None = None,
         output_fields: Sequence[OutputFieldLike] | Mapping[str, Any] | None = None,
@@ -112,13 +113,13 @@ class Interpreter:
         lineage: Lineage | None = None,
     ) -> None:
         """`template` is the image of the box; `model` answers `llm_query` (`NAME` or `NAME/MODEL`). `host` provides
-        boxes, the thread and models; the default is the server of this machine. `memory` limits each context, in bytes.
-        `keep`: the box outlives this object; the default is true if an `id` is given. `workspace` names a volume of the
-        `tenant` that several users share; each `user` has sessions on it. Tenant and user default to those of the
-        credential that the host uses. `begun` are executions that an earlier process began, to be
-        resumed. `durable`: code runs only after its start is on disk. `restore="fork"`: each execution starts with a
-        live fork; if the code has to be killed, or kills its process, the memory before it is restored. `lineage` is
-        for interpreters that another one makes.
+        boxes, the thread and models; the default is the server of this machine. `provider` creates the box, instead of
+        the one that `spec` names. `memory` limits each context, in bytes. `keep`: the box outlives this object; the
+        default is true if an `id` is given. `workspace` names a volume of the `tenant` that several users share; each
+        `user` has sessions on it. Tenant and user default to those of the credential that the host uses. `begun` are
+        executions that an earlier process began, to be resumed. `durable`: code runs only after its start is on disk.
+        `restore="fork"`: each execution starts with a live fork; if the code has to be killed, or kills its process,
+        the memory before it is restored. `lineage` is for interpreters that another one makes.
         """
         if budget is not None and limits is not None:
             raise InvalidInterpreter("a budget has limits of its own", hint="give limits or a budget, not both")
@@ -145,6 +146,7 @@ class Interpreter:
         child = lineage if isinstance(lineage, ChildOf) else None
         self._record: LazyRecord = LazyRecord(self.id, thread) if branch is None else branch.record
         spec = spec or BoxSpec()
+        spec = spec if provider is None else replace(spec, provider=provider)
         self._runtime: Runtime = (
             branch.runtime
             if branch is not None

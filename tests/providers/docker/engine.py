@@ -33,7 +33,7 @@ _STOP_SECONDS: Final = 30.0
 _IMPORT_SECONDS: Final = 120.0
 _PROGRAMS: Final = (
     "sh", "bash", "awk", "basename", "cat", "chmod", "chown", "cmp", "cp", "cut", "date", "dd", "df", "dirname", "du",
-    "echo", "env", "expr", "false", "find", "grep", "head", "hostname", "id", "kill", "ln", "ls",
+    "echo", "env", "expr", "false", "find", "git", "grep", "head", "hostname", "id", "kill", "ln", "ls",
     "mkdir", "mkfifo", "mknod",
     "mktemp", "mount", "mv", "nice", "od", "printf", "ps", "pwd", "readlink", "realpath", "rm", "rmdir", "sed", "seq",
     "setsid", "sha256sum",

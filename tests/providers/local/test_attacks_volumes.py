@@ -60,6 +60,17 @@ async def test_no_descriptor_goes_from_box_to_box_through_a_volume(scene: Scene,
     await scene.provider.delete_volume(name)
 
 
+async def test_a_box_with_a_volume_has_sockets_in_a_working_directory_of_its_own(scene: Scene) -> None:
+    """Also beside the folders above the volume, where what is made later has none."""
+    async with volume_of(scene) as name:
+        mount = VolumeMount(name, "/home/box/memory")
+        async with scene.another(volumes=(mount,), workdir="/home/other/work") as box:
+            told = await box.exec(["python3", "-c", PRELUDE + OFFER.partition("if")[0], "/home/other/work/socket"])
+            assert told.text == "null\n"
+            told = await box.exec(["python3", "-c", PRELUDE + OFFER.partition("if")[0], "/home/box/memory/socket"])
+            assert told.text == '"EACCES"\n'
+
+
 @asynccontextmanager
 async def volume_of(scene: Scene) -> AsyncIterator[str]:
     name = new_id("v").replace("_", "-")

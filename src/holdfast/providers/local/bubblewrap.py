@@ -111,8 +111,9 @@ def arguments(
     mounts: Sequence[Mount] = (),
     seccomp: int | None = None,
     processes: int | None = None,
+    workdir: str | None = None,
 ) -> list[str]:
-    """Returns all arguments after `bwrap`."""
+    """Returns all arguments after `bwrap`. The guest makes the `workdir`, if there is none."""
     made = _own_namespaces(UID, UID, hostname)
     made += _overlay(files)
     for source, target in machine.programs:
@@ -121,7 +122,7 @@ def arguments(
     if machine.python_prefix is not None:
         made += ["--ro-bind", machine.python_prefix, PYTHON]
     made += _kernel_folders(machine)
-    made += _ending(mounts, seccomp, [machine.python], processes)
+    made += _ending(mounts, seccomp, [machine.python], processes, workdir)
     return made
 
 
@@ -132,6 +133,7 @@ def image_arguments(
     mounts: Sequence[Mount] = (),
     seccomp: int | None = None,
     processes: int | None = None,
+    workdir: str | None = None,
 ) -> list[str]:
     """The same for a box with an image."""
     made = _own_namespaces(machine.uid, machine.gid, hostname)
@@ -144,7 +146,7 @@ def image_arguments(
     made += ["--ro-bind", machine.guest, GUEST, "--ro-bind", machine.python, PYTHON]
     made += _kernel_folders(machine)
     made += ["--perms", "1777", "--dir", "/run/lock"]
-    made += _ending(mounts, seccomp, machine.command, processes)
+    made += _ending(mounts, seccomp, machine.command, processes, workdir)
     return made
 
 
@@ -175,7 +177,11 @@ def _kernel_folders(machine: Machine | ImageMachine) -> list[str]:
 
 
 def _ending(
-    mounts: Sequence[Mount], seccomp: int | None, interpreter: Sequence[str], processes: int | None
+    mounts: Sequence[Mount],
+    seccomp: int | None,
+    interpreter: Sequence[str],
+    processes: int | None,
+    workdir: str | None,
 ) -> list[str]:
     made = []
     for mount in mounts:
@@ -184,5 +190,8 @@ def _ending(
     if seccomp is not None:
         made += ["--seccomp", str(seccomp)]
     made += ["--", *interpreter, "-I", "-S", "-B", "-X", "utf8", f"{GUEST}/init.pyc"]
-    made += [f"shared={mount.path}" for mount in mounts if not mount.read_only]
+    shared = [f"shared={mount.path}" for mount in mounts if not mount.read_only]
+    if shared and workdir is not None:
+        made.append(f"workdir={workdir}")  # it has to be there when folders are told apart from the shared ones
+    made += shared
     return [*made, f"processes={processes}"] if processes is not None else made

@@ -277,10 +277,14 @@ class LocalSandbox(Sandbox):
             by_group = self.backend.enforces
             processes = None if by_group("pids") else pids
             if image is None:
-                arguments = bubblewrap.arguments(self._machine(), files, record.id, mounts, first, processes)
+                arguments = bubblewrap.arguments(
+                    self._machine(), files, record.id, mounts, first, processes, spec.workdir
+                )
             else:
                 inside = await self._image_machine(image)
-                arguments = bubblewrap.image_arguments(inside, files, record.id, mounts, first, processes)
+                arguments = bubblewrap.image_arguments(
+                    inside, files, record.id, mounts, first, processes, spec.workdir
+                )
             request = {
                 "folder": str(folder),
                 "program": self._launcher_path(self.mounted.bwrap),

@@ -1,0 +1,61 @@
+"""A test that uses `place`, directly or by way of `server`, `provider` or `box`, runs at each of the usual places.
+
+`@pytest.mark.places("local")` names others. Those beyond `local` are a sample in a whole run of `bin/test`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.interpreter.places import MARKS, USUAL, Place, Places
+
+from holdfast.api.box.spec import BoxSpec
+from holdfast.boxes.provider import Provider
+from holdfast.interpreter.client_host import ClientHost
+from holdfast.testing.server import ServerProcess
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "place" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("places")
+        names = USUAL if marker is None else marker.args
+        params = [pytest.param(name, marks=MARKS[name]) for name in names]
+        metafunc.parametrize("place", params, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    places = Places(tmp_path_factory.mktemp)
+    yield places
+    places.close()
+
+
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest, places: Places) -> Place:
+    return places.get(request.param)
+
+
+@pytest.fixture
+def spec(place: Place) -> BoxSpec:
+    """Of a box there."""
+    return place.spec
+
+
+@pytest.fixture(scope="module")
+def server(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with place.serving(tmp_path_factory.mktemp("interpreters") / "home") as server:
+        yield server
+
+
+@pytest.fixture
+async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
+    host = await ClientHost.of_home(server.home)
+    yield host
+    await host.close()
+
+
+@pytest.fixture(scope="module")
+async def provider(place: Place, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Provider]:
+    async with place.provider(tmp_path_factory.mktemp("provider")) as provider:
+        yield provider
