@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.interpreter.places import MARKS, USUAL, Place, Places
 
+from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
+from holdfast.api.ids import new_id
 from holdfast.boxes.provider import Provider
 from holdfast.interpreter.client_host import ClientHost
+from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.testing.server import ServerProcess
 
 
@@ -43,7 +46,10 @@ def spec(place: Place) -> BoxSpec:
 
 
 @pytest.fixture(scope="module")
-def server(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(place: Place, places: Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    if not place.is_local:
+        yield places.server(place.name)  # a server takes seconds to load the SDK of a cloud
+        return
     with place.serving(tmp_path_factory.mktemp("interpreters") / "home") as server:
         yield server
 
@@ -59,3 +65,16 @@ async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
 async def provider(place: Place, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Provider]:
     async with place.provider(tmp_path_factory.mktemp("provider")) as provider:
         yield provider
+
+
+@pytest.fixture(scope="module")
+async def box(place: Place, provider: Provider) -> Box:
+    """Removed with all others of the provider."""
+    return await provider.create(place.spec, id=new_id("b"))
+
+
+@pytest.fixture(scope="module")
+async def kernels(box: Box) -> AsyncIterator[Kernel]:
+    kernels = await Kernel.start(box)
+    yield kernels
+    await kernels.end()

@@ -1,6 +1,6 @@
-"""Where the tests of interpreters have their boxes: at this machine, a Docker daemon, and each cloud we can stand in for.
+"""Where the tests of interpreters have their boxes: this machine, a Docker daemon, and each cloud we can stand in for.
 
-A place is a provider and how to reach it. What a test says of boxes must hold at every place; only `local` is always run.
+A place is a provider and how to reach it. What a test says of boxes must hold at every place.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import pytest
 from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
+from tests.providers.stream.over_pipes import PipesProvider
 from tests.serving import serving
 from tests.stores import open_records
 
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.provider import Provider
 from holdfast.egress import EgressProxy
@@ -27,6 +29,7 @@ from holdfast.testing.sprites import SpritesCounterpart
 
 MARKS: Final[Mapping[str, tuple[pytest.MarkDecorator, ...]]] = {
     "local": (pytest.mark.box,),
+    "stream": (pytest.mark.box,),
     "docker": (pytest.mark.docker, pytest.mark.sampled),
     "daytona": (pytest.mark.box, pytest.mark.sampled),
     "sprites": (pytest.mark.box, pytest.mark.sampled),
@@ -34,7 +37,7 @@ MARKS: Final[Mapping[str, tuple[pytest.MarkDecorator, ...]]] = {
 }
 USUAL: Final = ("local", "docker", "daytona")
 """Where a test runs that says nothing of it."""
-ALL: Final = tuple(MARKS)
+ALL: Final = (*USUAL, "sprites", "modal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Place:
 
     @property
     def spec(self) -> BoxSpec:
+        if self.name == "stream":
+            return BoxSpec(network=NetworkPolicy(Network.OPEN))
         return BoxSpec(provider=self.name)
 
     def serving(self, home: Path, **options: Any) -> Any:
@@ -61,8 +66,11 @@ class Place:
     @asynccontextmanager
     async def provider(self, folder: Path) -> AsyncIterator[Provider]:
         """The provider alone, without a server."""
-        descriptor = next(each for each in descriptors() if each.name == self.name)
         async with AsyncExitStack() as stack:
+            if self.name == "stream":
+                yield await stack.enter_async_context(PipesProvider(folder))
+                return
+            descriptor = next(each for each in descriptors() if each.name == self.name)
             records = await stack.enter_async_context(open_records(folder / "egress.db"))
             egress = await stack.enter_async_context(EgressProxy(Nowhere(), Nowhere(), records))
             made = descriptor.make(folder / "home", egress, descriptor.values(self.settings))
@@ -78,12 +86,20 @@ class Places:
     def __init__(self, folder: Callable[[str], Path]) -> None:
         self._folder = folder
         self._open: dict[str, Place] = {}
+        self._servers: dict[str, ServerProcess] = {}
         self._stack = ExitStack()
 
     def get(self, name: str) -> Place:
         if name not in self._open:
             self._open[name] = self._stack.enter_context(_OPENERS[name](self._folder(name)))
         return self._open[name]
+
+    def server(self, name: str) -> ServerProcess:
+        """One server for all tests that only add to it."""
+        if name not in self._servers:
+            server = self.get(name).serving(self._folder(f"server-{name}") / "home")
+            self._servers[name] = self._stack.enter_context(server)
+        return self._servers[name]
 
     def close(self) -> None:
         self._stack.close()
@@ -92,6 +108,12 @@ class Places:
 @contextmanager
 def _local(folder: Path) -> Iterator[Place]:
     yield Place("local")
+
+
+@contextmanager
+def _stream(folder: Path) -> Iterator[Place]:
+    """Boxes at the end of one byte stream, without a cloud."""
+    yield Place("stream")
 
 
 @contextmanager
@@ -137,4 +159,11 @@ def _modal(folder: Path) -> Iterator[Place]:
         yield Place("modal", settings, thread)
 
 
-_OPENERS: Final = {"local": _local, "docker": _docker, "daytona": _daytona, "sprites": _sprites, "modal": _modal}
+_OPENERS: Final = {
+    "local": _local,
+    "stream": _stream,
+    "docker": _docker,
+    "daytona": _daytona,
+    "sprites": _sprites,
+    "modal": _modal,
+}

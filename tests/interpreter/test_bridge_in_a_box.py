@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 from tests.egress.model_world import make_world
-from tests.providers.stream.over_pipes import PipesProvider
 
-from holdfast.api.box.box import Box
-from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InterpreterError
 from holdfast.egress.models import ask
 from holdfast.interpreter.bridge.bridge import Bridge, Delegation
@@ -25,29 +21,11 @@ from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.host import Completion
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
-from holdfast.providers.local import LocalProvider
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.places("local", "stream", "docker", "daytona")]
 
 WAIT = 30.0
 names = (f"context-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module", params=["local", "stream"])
-async def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
-    folder = tmp_path_factory.mktemp("bridged")
-    spec = BoxSpec(network=NetworkPolicy(Network.OPEN if request.param == "stream" else Network.NONE))
-    async with PipesProvider(folder) if request.param == "stream" else LocalProvider(folder) as provider:
-        box = await provider.create(spec, id="bridged")
-        yield box
-        await box.delete()
-
-
-@pytest.fixture(scope="module")
-async def kernels(box: Box) -> AsyncIterator[Kernel]:
-    kernels = await Kernel.start(box)
-    yield kernels
-    await kernels.end()
 
 
 class Bridged:

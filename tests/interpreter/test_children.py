@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.serving import serving
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec, VolumeMount
@@ -29,7 +27,6 @@ from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.host import AcquiredBox
 from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.workspace.volumes import FOLDERS, MEMORY, mount, with_volume
-from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -147,25 +144,14 @@ def test_a_child_has_its_own_part_of_what_its_parent_has_of_the_volume() -> None
 # --- their boxes ---
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("children") / "home") as server:
-        yield server
-
-
-@pytest.fixture
-async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
-    host = await ClientHost.of_home(server.home)
-    yield host
-    await host.close()
-
-
 async def keys(host: ClientHost) -> set[str | None]:
     return {each.key async for each in host.client.boxes.list()}
 
 
-async def test_without_a_volume_a_child_is_a_fork_of_its_parent_and_a_context_of_its_own(host: ClientHost) -> None:
-    parent = (await host.acquire("p1", BoxSpec())).box
+async def test_without_a_volume_a_child_is_a_fork_of_its_parent_and_a_context_of_its_own(
+    host: ClientHost, spec: BoxSpec
+) -> None:
+    parent = (await host.acquire("p1", spec)).box
     kernels = await Kernel.start(parent)
     context = await kernels.context()
     await context.execute("open('data.txt', 'w').write('of the parent'); x = 1")
@@ -188,9 +174,9 @@ async def test_without_a_volume_a_child_is_a_fork_of_its_parent_and_a_context_of
     await host.delete(parent)
 
 
-async def test_with_a_volume_each_has_its_own_part_and_the_parent_sees_all(host: ClientHost) -> None:
-    await host.ensure_volume("team", "local")
-    parent = (await host.acquire("p2", with_volume(BoxSpec(), "team"))).box
+async def test_with_a_volume_each_has_its_own_part_and_the_parent_sees_all(host: ClientHost, spec: BoxSpec) -> None:
+    await host.ensure_volume("team", spec.provider)
+    parent = (await host.acquire("p2", with_volume(spec, "team"))).box
     await parent.files.write(f"{MEMORY}/memory/plan.txt", b"secret of the parent")
     children = Children(host)
     root = Parent("i-root", parent)
@@ -221,8 +207,8 @@ class Unforking(ClientHost):
         raise Unsupported("no forks here")
 
 
-async def test_where_there_are_no_forks_it_is_clean(host: ClientHost) -> None:
-    parent = (await host.acquire("p3", BoxSpec())).box
+async def test_where_there_are_no_forks_it_is_clean(host: ClientHost, spec: BoxSpec) -> None:
+    parent = (await host.acquire("p3", spec)).box
     await parent.files.write("here", b"1")
     child = await Children(Unforking(host.client, home=host.home)).build_child(Parent("i-root", parent))
     assert child.origin is Origin.CLEAN
@@ -231,8 +217,8 @@ async def test_where_there_are_no_forks_it_is_clean(host: ClientHost) -> None:
     await host.delete(parent)
 
 
-async def test_one_more_than_may_be_waits_until_another_is_done(host: ClientHost) -> None:
-    parent = (await host.acquire("p4", BoxSpec())).box
+async def test_one_more_than_may_be_waits_until_another_is_done(host: ClientHost, spec: BoxSpec) -> None:
+    parent = (await host.acquire("p4", spec)).box
     children = Children(host, ChildLimits(boxes=1, breadth=3))
     root = Parent("i-root", parent)
     first = await children.build_child(root)
@@ -269,8 +255,8 @@ class Slow(ClientHost):
         raise AssertionError(key)
 
 
-async def test_one_that_is_given_up_while_its_box_is_made_leaves_none(host: ClientHost) -> None:
-    parent = (await host.acquire("p5", BoxSpec())).box
+async def test_one_that_is_given_up_while_its_box_is_made_leaves_none(host: ClientHost, spec: BoxSpec) -> None:
+    parent = (await host.acquire("p5", spec)).box
     slow = Slow(host.client, home=host.home)
     slow.prepare()
     children, root = Children(slow), Parent("i-root", parent)
@@ -289,9 +275,9 @@ async def test_one_that_is_given_up_while_its_box_is_made_leaves_none(host: Clie
     await host.delete(parent)
 
 
-async def test_what_comes_of_a_child_is_on_the_thread_and_whole_on_the_volume(host: ClientHost) -> None:
-    await host.ensure_volume("kept", "local")
-    parent = (await host.acquire("p6", with_volume(BoxSpec(), "kept"))).box
+async def test_what_comes_of_a_child_is_on_the_thread_and_whole_on_the_volume(host: ClientHost, spec: BoxSpec) -> None:
+    await host.ensure_volume("kept", spec.provider)
+    parent = (await host.acquire("p6", with_volume(spec, "kept"))).box
     record = await host.record(None, title="Children", labels={})
     children = Children(host)
     child = await children.build_child(Parent("i-root", parent))

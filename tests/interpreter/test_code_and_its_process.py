@@ -10,31 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import KernelLost
 from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
-from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
 
 TOOLS = (ToolName("echo"), ToolName("SUBMIT"))
-
-
-@pytest.fixture(scope="module")
-async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
-    async with LocalProvider(tmp_path_factory.mktemp("ground")) as provider:
-        box = await provider.create(BoxSpec(), id="ground")
-        yield box
-        await box.delete()
-
-
-@pytest.fixture(scope="module")
-async def kernels(box: Box) -> AsyncIterator[Kernel]:
-    kernels = await Kernel.start(box)
-    yield kernels
-    await kernels.end()
 
 
 async def handle(call: Call) -> Any:

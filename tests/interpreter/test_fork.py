@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.guest.kernel.huge_pages import scattered
 from holdfast.interpreter.bridge.calls import Call, Handler, ToolName
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
-from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -27,16 +25,6 @@ def memory(*names):
         found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file.read().splitlines()[1:]}
     return sum(found[name] for name in names)
 """
-
-
-@pytest.fixture(scope="module")
-async def kernels(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kernel]:
-    async with LocalProvider(tmp_path_factory.mktemp("forks")) as provider:
-        box = await provider.create(BoxSpec(pids=200), id="forks")
-        kernels = await Kernel.start(box)
-        yield kernels
-        await kernels.end()
-        await box.delete()
 
 
 @pytest.fixture

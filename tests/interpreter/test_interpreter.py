@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.interpreter.places import Place
+from tests.interpreter.places import ALL, Place
 from tests.interpreter.workspaces import Repository
 
 from holdfast import Client, Interpreter, SyncInterpreter
@@ -35,6 +35,7 @@ async def py(host: ClientHost, spec: BoxSpec) -> AsyncIterator[Interpreter]:
         yield py
 
 
+@pytest.mark.places(*ALL)
 async def test_state_lives_from_call_to_call_and_submit_gives_the_answer(py: Interpreter) -> None:
     py.output_fields = [{"name": "total", "type": "int"}]
     assert (await py.execute("numbers = [1, 2, 3]")).ok
@@ -55,6 +56,7 @@ async def test_a_submission_is_as_large_as_a_call_may_be_and_only_what_was_check
     assert forged.submitted is None
 
 
+@pytest.mark.places(*ALL)
 async def test_tools_are_functions_of_this_process_and_may_change(py: Interpreter) -> None:
     seen: list[int] = []
 
@@ -78,9 +80,8 @@ async def test_tools_are_functions_of_this_process_and_may_change(py: Interprete
     assert seen == [5, 6]
 
 
-async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(
-    host: ClientHost, place: Place
-) -> None:
+@pytest.mark.places(*ALL)
+async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(host: ClientHost, place: Place) -> None:
     py = Interpreter(host=host, provider=place.name)
     await asyncio.gather(py.start(), py.start(), py.start())
     box = py.box.id
@@ -94,6 +95,7 @@ async def test_starting_and_shutting_down_twice_is_fine_and_nothing_is_left(
         await py.execute("1")
 
 
+@pytest.mark.places(*ALL)
 async def test_one_with_an_id_goes_on_where_it_was_also_after_the_server_was_killed(
     place: Place, spec: BoxSpec, tmp_path: Path
 ) -> None:
@@ -127,6 +129,7 @@ async def test_the_box_of_a_killed_script_does_not_stay(py: Interpreter, host: C
         await kept.shutdown(delete=True)
 
 
+@pytest.mark.places(*ALL)
 async def test_a_killed_kernel_is_reported_and_a_new_one_is_there(py: Interpreter) -> None:
     await py.execute("x = 1")
     done = await py.execute("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
@@ -202,6 +205,7 @@ async def test_more_memory_than_the_box_has_kills_the_kernel_and_the_reason_is_t
         assert (await py.execute("1 + 1")).value == 2
 
 
+@pytest.mark.places(*ALL)
 async def test_a_box_that_was_deleted_under_it_is_replaced_and_the_loss_is_said(
     host: ClientHost, py: Interpreter
 ) -> None:
@@ -216,6 +220,7 @@ async def test_a_box_that_was_deleted_under_it_is_replaced_and_the_loss_is_said(
     assert py.runtime_metadata()["transition"]["kind"] == "recreated"
 
 
+@pytest.mark.places(*ALL)
 async def test_a_workspace_changes_in_place_and_memory_stays(py: Interpreter, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo")
     first = repository.commit(a_txt="one")
@@ -237,6 +242,7 @@ async def test_a_workspace_changes_in_place_and_memory_stays(py: Interpreter, tm
     assert (await py.execute("open('a.txt').read()")).value == "one"
 
 
+@pytest.mark.places(*ALL)
 async def test_branches_begin_with_all_there_is_and_go_their_own_ways(py: Interpreter) -> None:
     await py.execute("data = list(range(100000))\nn = 0")
     branches = await py.fork(3)
@@ -249,6 +255,7 @@ async def test_branches_begin_with_all_there_is_and_go_their_own_ways(py: Interp
         await each.shutdown()
 
 
+@pytest.mark.places(*ALL)
 async def test_a_child_has_a_box_of_its_own_the_same_budget_and_what_it_submits_is_kept(
     host: ClientHost, py: Interpreter
 ) -> None:

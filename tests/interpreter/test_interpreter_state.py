@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
-from tests.serving import serving
 
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.interpreter import Interpreter
 from holdfast.interpreter.replay import replay
-from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def state_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("state") / "home") as server:
-        yield server
-
-
-@pytest.fixture
-async def host(state_server: ServerProcess) -> AsyncIterator[ClientHost]:
-    host = await ClientHost.of_home(state_server.home)
-    yield host
-    await host.close()
-
-
-async def test_a_state_goes_from_one_interpreter_to_another_and_replaces_what_is_there(host: ClientHost) -> None:
-    async with Interpreter(host=host) as one, Interpreter(host=host) as other:
+async def test_a_state_goes_from_one_interpreter_to_another_and_replaces_what_is_there(
+    host: ClientHost, spec: BoxSpec
+) -> None:
+    async with Interpreter(host=host, spec=spec) as one, Interpreter(host=host, spec=spec) as other:
         await one.execute("import math, threading\nlock = threading.Lock()\ndef area(r): return math.pi * r * r\nn = 2")
         exported = await one.export_state()
         assert "lock" in exported.checkpoint.unsaved
@@ -45,12 +31,12 @@ async def test_a_state_goes_from_one_interpreter_to_another_and_replaces_what_is
         assert [(each["what"], each["count"]) for each in told.states] == [("imported", len(loaded.names))]
 
 
-async def test_a_state_on_the_volume_outlives_its_box(host: ClientHost) -> None:
+async def test_a_state_on_the_volume_outlives_its_box(host: ClientHost, spec: BoxSpec) -> None:
     path = "/home/box/memory/buffers/state"
-    async with Interpreter(host=host, volume="kept-state") as py:
+    async with Interpreter(host=host, spec=spec, volume="kept-state") as py:
         await py.execute("kept = list(range(5))")
         saved = await py.save_state(path)
         assert (saved.path, "kept" in saved.names) == (path, True)
-    async with Interpreter(host=host, volume="kept-state") as py:
+    async with Interpreter(host=host, spec=spec, volume="kept-state") as py:
         assert "kept" in (await py.load_state(path)).names
         assert (await py.execute("sum(kept)")).value == 10

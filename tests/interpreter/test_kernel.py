@@ -24,25 +24,9 @@ from holdfast.interpreter.bridge.calls import Call, Submission, ToolName
 from holdfast.interpreter.execution import RunningExecution
 from holdfast.interpreter.kernel.context import Context, ContextRefused
 from holdfast.interpreter.kernel.kernel import Kernel
-from holdfast.providers.local import LocalProvider
 from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Box]:
-    async with LocalProvider(tmp_path_factory.mktemp("kernels")) as provider:
-        box = await provider.create(BoxSpec(), id="kernels")
-        yield box
-        await box.delete()
-
-
-@pytest.fixture(scope="module")
-async def kernels(box: Box) -> AsyncIterator[Kernel]:
-    kernels = await Kernel.start(box)
-    yield kernels
-    await kernels.end()
 
 
 @pytest.fixture

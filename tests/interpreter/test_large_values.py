@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-from tests.serving import serving
+from tests.interpreter.places import Place
 
 from holdfast import Interpreter
 from holdfast.api.errors.interpreters import InvalidInterpreter
@@ -15,16 +15,10 @@ from holdfast.testing.server import ServerProcess
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("values") / "home") as server:
-        yield server
-
-
 @pytest.fixture
-async def py(server: ServerProcess) -> AsyncIterator[Interpreter]:
+async def py(server: ServerProcess, place: Place) -> AsyncIterator[Interpreter]:
     host = await ClientHost.of_home(server.home)
-    async with Interpreter(host=host) as py:
+    async with Interpreter(host=host, spec=place.spec) as py:
         yield py
     await host.close()
 

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.serving import serving
 
 from holdfast import Interpreter, SyncInterpreter
 from holdfast.api.box.spec import BoxSpec, Lifetime
@@ -20,19 +20,6 @@ from holdfast.interpreter.client_host import ClientHost
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("lives") / "home") as server:
-        yield server
-
-
-@pytest.fixture
-async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
-    host = await ClientHost.of_home(server.home)
-    yield host
-    await host.close()
 
 
 async def boxes_of(host: ClientHost) -> set[str]:
@@ -70,11 +57,11 @@ def test_what_cannot_be_is_refused_before_anything_is_made(options: dict[str, An
     assert refused.value.hint
 
 
-async def test_ids_as_the_server_takes_them_are_found_again(host: ClientHost) -> None:
+async def test_ids_as_the_server_takes_them_are_found_again(host: ClientHost, spec: BoxSpec) -> None:
     for id in ("a-b_C9", "x" * 100):
-        async with Interpreter(id=id, host=host) as py:
+        async with Interpreter(id=id, host=host, spec=spec) as py:
             await py.execute("kept = 1")
-        async with Interpreter(id=id, host=host, keep=False) as py:
+        async with Interpreter(id=id, host=host, spec=spec, keep=False) as py:
             assert (await py.execute("kept")).value == 1
 
 
@@ -94,6 +81,7 @@ async def test_ids_as_the_server_takes_them_are_found_again(host: ClientHost) ->
         ({"variables": {"lock": threading.Lock()}}, "lock"),
     ],
 )
+@pytest.mark.places("local")
 async def test_an_execution_that_cannot_be_is_refused_before_it_begins(
     host: ClientHost, given: dict[str, Any], named: str
 ) -> None:
@@ -104,6 +92,7 @@ async def test_an_execution_that_cannot_be_is_refused_before_it_begins(
     assert py.runtime_metadata()["started"] is False
 
 
+@pytest.mark.places("local")
 async def test_a_model_that_there_is_not_is_refused_when_it_starts(host: ClientHost) -> None:
     before = await boxes_of(host)
     py = Interpreter(host=host, model="nope")
@@ -137,6 +126,7 @@ def run_script(server: ServerProcess, script: str, *arguments: str) -> subproces
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.places("local")
 def test_one_that_is_used_over_two_event_loops_says_so(server: ServerProcess) -> None:
     done = run_script(server, TWO_LOOPS)
     assert done.stdout.count("belongs to another event loop") == 6, done.stderr
@@ -145,9 +135,9 @@ def test_one_that_is_used_over_two_event_loops_says_so(server: ServerProcess) ->
 # --- who ends with whom ---
 
 
-async def test_children_and_branches_end_with_their_parent(host: ClientHost) -> None:
+async def test_children_and_branches_end_with_their_parent(host: ClientHost, spec: BoxSpec) -> None:
     before = await boxes_of(host)
-    async with Interpreter(host=host, id="parent-of-some") as py:
+    async with Interpreter(host=host, spec=spec, id="parent-of-some") as py:
         child = await py.build_child()
         grandchild = await child.build_child()
         [branch] = await py.fork()
@@ -158,15 +148,17 @@ async def test_children_and_branches_end_with_their_parent(host: ClientHost) -> 
     for each in (child, grandchild, branch):
         with pytest.raises(InvalidInterpreter, match="shut down"):
             await each.execute("1")
-    async with Interpreter(host=host, id="parent-of-some", keep=False) as again:
+    async with Interpreter(host=host, spec=spec, id="parent-of-some", keep=False) as again:
         assert again._runtime.kernel is not None
         assert [each.id for each in await again._runtime.kernel.contexts() if each.pid is not None] == ["main"]
     assert await boxes_of(host) == before
 
 
-async def test_the_box_of_a_child_is_reaped_when_nobody_is_left_who_knows_of_it(host: ClientHost) -> None:
-    for spec in (BoxSpec(), BoxSpec(lifetime=Lifetime.EPHEMERAL, idle_seconds=900)):
-        async with Interpreter(host=host, id="a-kept-parent", keep=False, spec=spec) as py:
+async def test_the_box_of_a_child_is_reaped_when_nobody_is_left_who_knows_of_it(
+    host: ClientHost, spec: BoxSpec
+) -> None:
+    for each in (spec, replace(spec, lifetime=Lifetime.EPHEMERAL, idle_seconds=900)):
+        async with Interpreter(host=host, id="a-kept-parent", keep=False, spec=each) as py:
             child = await py.build_child()
             record = await host.client.boxes.get(child.box.id)
             assert record.spec.lifetime is Lifetime.EPHEMERAL
@@ -190,6 +182,7 @@ elif sys.argv[1] == "raised":
 
 
 @pytest.mark.parametrize("how", ["forgotten", "dropped", "raised"])
+@pytest.mark.places("local")
 def test_a_sync_one_without_with_takes_its_box_along(server: ServerProcess, how: str) -> None:
     done = run_script(server, SCRIPT, how)
     assert done.returncode == (3 if how == "raised" else 0), done.stderr
@@ -206,6 +199,7 @@ def test_a_sync_one_without_with_takes_its_box_along(server: ServerProcess, how:
     assert box not in asyncio.run(there())
 
 
+@pytest.mark.places("local")
 def test_a_branch_of_a_sync_one_keeps_it(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
@@ -216,6 +210,7 @@ def test_a_branch_of_a_sync_one_keeps_it(server: ServerProcess, monkeypatch: pyt
         branch.shutdown()
 
 
+@pytest.mark.places("local")
 def test_a_sync_one_shows_its_box_and_its_events(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
@@ -233,8 +228,8 @@ def test_a_sync_one_shows_its_box_and_its_events(server: ServerProcess, monkeypa
 # --- reset ---
 
 
-async def test_a_reset_empties_the_memory_and_keeps_box_files_and_tools(host: ClientHost) -> None:
-    async with Interpreter(host=host, tools={"double": lambda n: n * 2}) as py:
+async def test_a_reset_empties_the_memory_and_keeps_box_files_and_tools(host: ClientHost, spec: BoxSpec) -> None:
+    async with Interpreter(host=host, spec=spec, tools={"double": lambda n: n * 2}) as py:
         await py.execute("x = 1; open('kept.txt', 'w').write('kept')")
         box = py.box.id
         await py.reset()
@@ -245,9 +240,9 @@ async def test_a_reset_empties_the_memory_and_keeps_box_files_and_tools(host: Cl
         assert {"type": "interpreter.state", "what": "reset"} in said
 
 
-async def test_a_reset_ends_code_that_runs(host: ClientHost) -> None:
+async def test_a_reset_ends_code_that_runs(host: ClientHost, spec: BoxSpec) -> None:
     began = asyncio.Event()
-    async with Interpreter(host=host, tools={"begun": _setter(began)}) as py:
+    async with Interpreter(host=host, spec=spec, tools={"begun": _setter(began)}) as py:
         running = asyncio.create_task(py.execute("x = 1\nbegun()\nwhile True: pass"))
         await asyncio.wait_for(began.wait(), 60)
         await py.reset()
@@ -258,6 +253,7 @@ async def test_a_reset_ends_code_that_runs(host: ClientHost) -> None:
         assert (await py.execute("'x' in globals()")).value is False
 
 
+@pytest.mark.places("local")
 async def test_resetting_one_that_never_started_does_nothing(host: ClientHost) -> None:
     py = Interpreter(host=host)
     await py.reset()

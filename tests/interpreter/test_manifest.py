@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.interpreter.places import Place
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InvalidInterpreter, ManifestConflict, WorkspaceFailed
+from holdfast.boxes.provider import Provider
 from holdfast.interpreter.workspace.manifest import Manifest, Manifests, exported, imported, name_of
 from holdfast.interpreter.workspace.volumes import MEMORY, make_folders, with_volume
-from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-async def boxes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Box, Box]]:
-    async with LocalProvider(tmp_path_factory.mktemp("manifests") / "home") as provider:
-        await provider.create_volume("team")
-        spec = with_volume(BoxSpec(), "team")
-        first, second = await provider.create(spec, id="first"), await provider.create(spec, id="second")
-        await make_folders(first)
-        yield first, second
-        await first.delete()
-        await second.delete()
+async def boxes(provider: Provider, place: Place) -> tuple[Box, Box]:
+    await provider.create_volume("team")
+    spec = with_volume(place.spec, "team")
+    first, second = await provider.create(spec, id="first"), await provider.create(spec, id="second")
+    await make_folders(first)
+    return first, second
 
 
 def of(box: Box, user: str) -> Manifests:

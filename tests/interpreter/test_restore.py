@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.serving import serving
 
 from holdfast import Interpreter
+from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.kernel import context as contexts
-from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -20,23 +19,10 @@ C_LOOP = "sum(range(10**13))"
 """Code that no interrupt reaches."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("restoring") / "home") as server:
-        yield server
-
-
 @pytest.fixture
-async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
-    host = await ClientHost.of_home(server.home)
-    yield host
-    await host.close()
-
-
-@pytest.fixture
-async def py(host: ClientHost, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Interpreter]:
+async def py(host: ClientHost, spec: BoxSpec, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Interpreter]:
     monkeypatch.setattr(contexts, "GRACE_SECONDS", 0.3)
-    async with Interpreter(host=host, restore="fork", tools={"double": lambda n: n * 2}) as py:
+    async with Interpreter(host=host, spec=spec, restore="fork", tools={"double": lambda n: n * 2}) as py:
         yield py
 
 
@@ -108,10 +94,10 @@ async def test_cancelled_code_is_undone_and_the_next_execution_runs(py: Interpre
 
 
 async def test_without_it_the_state_is_lost_and_the_result_says_so(
-    host: ClientHost, monkeypatch: pytest.MonkeyPatch
+    host: ClientHost, spec: BoxSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contexts, "GRACE_SECONDS", 0.3)
-    async with Interpreter(host=host) as py:
+    async with Interpreter(host=host, spec=spec) as py:
         await py.execute("x = 1")
         done = await py.execute(C_LOOP, timeout=0.3)
         assert (done.restored, done.state_lost) == (False, True)

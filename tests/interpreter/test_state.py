@@ -10,28 +10,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.interpreter.places import Place
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.interpreters import InvalidInterpreter, KernelLost, StateFailed
+from holdfast.boxes.provider import Provider
 from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.kernel.state import Checkpoint, export_state, import_state, load, save
-from holdfast.providers.local import LocalProvider
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def kernels(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kernel]:
-    async with LocalProvider(tmp_path_factory.mktemp("states")) as provider:
-        box = await provider.create(BoxSpec(), id="states")
-        kernels = await Kernel.start(box)
-        yield kernels
-        await kernels.end()
-        await box.delete()
 
 
 @pytest.fixture
@@ -308,7 +298,7 @@ async def test_a_file_that_cannot_be_written_is_an_error_and_the_old_one_stays(h
     assert await value(here, "x") == 1, "it was interrupted, not killed"
 
 
-async def test_a_state_goes_from_box_to_box_as_bytes(here: Context, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_state_goes_from_box_to_box_as_bytes(here: Context, provider: Provider, place: Place) -> None:
     await value(
         here,
         "import math\nblob = bytes(3_000_000)\ndef area(r): return round(math.pi * r, 1)\ngone = open('/dev/null')",
@@ -317,16 +307,15 @@ async def test_a_state_goes_from_box_to_box_as_bytes(here: Context, tmp_path_fac
     assert (state.checkpoint.size, state.checkpoint.saved_at, state.checkpoint.path) == (len(state.data), 7, None)
     assert Checkpoint.from_json(json.loads(json.dumps(state.checkpoint.to_json()))) == state.checkpoint
     assert "gone" in state.checkpoint.unsaved
-    async with LocalProvider(tmp_path_factory.mktemp("other")) as provider:
-        box = await provider.create(BoxSpec(), id="other")
-        kernels = await Kernel.start(box)
-        context = await kernels.context()
-        await value(context, "area = None; mine = 1")
-        assert set((await import_state(context, state.data)).names) == {"math", "blob", "area"}
-        assert await value(context, "area(2), len(blob), 'mine' in globals()") == (6.3, 3_000_000, False)
-        assert not await leftovers(box)
-        await kernels.end()
-        await box.delete()
+    box = await provider.create(place.spec, id="other")
+    kernels = await Kernel.start(box)
+    context = await kernels.context()
+    await value(context, "area = None; mine = 1")
+    assert set((await import_state(context, state.data)).names) == {"math", "blob", "area"}
+    assert await value(context, "area(2), len(blob), 'mine' in globals()") == (6.3, 3_000_000, False)
+    assert not await leftovers(box)
+    await kernels.end()
+    await box.delete()
     assert not await leftovers(here.box)
     with pytest.raises(StateFailed, match="can be exported"):
         await export_state(here, limit=1000)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving import serving
+from tests.interpreter.places import Place
 
 from holdfast import Interpreter
 from holdfast.interpreter.bridge.bridge import builtin_base
@@ -19,15 +19,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("tools") / "home") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-async def py(server: ServerProcess) -> AsyncIterator[Interpreter]:
+async def py(server: ServerProcess, place: Place) -> AsyncIterator[Interpreter]:
     host = await ClientHost.of_home(server.home)
-    async with Interpreter(host=host) as py:
+    async with Interpreter(host=host, spec=place.spec) as py:
         yield py
     await host.close()
 

@@ -43,6 +43,8 @@ _IDLE = 0.02
 _TEXT = 64_000
 """The longest `repr` of a value."""
 _ARGUMENTS = 64 << 20
+_RECEIVED = 256
+"""How many requests are remembered. A host waits for a few at a time."""
 _fork, _pidfd_open = os.fork, os.pidfd_open
 _MARKS = dict.fromkeys(b"._-")
 _BUILT_IN = {
@@ -102,6 +104,8 @@ class Context:
         self.calls: dict[str, PendingCall] = {}
         self.submitted: tuple[Any] | None = None
         self.requests: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
+        self.received: dict[str, None] = {}
+        """The latest requests. A host that lost its connection cannot tell which of them arrived, and repeats them."""
         self.children: dict[int, int] = {}
         self.restore_point = 0
         """The pid of the restore point, or 0."""
@@ -151,8 +155,18 @@ class Context:
                 waiting.lock.release()
         elif kind == "confirm":
             self.connection.confirm("done " + document["id"])
-        else:
+        elif self._is_new(document.get("id")):
             self.requests.put((document, body))
+
+    def _is_new(self, id: "Any") -> bool:
+        if not isinstance(id, str):
+            return True
+        if id in self.received:
+            return False
+        self.received[id] = None
+        if len(self.received) > _RECEIVED:
+            del self.received[next(iter(self.received))]
+        return True
 
     def _reap_children(self) -> None:
         for pid, handle in list(self.children.items()):

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection, Stream
-from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.api.limits import OUTPUT_LIMIT
 from holdfast.guest.kernel import value_codec
@@ -27,7 +26,7 @@ from holdfast.guest.kernel.descriptors import CUT_OFF
 from holdfast.guest.kernel.protocol import PIECE, InvalidMessage, Unpacker, pack, pack_head
 from holdfast.interpreter.bridge.calls import Call, Handler, Submission, ToolName
 from holdfast.interpreter.execution import Execution, OutputCallback, RunningExecution, killed_result, read_result
-from holdfast.interpreter.kernel.endpoint import CONNECT_SECONDS, KernelEndpoint
+from holdfast.interpreter.kernel.endpoint import BROKEN, CONNECT_SECONDS, KernelEndpoint
 from holdfast.interpreter.kernel.host_calls import MOST_AT_ONCE, Answer, HostCalls, refusal
 from holdfast.time_limit import time_limit
 
@@ -37,6 +36,8 @@ GRACE_SECONDS: Final = 5.0
 """How long interrupted code may take to end before its context is killed."""
 _LONGEST_MESSAGE: Final = 32_000
 _RETRY_SECONDS: Final = 0.05
+_RECONNECT_SECONDS: Final = 120.0
+"""How long a broken connection is retried. A server that restarts has to find its boxes in a cloud first."""
 _LARGE: Final = 1 << 18
 """A body of this many bytes or more is written piece by piece."""
 _KILLED: Final = 128 + signal.SIGKILL.value
@@ -80,6 +81,9 @@ class Context:
         self._running: RunningExecution | None = None
         self._waiting: dict[str, asyncio.Future[tuple[Mapping[str, Any], bytes]]] = {}
         self._calls = HostCalls(self._send)
+        self._sent: dict[str, list[bytes]] = {}
+        """Requests without an answer, by id. They are sent again on a new connection: it is not known whether they
+        arrived on the old one. The context takes each id once."""
         self._deferred: list[bytes] = []
         """Messages that are sent together with the next one."""
         self._tools = tools
@@ -114,7 +118,10 @@ class Context:
             await connection.write(pack({**request, **endpoint}))
             async with time_limit(CONNECT_SECONDS):
                 greeting = await asyncio.shield(self._ready)
-        except (TimeoutError, OSError, BoxError) as error:
+        except (KernelLost, KernelUnreachable):
+            await self._disconnect()
+            raise
+        except (TimeoutError, *BROKEN) as error:
             await self._disconnect()
             raise KernelUnreachable(f"context {self.id} of box {self.box.id} does not answer: {error}") from None
         except BaseException:
@@ -147,7 +154,7 @@ class Context:
                 await asyncio.gather(reader, return_exceptions=True)
         finally:  # even if this is cancelled: nothing else can close the connection now
             if connection is not None:
-                with contextlib.suppress(BoxError, OSError):
+                with contextlib.suppress(*BROKEN):
                     await connection.close()
 
     async def close(self) -> None:
@@ -161,9 +168,15 @@ class Context:
         if isinstance(error, KernelLost):
             self._lost = error
         waiting, self._waiting = self._waiting, {}
+        self._sent.clear()
         for future in waiting.values():
             if not future.done():
                 future.set_exception(error)
+
+    def _forget(self, id: str) -> None:
+        """Wait for the answer to a request no longer."""
+        self._waiting.pop(id, None)
+        self._sent.pop(id, None)
 
     async def _read(self, connection: Connection, ready: asyncio.Future[Mapping[str, Any]]) -> None:
         unpacker = Unpacker(_LONGEST_BODY)
@@ -187,12 +200,12 @@ class Context:
         except _Taken:
             self._fail(self._taken())
             self._closed = True
-        except (BoxError, OSError):
+        except BROKEN:
             pass
         if not ready.done():
             ready.set_exception(why or KernelUnreachable(f"context {self.id} hung up"))
             return
-        with contextlib.suppress(BoxError, OSError):
+        with contextlib.suppress(*BROKEN):
             await connection.close()
         if self._connection is connection:
             self._connection = None
@@ -206,10 +219,11 @@ class Context:
                 await self.kill()
             self._fail(KernelLost(f"{why}; it was killed"))
             return
-        deadline = time.monotonic() + CONNECT_SECONDS
+        deadline = time.monotonic() + _RECONNECT_SECONDS
         while True:
             try:
                 await self.connect()
+                await self._send_again()
                 return
             except KernelLost as error:
                 self._fail(error)
@@ -219,6 +233,22 @@ class Context:
                     self._fail(error)
                     return
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _send_again(self) -> None:
+        async with self._writing:
+            connection = self._connection
+            if connection is None:
+                return
+            try:
+                for pieces in list(self._sent.values()):
+                    await _write_all(connection, pieces)
+            except BROKEN:
+                await self._give_up(connection)
+
+    async def _give_up(self, connection: Connection) -> None:
+        """Close a broken connection, so that its reader notices, and connects again."""
+        with contextlib.suppress(*BROKEN):
+            await connection.close()
 
     def _taken(self) -> KernelUnreachable:
         return KernelUnreachable(
@@ -238,7 +268,8 @@ class Context:
                 if running.on_output is not None:
                     running.on_output(stream, body)
         elif kind == "done":
-            future = self._waiting.pop(document["id"], None)
+            future = self._waiting.get(document["id"])
+            self._forget(document["id"])
             if future is not None and not future.done():
                 future.set_result((document, body))
             self._deferred.append(pack({"t": "confirm", "id": document["id"]}))
@@ -251,23 +282,32 @@ class Context:
         return KernelUnreachable(f"context {self.id} of box {self.box.id} is not connected")
 
     async def _send(self, document: dict[str, Any], body: bytes | Sequence[bytes] = b"") -> None:
-        if self._connection is None and self._lost is None and self._reconnecting is not None:
+        """Send a message. A request whose answer is waited for is sent again if the connection breaks."""
+        if self._connection is None and self._lost is None and not self._closed:
+            if self._reconnecting is None or self._reconnecting.done():
+                self._reconnecting = asyncio.create_task(self._reconnect(None), name=f"reconnect {self.id}")
             await asyncio.wait([self._reconnecting])
         pieces = [body] if isinstance(body, bytes) else body
         size = sum(map(len, pieces))
+        id = str(document.get("id", ""))
         async with self._writing:
             connection = self._connection
             if connection is None:
                 raise self._lost or (self._taken() if self._closed else self._unconnected())
-            head = b"".join([*self._deferred, pack_head(document, size)])
+            message = [pack_head(document, size), *pieces]
+            if id in self._waiting:
+                self._sent[id] = message
+            head = b"".join([*self._deferred, message[0]])
             self._deferred.clear()
             try:
                 if size < _LARGE:
                     await connection.write(b"".join([head, *pieces]))
                 else:
                     await _write_all(connection, [head, *pieces])
-            except (BoxError, OSError) as error:
-                raise KernelUnreachable(f"context {self.id} of box {self.box.id} hung up: {error}") from None
+            except BROKEN as error:
+                if id not in self._sent:
+                    raise KernelUnreachable(f"context {self.id} of box {self.box.id} hung up: {error}") from None
+                await self._give_up(connection)
 
     # --- calls ---
 
@@ -329,7 +369,8 @@ class Context:
         """Like `define`, but sent together with the next message."""
         id = f"q-{secrets.token_hex(8)}"
         done = self._waiting[id] = asyncio.get_running_loop().create_future()
-        self._deferred.append(pack({"t": "define", "id": id, "tools": _tool_documents(tools)}))
+        self._sent[id] = [pack({"t": "define", "id": id, "tools": _tool_documents(tools)})]
+        self._deferred += self._sent[id]
         self._tools = tools
         return id, done
 
@@ -385,9 +426,9 @@ class Context:
                     await self.restart()
                 raise
             finally:
-                self._waiting.pop(id, None)
+                self._forget(id)
                 if defining is not None:
-                    self._waiting.pop(defining[0], None)
+                    self._forget(defining[0])
                     _discard(defining[1])
                 self._running = None
                 await self._calls.end()
@@ -445,7 +486,7 @@ class Context:
     async def _reload_output(self, running: RunningExecution, document: Mapping[str, Any]) -> None:
         """Read the whole output, including what went to the earlier process. If that fails, keep what arrived here."""
         files = {each.get("name"): each.get("path") for each in document.get("artifacts", ())}
-        with contextlib.suppress(KernelLost, KernelUnreachable, BoxError):
+        with contextlib.suppress(*BROKEN):
             printed = (await self._exchange("printed", execution=running.id)).get("printed")
             for stream in ("stdout", "stderr"):
                 if isinstance(printed, Mapping) and isinstance(text := printed.get(stream), str):
@@ -589,7 +630,7 @@ class Context:
             await self._send({"t": kind, "id": id, **fields}, body)
             document, _ = await done
         finally:
-            self._waiting.pop(id, None)
+            self._forget(id)
         self._check(kind, document)
         return document
 

@@ -7,12 +7,15 @@ from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection
-from holdfast.api.errors.boxes import BoxError, BoxGone, BoxNotFound, BoxStopped, ConnectRefused, Unsupported
+from holdfast.api.errors import HoldfastError
+from holdfast.api.errors.boxes import BoxGone, BoxNotFound, BoxStopped, ConnectRefused, Unsupported
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.guest.kernel.protocol import InvalidMessage, Unpacker, pack
 from holdfast.time_limit import time_limit
 
 CONNECT_SECONDS: Final = 30.0
+BROKEN: Final = (HoldfastError, OSError)
+"""What a broken connection raises. Between us and the box there may be a server, a cloud and its network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class KernelEndpoint:
             raise  # the provider of the box cannot have interpreters
         except (ConnectRefused, BoxGone, BoxNotFound, BoxStopped) as error:
             raise KernelLost(f"the kernel of box {self.box.id} has ended: {error.message}") from None
-        except (BoxError, TimeoutError) as error:
+        except (*BROKEN, TimeoutError) as error:
             raise KernelUnreachable(
                 f"the kernel of box {self.box.id} cannot be reached: {error}",
                 hint=f"holdfast box diagnose {self.box.id}",
@@ -53,6 +56,8 @@ class KernelEndpoint:
                             if answer["t"] == "refused":
                                 raise KernelUnreachable(f"the kernel refused: {answer.get('why')}")
                             return answer
-            except (InvalidMessage, TimeoutError, OSError, BoxError) as error:
+            except KernelUnreachable:
+                raise
+            except (InvalidMessage, TimeoutError, *BROKEN) as error:
                 raise KernelUnreachable(f"the kernel of box {self.box.id} does not answer: {error}") from None
         raise KernelUnreachable(f"the kernel of box {self.box.id} hung up")

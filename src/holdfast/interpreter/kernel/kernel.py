@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessState
-from holdfast.api.errors.boxes import BoxConflict, BoxError, CannotExecute
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxUnreachable, CannotExecute
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
 from holdfast.boxes import guest_archive
 from holdfast.interpreter.kernel.context import Context
@@ -102,11 +102,13 @@ class Kernel:
         cls, box: Box, process: str, token: str, *, port: int | None = None, orphan_seconds: float | None = None
     ) -> Kernel:
         """Find a kernel that any process started earlier. Raises `KernelLost` if it has ended. With `port`, nothing is
-        checked before the first connection."""
+        checked before the first connection. Raises `BoxUnreachable` if it is not known whether it has ended."""
         if port is None:
             try:
                 found = await box.process(process)
                 state = (await found.info()).state
+            except BoxUnreachable:
+                raise
             except BoxError as error:
                 raise KernelLost(f"the kernel of box {box.id} is gone: {error.message}") from None
             if state is not ProcessState.RUNNING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.box.box import Box
-from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.boxes import BoxError, BoxUnreachable
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
@@ -45,7 +45,8 @@ async def write_address(kernel: Kernel) -> None:
 async def find_kernel(box: Box, *, is_new: bool = False, orphan_seconds: float | None = None) -> Kernel | None:
     """Find the kernel that was started in this box earlier. `orphan_seconds` applies from now on.
 
-    In a new box, its process is not checked: nothing else can listen on its port.
+    In a new box, its process is not checked: nothing else can listen on its port. Raises `KernelUnreachable` if it is
+    not known whether there is one: its memory must not be replaced.
     """
     try:
         address = json.loads(await box.files.read(_ADDRESS_FILE))
@@ -53,6 +54,12 @@ async def find_kernel(box: Box, *, is_new: bool = False, orphan_seconds: float |
         return await Kernel.attach(
             box, str(address["process"]), str(address["token"]), port=port, orphan_seconds=orphan_seconds
         )
+    except BoxUnreachable as error:
+        if is_new:
+            return None
+        raise KernelUnreachable(
+            f"the kernel of box {box.id} cannot be reached: {error.message}", hint=f"holdfast box diagnose {box.id}"
+        ) from None
     except (BoxError, KernelLost, KernelUnreachable, NoPython, ValueError, KeyError, TypeError):
         return None
 
