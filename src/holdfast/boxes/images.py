@@ -19,6 +19,10 @@ _REFERENCE: Final = re.compile(
 )
 
 
+DEFAULT_IMAGE: Final = "holdfast/default"
+"""What boxes of a provider start from that name no image. Only providers that cannot import images have this name."""
+PACKAGES: Final = "packages:"
+"""The start of an image that is only declared, for providers that build it themselves: `packages:numpy pandas>=2`."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -55,6 +59,12 @@ class ImageStore(ABC):
     def takes_pulled(self) -> bool:
         """Whether Holdfast pulls images for it (`import_pulled`). False where the provider pulls them by itself."""
         return False
+
+    @property
+    def takes_archives(self) -> bool:
+        """Whether it has all images that boxes can start from, and takes new ones (`import_archive`). False where it
+        only names snapshots, and other names are for the provider to find."""
+        return True
 
     @abstractmethod
     async def list(self) -> list[Image]:

@@ -194,6 +194,13 @@ class SyncImageStore(SyncHandle):
         """Whether Holdfast pulls images for it (`import_pulled`). False where the provider pulls them by itself."""
         return self._async.takes_pulled
 
+    @property
+    def takes_archives(self) -> bool:
+        """Whether it has all images that boxes can start from, and takes new ones (`import_archive`). False where it
+        only names snapshots, and other names are for the provider to find.
+        """
+        return self._async.takes_archives
+
     def list(self) -> list[Image]:
         """Returns all images, sorted by name."""
         return self._loop.run(self._async.list())

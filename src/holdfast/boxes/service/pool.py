@@ -18,7 +18,15 @@ from typing import Final
 
 from holdfast.api.box.box import Box, BoxInfo
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxStopped, BoxUnreachable
+from holdfast.api.errors.boxes import (
+    BoxConflict,
+    BoxError,
+    BoxGone,
+    BoxNotFound,
+    BoxStopped,
+    BoxUnreachable,
+    ImageNotFound,
+)
 from holdfast.api.ids import new_id
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
@@ -479,4 +487,9 @@ async def _made_with(spec: BoxSpec, provider: Provider) -> str:
     """Returns the version of what a box of this spec would be created with now. Raises `ImageNotFound`."""
     if spec.image is None or provider.images is None:
         return provider.edition
-    return f"{provider.edition} {(await provider.images.get(spec.image)).digest}"
+    try:
+        return f"{provider.edition} {(await provider.images.get(spec.image)).digest}"
+    except ImageNotFound:
+        if provider.images.takes_archives:
+            raise
+        return provider.edition

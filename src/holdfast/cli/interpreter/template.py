@@ -164,6 +164,7 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
         from holdfast.cli.image.build import show_output
         from holdfast.cli.terminal.step_progress import StepProgress
         from holdfast.images.errors import StepFailed
+        from holdfast.interpreter.workspace.templates import NoSnapshots
 
         known = await templates.inspect(templates.files.get(name))
         if known.status == "ready":
@@ -172,6 +173,8 @@ def ensure_template(name: str, provider: str, where: Where) -> None:
         try:
             with StepProgress() as progress:
                 await templates.build(known.template, progress)
+        except NoSnapshots as error:
+            note("template", error.message, error.hint or "")
         except StepFailed as error:
             show_output(error.output)
             raise

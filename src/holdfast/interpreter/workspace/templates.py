@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from holdfast.api.box.network import DEFAULT_LIST, Network, NetworkPolicy
-from holdfast.api.errors.boxes import ImageNotFound
+from holdfast.api.errors.boxes import ImageNotFound, ProviderRefused, Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter
 from holdfast.api.images import Image
 from holdfast.api.progress import Progress, Silent
+from holdfast.boxes.images import DEFAULT_IMAGE, PACKAGES
 from holdfast.images.base import ENV
 from holdfast.images.build_host import BuildHost, build_spec, image_or_none, temporary_box
 from holdfast.images.builder import build
@@ -42,6 +43,7 @@ DECLARED: Final = "interpreter-template"
 """The label of an image with the digest of its template."""
 _FORMAT: Final = 1
 _WHEELS: Final = "/var/cache/holdfast/wheels"
+_OWN_WHEELS: Final = "/tmp/holdfast-wheels"
 _NAME: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 _LONGEST: Final = 60
 _LARGEST: Final = 1 << 20
@@ -127,6 +129,15 @@ def status_of(digest: str, image: Image | None) -> Status:
     if image is None:
         return Status.MISSING
     return Status.READY if image.labels.get(DECLARED) == digest else Status.INACTIVE
+
+
+def declared(template: Template) -> str:
+    """The image of a template for a provider that builds it by itself."""
+    return PACKAGES + " ".join(map(check_requirement, template.packages))
+
+
+class NoSnapshots(Unsupported):
+    """The provider keeps no snapshots, or they are switched off, so a template cannot be one."""
 
 
 # --- declarations ---
@@ -234,12 +245,18 @@ class Templates:
                 progress.begin("template", f"{name} is {known.status}: building it")
                 progress.end()
                 _log.warning("template %s is %s: building it, which takes a while", name, known.status)
-                image = await self.build(template, progress)
+                try:
+                    image = await self.build(template, progress)
+                except NoSnapshots as error:
+                    _log.warning("%s", error.message)
+                    return declared(template)
                 _log.warning("template %s is ready: %d MB", name, image.size >> 20)
         return template.image
 
     async def build(self, template: Template, progress: Progress, *, again: bool = False) -> Image:
-        """Build the image if it is not ready. `again` always builds it, with the latest versions of the packages."""
+        """Build the image if it is not ready. `again` always builds it, with the latest versions of the packages.
+
+        Raises `NoSnapshots`; `resolve` then returns the image that `declared` does."""
         known = await self.inspect(template)
         if known.image is not None and known.status is Status.READY and not again:
             progress.skip("template", f"{template.name} is ready")
@@ -247,7 +264,7 @@ class Templates:
         digest = await asyncio.to_thread(template.digest)
         if template.recipe is not None:
             return await self._from_recipe(template, template.recipe, digest, progress, again=again)
-        base = await self._base(progress, again=again)
+        base = await image_or_none(self._host, DEFAULT_IMAGE) or await self._base(progress, again=again)
         with tempfile.TemporaryDirectory(prefix="holdfast-template-") as folder:
             recipe = await self._recipe(template, base, Path(folder), progress)
             return await self._build(template, recipe, base, Path(folder), digest, progress, again=again)
@@ -286,7 +303,17 @@ class Templates:
     ) -> Image:
         plan = await asyncio.to_thread(make_plan, recipe, base, folder)
         labels = {DECLARED: digest}
-        return await build(self._host, plan, template.image, recipe.network, progress, cache=not again, labels=labels)
+        try:
+            return await build(
+                self._host, plan, template.image, recipe.network, progress, cache=not again, labels=labels
+            )
+        except (Unsupported, ProviderRefused) as error:
+            if base.name != DEFAULT_IMAGE or template.recipe is not None:
+                raise
+            raise NoSnapshots(
+                f"template {template.name} cannot be a snapshot at {self._host.provider}: {error.message}",
+                hint="interpreters with this template use a declared image, which the provider builds",
+            ) from error
 
     async def _base(self, progress: Progress, *, again: bool) -> Image:
         """The base image: Python and git of this machine's distribution. Built if it is missing, or `again`."""
@@ -323,6 +350,8 @@ class Templates:
             return Recipe(base.name, (Group(commands=((*_PIP, *packages),)),), network=_NETWORK)
         count = len(await asyncio.to_thread(os.listdir, wheels))
         progress.end(f"{count} wheel{'s' if count > 1 else ''}")
-        install = (*_PIP, "--no-index", "--find-links", _WHEELS, *packages)
-        group = Group(files={_WHEELS: "wheels"}, commands=(install,))
-        return Recipe(base.name, (group,), network=NetworkPolicy(Network.NONE))
+        # In a machine of others, we may not be root.
+        place, env = (_OWN_WHEELS, ENV) if base.name == DEFAULT_IMAGE else (_WHEELS, {})
+        install = (*_PIP, "--no-index", "--find-links", place, *packages)
+        group = Group(files={place: "wheels"}, commands=(install,))
+        return Recipe(base.name, (group,), env=env, network=NetworkPolicy(Network.NONE))

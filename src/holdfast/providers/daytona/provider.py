@@ -37,6 +37,7 @@ from holdfast.api.errors.boxes import (
 from holdfast.api.guest_url import GuestUrl
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.images import DEFAULT_IMAGE
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
@@ -62,6 +63,7 @@ from holdfast.providers.diagnosis import check_account, diagnose_box, reach_addr
 from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.namespace import namespace_of
 from holdfast.providers.record_files import BoxLocks
+from holdfast.providers.snapshot_images import SnapshotImages
 from holdfast.providers.snapshot_records import SnapshotRecord, SnapshotRecords
 from holdfast.providers.stream import StreamEgress, StreamGuestClient
 from holdfast.providers.stream.guest_relay import own_environment, own_policy
@@ -141,6 +143,7 @@ class DaytonaProvider(Provider):
         self._relay = relay
         self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
         self._snapshots = SnapshotRecords(folder / "snapshots")
+        self.images: SnapshotImages = SnapshotImages(self.name, folder / "images", self._snapshots)
         self._locks = BoxLocks(folder / "locks")
         self._held: dict[str, _Held] = {}
         self._removed: dict[str, None] = {}
@@ -164,6 +167,7 @@ class DaytonaProvider(Provider):
     def _prepare(self) -> None:
         self._namespace = namespace_of(self._folder)
         self._snapshots.prepare()
+        self.images.prepare()
         self._locks.prepare()
         self._default = default_origin(self._image)
 
@@ -344,8 +348,16 @@ class DaytonaProvider(Provider):
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
-        origin = self._default if spec.image is None else origin_of(spec.image)
+        origin = await asyncio.to_thread(self._origin, spec.image)
         return await self._create(BoxRecord(id, spec, {**spec.labels, **(labels or {})}, now_ms()), origin)
+
+    def _origin(self, image: str | None) -> Origin:
+        if image is None or image == DEFAULT_IMAGE:
+            return self._default
+        named = origin_of(image)
+        if named.is_registry_image and (reference := self.images.reference(image)) is not None:
+            return Origin(snapshot=reference)
+        return named
 
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
@@ -628,6 +640,7 @@ class DaytonaProvider(Provider):
 
     async def delete_snapshot(self, id: str) -> int:
         kept = self._snapshots.get(id)
+        self.images.check_unused(id)
         with translated(f"snapshot {id} cannot be deleted"):
             await to_the_end(self._api.delete_snapshot(kept.reference))
         self._snapshots.remove(id)

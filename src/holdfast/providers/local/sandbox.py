@@ -282,9 +282,7 @@ class LocalSandbox(Sandbox):
                 )
             else:
                 inside = await self._image_machine(image)
-                arguments = bubblewrap.image_arguments(
-                    inside, files, record.id, mounts, first, processes, spec.workdir
-                )
+                arguments = bubblewrap.image_arguments(inside, files, record.id, mounts, first, processes, spec.workdir)
             request = {
                 "folder": str(folder),
                 "program": self._launcher_path(self.mounted.bwrap),
