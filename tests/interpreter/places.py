@@ -27,13 +27,14 @@ from holdfast.testing.outside import Nowhere
 from holdfast.testing.server import ServerProcess
 from holdfast.testing.sprites import SpritesCounterpart
 
+_SAMPLED: Final = pytest.mark.sampled(share=0.1)
 MARKS: Final[Mapping[str, tuple[pytest.MarkDecorator, ...]]] = {
     "local": (pytest.mark.box,),
     "stream": (pytest.mark.box,),
-    "docker": (pytest.mark.docker, pytest.mark.sampled),
-    "daytona": (pytest.mark.box, pytest.mark.sampled),
-    "sprites": (pytest.mark.box, pytest.mark.sampled),
-    "modal": (pytest.mark.box, pytest.mark.sampled),
+    "docker": (pytest.mark.docker, _SAMPLED),
+    "daytona": (pytest.mark.box, _SAMPLED),
+    "sprites": (pytest.mark.box, _SAMPLED),
+    "modal": (pytest.mark.box, _SAMPLED),
 }
 USUAL: Final = ("local", "docker", "daytona")
 """Where a test runs that says nothing of it."""

@@ -1,4 +1,5 @@
-"""Chooses a part of the large suites that every remote provider has: a whole run of `bin/test` takes a third.
+"""Chooses a part of the large suites that every remote provider has: a whole run of `bin/test` takes a third, or what
+`sampled(share=…)` says.
 
 The seed of the run chooses, so every process of tests chooses alike, and a run can be repeated. `bin/test --all`, and
 `bin/test` with a path, run all.
@@ -20,9 +21,13 @@ _SHARE: Final = 1 / 3
 
 def sampled(items: Sequence[pytest.Item], seed: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Returns the tests to run, in their order, and those to leave out."""
-    marked = [item.nodeid for item in items if item.get_closest_marker("sampled")]
-    chosen = set(random.Random(seed).sample(sorted(marked), round(len(marked) * _SHARE)))
-    left_out = set(marked) - chosen
+    marked: dict[float, list[str]] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) is not None:
+            marked.setdefault(mark.kwargs.get("share", _SHARE), []).append(item.nodeid)
+    left_out: set[str] = set()
+    for share, ids in marked.items():
+        left_out |= set(ids) - set(random.Random(seed).sample(sorted(ids), round(len(ids) * share)))
     return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]
 
 

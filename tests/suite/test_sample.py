@@ -18,6 +18,10 @@ from tests.suite import sample
 @pytest.mark.parametrize("number", range(30))
 def test_many(number): ...
 
+@pytest.mark.sampled(share=0.1)
+@pytest.mark.parametrize("number", range(20))
+def test_more(number): ...
+
 def test_one(): ...
 """
 CONFTEST = """
@@ -51,13 +55,15 @@ def names(suite: Path, seed: str, sampling: str = "1") -> list[str]:
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def test_a_third_is_chosen_by_the_seed_and_other_tests_all_run(suite: Path) -> None:
+def test_a_third_is_chosen_by_the_seed_or_what_the_mark_says_and_other_tests_all_run(suite: Path) -> None:
     chosen = names(suite, "1")
-    assert len(chosen) == 11
+    assert sum("test_many" in name for name in chosen) == 10
+    assert sum("test_more" in name for name in chosen) == 2
+    assert len(chosen) == 13
     assert chosen[-1].endswith("test_one")
     assert names(suite, "1") == chosen
     assert names(suite, "2") != chosen
 
 
 def test_all_run_where_nothing_is_sampled(suite: Path) -> None:
-    assert len(names(suite, "1", sampling="")) == 31
+    assert len(names(suite, "1", sampling="")) == 51
