@@ -514,6 +514,20 @@ async def test_a_start_takes_no_files_of_the_box_and_leaves_none(box: Box, tmp_p
         await box.files.delete("json.py")
 
 
+async def test_packages_in_the_home_of_the_user_can_be_imported(box: Box) -> None:
+    kernels = await Kernel.start(box)
+    try:
+        context = await kernels.context()
+        code = (
+            "import os, site\nplace = site.getusersitepackages()\nos.makedirs(place, exist_ok=True)\n"
+            "x = open(place + '/of_the_user.py', 'w').write('x = 5')\nimport of_the_user\nof_the_user.x"
+        )
+        assert (await context.execute(code)).value == 5
+        assert (await context.execute("import json\nplace in json.__file__")).value is False
+    finally:
+        await kernels.end()
+
+
 async def test_a_box_without_connections_is_refused_by_name(tmp_path: Path) -> None:
     async with DummyProvider(tmp_path, capabilities=CAPABILITIES - {Capability.CONNECT}) as provider:
         box = await provider.create(BoxSpec(), id="closed")

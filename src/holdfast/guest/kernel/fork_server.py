@@ -41,6 +41,8 @@ def prepare(config: "dict[str, Any]") -> None:
     import site
 
     site.main()
+    if sys.prefix == sys.base_prefix:
+        _add_user_packages(site)
     for folder in reversed(os.environ.get("PYTHONPATH", "").split(":")):
         if folder:
             sys.path.insert(0, folder)
@@ -54,6 +56,15 @@ def prepare(config: "dict[str, Any]") -> None:
         except OSError:
             pass  # it may be created later
     sys.dont_write_bytecode = False
+
+
+def _add_user_packages(site: "Any") -> None:
+    """Add the packages in the home of the user, where pip installs them for users other than root. Python was told to
+    leave them out, for our own imports. As usual, they come before those of the system, and need not exist yet."""
+    system = [path for path in sys.path if path.endswith("-packages")]
+    sys.path[:] = [path for path in sys.path if path not in system]
+    site.addsitedir(site.getusersitepackages())
+    sys.path += [path for path in system if path not in sys.path]
 
 
 def has_connections(port: int) -> bool:

@@ -1,0 +1,42 @@
+"""dspy's RLM with its code and its children at other places than this machine. The language model is scripted."""
+
+from __future__ import annotations
+
+import pytest
+from tests.interpreter.places import Place
+from tests.interpreter.test_dspy import dspy, outputs, script
+
+from holdfast import SyncClient
+from holdfast.interpreter.bridge.budget import Limits
+from holdfast.interpreter.dspy import Boxes
+from holdfast.testing.server import ServerProcess
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.places("docker", "daytona"),
+]
+
+
+def test_sub_rlm_has_a_sandbox_of_its_own_the_budget_of_its_parent_and_leaves_nothing(
+    server: ServerProcess, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_HOME", str(server.home))
+    with SyncClient(server.url, api_key=server.api_key) as client:
+        before = {each.id for each in client.boxes.list()}
+        lm = script(
+            "print(llm_query('one'))\ntold = sub_rlm('How long is it?', 'x' * 1000)\nprint(told)",  # the parent
+            "open('/tmp/child', 'w').close()\nprint(llm_query('two'))\nSUBMIT(answer=len(context))",  # its child
+            "import os\nprint(os.path.exists('/tmp/child'))\nllm_query('three')",
+            "SUBMIT(answer=told)",
+        )
+        factory = Boxes(provider=place.name, limits=Limits(calls=2))
+        rlm = dspy.RLM("query -> answer: int", interpreter_factory=factory, sub_lm=lambda prompt: [f"{prompt}!"])
+        with dspy.context(lm=lm):
+            found = rlm(query="?")
+        assert found.answer == 1000
+        assert outputs(found)[0] == "one!\n1000"
+        assert outputs(found)[1].startswith("False")
+        assert "0 of 2 model calls are left" in outputs(found)[1] or "too few" in outputs(found)[1]
+        assert {each.id for each in client.boxes.list()} == before
