@@ -73,7 +73,7 @@ def test_a_declared_image_has_its_packages_and_nothing_else() -> None:
     image = origin_of("packages:tiny other[x]>=2,<3").image
     assert image is not None
     assert not isinstance(image, str)
-    assert image.dockerfile().rstrip().endswith("pip install tiny 'other[x]>=2,<3'")
+    assert image.dockerfile().rstrip().endswith("pip install 'other[x]>=2,<3' tiny")
     for wrong in ("--index-url=x", "a;b", "$(x)", "https://e/x.whl"):
         with pytest.raises(InvalidSpec, match="no Python package"):
             origin_of(f"packages:{wrong}")
