@@ -13,7 +13,7 @@ from tests.providers.daytona.faulty_proxy import Fault, FaultyProxy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import InvalidSpec, SnapshotInUse
 from holdfast.api.errors.interpreters import KernelLost
-from holdfast.images.build_host import ProviderWorkshop
+from holdfast.images.build_host import ProviderBuildHost
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.kernel.kernel import Kernel
 from holdfast.interpreter.workspace.templates import Status, Template, TemplateFiles, Templates
@@ -27,7 +27,7 @@ WAIT = 120.0
 
 def templates(provider: DaytonaProvider, folder: Path) -> Templates:
     return Templates(
-        ProviderWorkshop(provider),
+        ProviderBuildHost(provider),
         TemplateFiles(folder / "declared"),
         cache=folder / "cache",
         environment=pip_with(folder / "wheels"),
