@@ -16,6 +16,7 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.provider import Provider
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.kernel.kernel import Kernel
+from holdfast.interpreter.kernel.start import start_kernel
 from holdfast.testing.server import ServerProcess
 
 
@@ -75,6 +76,6 @@ async def box(place: Place, provider: Provider) -> Box:
 
 @pytest.fixture(scope="module")
 async def kernels(box: Box) -> AsyncIterator[Kernel]:
-    kernels = await Kernel.start(box)
+    kernels = await start_kernel(box)
     yield kernels
     await kernels.end()

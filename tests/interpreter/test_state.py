@@ -19,6 +19,7 @@ from holdfast.guest.kernel.state_file import MAGIC
 from holdfast.interpreter.bridge.calls import Call, ToolName
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
+from holdfast.interpreter.kernel.start import start_kernel
 from holdfast.interpreter.kernel.state import Checkpoint, export_state, import_state, load, save
 
 pytestmark = pytest.mark.anyio
@@ -308,7 +309,7 @@ async def test_a_state_goes_from_box_to_box_as_bytes(here: Context, provider: Pr
     assert Checkpoint.from_json(json.loads(json.dumps(state.checkpoint.to_json()))) == state.checkpoint
     assert "gone" in state.checkpoint.unsaved
     box = await provider.create(place.spec, id="other")
-    kernels = await Kernel.start(box)
+    kernels = await start_kernel(box)
     context = await kernels.context()
     await value(context, "area = None; mine = 1")
     assert set((await import_state(context, state.data)).names) == {"math", "blob", "area"}

@@ -25,6 +25,7 @@ from holdfast.api.runtime_tests import Category, PhaseProblem
 from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.kernel.kernel import Kernel
+from holdfast.interpreter.kernel.start import start_kernel
 from holdfast.interpreter.smoke_report import Phase, Report
 from holdfast.interpreter.workspace.repositories import Remote, check_ref, locate
 from holdfast.interpreter.workspace.workspace import Workspace, WorkspaceConfig
@@ -153,7 +154,7 @@ async def _test_box(workspace: Workspace, repo: str | None, ref: str | None, ste
         box = workspace.box
         if steps.ok and box is not None:
             async with steps.phase("driver"):
-                kernel = await Kernel.start(box, cwd=workspace.workdir)
+                kernel = await start_kernel(box)
                 context = await kernel.context()
                 steps.details.append(f"Python {context.python}")
             if steps.ok and kernel is not None:

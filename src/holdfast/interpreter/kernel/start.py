@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.box.box import Box
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
 from holdfast.interpreter.kernel.context import Context
@@ -29,9 +30,11 @@ async def start_kernel(
     box: Box, *, python: Sequence[str] | None = None, memory: int | None = None, orphan_seconds: float | None = None
 ) -> Kernel:
     """Start a kernel. The default `python` is the one of the image, which has its packages, or else the one that comes
-    with the box."""
+    with the box. Boxes on other machines and in containers always have an image, if only the default one: what comes
+    with them is our guest's Python, which may lack most of the standard library."""
     options: dict[str, Any] = {"cwd": box.spec.workdir, "memory": memory, "orphan_seconds": orphan_seconds}
-    if python is None and box.spec.image is not None:
+    has_image = box.spec.image is not None or box.spec.provider != BoxSpec().provider
+    if python is None and has_image:
         with suppress(NoPython):
             return await Kernel.start(box, python=["python3"], **options)
     return await Kernel.start(box, python=python, **options)
