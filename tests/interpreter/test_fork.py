@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreter.places import Place
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
+from holdfast.boxes.provider import Provider
 from holdfast.guest.kernel.huge_pages import scattered
 from holdfast.interpreter.bridge.calls import Call, Handler, ToolName
 from holdfast.interpreter.kernel.context import Context
@@ -25,6 +28,12 @@ def memory(*names):
         found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file.read().splitlines()[1:]}
     return sum(found[name] for name in names)
 """
+
+
+@pytest.fixture(scope="module")
+async def box(place: Place, provider: Provider) -> Box:
+    limited = place.name != "daytona"  # which has no limit of processes
+    return await provider.create(replace(place.spec, pids=200) if limited else place.spec, id="forks")
 
 
 @pytest.fixture
@@ -226,6 +235,7 @@ async def test_a_fork_is_found_again_over_another_connection(kernels: Kernel, pa
     assert (await value(again, "x"), again.pid) == (2, fork.pid)
 
 
+@pytest.mark.places("local", "docker")
 async def test_more_forks_than_the_box_may_have_processes_are_refused_and_none_is_left(
     kernels: Kernel, parent: Context
 ) -> None:
