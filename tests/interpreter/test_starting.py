@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -23,13 +23,6 @@ pytestmark = pytest.mark.anyio
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("ahead") / "home", pool=4) as server:
         yield server
-
-
-@pytest.fixture
-async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
-    host = await ClientHost.of_home(server.home)
-    yield host
-    await host.close()
 
 
 async def ready(server: ServerProcess) -> int:
