@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of what it imports
+    import dspy
+
 from tests.interpreter.places import Place
-from tests.interpreter.test_dspy import dspy, outputs, script
+from tests.interpreter.test_dspy import outputs, script
 
 from holdfast import SyncClient
 from holdfast.interpreter.bridge.budget import Limits
