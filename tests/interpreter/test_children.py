@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec, VolumeMount
-from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.errors.boxes import BoxError, ProviderRefused, Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.interpreter.bridge.children import (
     BoxSlot,
@@ -203,11 +203,17 @@ async def test_with_a_volume_each_has_its_own_part_and_the_parent_sees_all(host:
 class Unforking(ClientHost):
     """Of a provider that cannot fork."""
 
+    why: BoxError = Unsupported("no forks here")
+
     async def fork(self, box: Box, key: str, *, idle_seconds: int | None = None) -> Box:
-        raise Unsupported("no forks here")
+        raise self.why
 
 
-async def test_where_there_are_no_forks_it_is_clean(host: ClientHost, spec: BoxSpec) -> None:
+@pytest.mark.parametrize("why", [Unsupported("no forks here"), ProviderRefused("forks are switched off")])
+async def test_where_there_are_no_forks_it_is_clean(
+    host: ClientHost, spec: BoxSpec, why: BoxError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unforking, "why", why)
     parent = (await host.acquire("p3", spec)).box
     await parent.files.write("here", b"1")
     child = await Children(Unforking(host.client, home=host.home)).build_child(Parent("i-root", parent))

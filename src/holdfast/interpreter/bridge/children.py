@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec, Lifetime, VolumeMount
-from holdfast.api.errors.boxes import BoxError, Unsupported
+from holdfast.api.errors.boxes import BoxError, ProviderRefused, Unsupported
 from holdfast.api.errors.interpreters import InvalidInterpreter, TooManyBoxes, TooManyChildren
 from holdfast.api.ids import new_id
 from holdfast.guest.kernel import value_codec
@@ -269,7 +269,7 @@ class Children:
 
     async def _box(self, parent: Box, spec: BoxSpec, key: str) -> tuple[Box, Origin]:
         if volume_of(spec.volumes) is None:
-            with contextlib.suppress(Unsupported):
+            with contextlib.suppress(Unsupported, ProviderRefused):  # a cloud may have them switched off
                 return await self._host.fork(parent, key, idle_seconds=ORPHAN_SECONDS), Origin.FORK
             return (await self._host.acquire(key, spec, fresh=True)).box, Origin.CLEAN
         box = (await self._host.acquire(key, spec, fresh=True)).box
