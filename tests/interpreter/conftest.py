@@ -16,7 +16,6 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.provider import Provider
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.kernel.kernel import Kernel
-from holdfast.interpreter.kernel.start import start_kernel
 from holdfast.testing.server import ServerProcess
 
 
@@ -75,7 +74,7 @@ async def box(place: Place, provider: Provider) -> Box:
 
 
 @pytest.fixture(scope="module")
-async def kernels(box: Box) -> AsyncIterator[Kernel]:
-    kernels = await start_kernel(box)
+async def kernels(box: Box, place: Place) -> AsyncIterator[Kernel]:
+    kernels = await Kernel.start(box, python=place.python)
     yield kernels
     await kernels.end()

@@ -60,6 +60,11 @@ class Place:
             return BoxSpec(network=NetworkPolicy(Network.OPEN))
         return BoxSpec(provider=self.name)
 
+    @property
+    def python(self) -> tuple[str, ...] | None:
+        """The Python that interpreters use there. None: the one that comes with the box."""
+        return None if self.name in ("local", "stream") else ("python3",)
+
     def serving(self, home: Path, **options: Any) -> Any:
         """A server that has this provider. In the end its boxes are deleted."""
         return serving(home, provider_settings=dict(self.settings), **options)
