@@ -303,6 +303,7 @@ async def test_gathering_changes_nothing_that_code_can_see(parent: Context) -> N
     assert await value(fork, "sum(a for a, b in things), things[-1]") == told
 
 
+@pytest.mark.places("local")
 async def test_a_local_box_is_told_how_to_ask_for_large_pages(kernels: Kernel) -> None:
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
     box: Box = kernels.box
