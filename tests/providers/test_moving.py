@@ -24,7 +24,7 @@ from holdfast.testing.server import ServerProcess
 
 SECRET = "sk-the-real-key"
 IMAGE = "holdfast-test/agents:1"
-WAY = ("local", "docker", "modal", "local")
+WAY = ("local", "docker", "daytona", "modal", "local")
 """From provider to provider. Each that a server here can have is one more word, and its settings below."""
 
 FILL = """
@@ -57,7 +57,11 @@ def client(
     installed_agents.share_with(home)
     with ExitStack() as stack:
         modal = stack.enter_context(ModalCloudThread(tmp_path / "cloud")).cloud
+        daytona = stack.enter_context(ServerProcess(tmp_path / "daytona", daytona=True))
         settings: dict[str, Any] = {
+            "daytona_api_key": daytona.api_key,
+            "daytona_api_url": f"{daytona.url}/compat/daytona",
+            "daytona_target": "local",
             "docker_host": engine.url,
             "docker_image": IMAGE,
             "modal_server_url": modal.url,

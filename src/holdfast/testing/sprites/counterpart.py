@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import weakref
 from asyncio import BaseTransport, Transport
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +55,7 @@ class SpritesCounterpart:
         self._thread = LoopThread()
         self._stack = contextlib.AsyncExitStack()
         self._app: SpritesApp | None = None
+        self._websockets: weakref.WeakSet[Transport] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         self._thread = LoopThread()
@@ -95,6 +97,14 @@ class SpritesCounterpart:
         """Let a sprite fall asleep. Its processes end; its services start again with the next request."""
         self._thread.run(self._opened.sprites[name].sleep())
 
+    def cut(self) -> None:
+        """Cut all WebSockets at once, as a lost network does."""
+        self._thread.run(self._cut())
+
+    async def _cut(self) -> None:
+        for transport in list(self._websockets):
+            transport.abort()
+
     async def _delete(self, name: str) -> None:
         await self._opened.sprites.pop(name).delete()
 
@@ -124,7 +134,7 @@ class SpritesCounterpart:
         stack.callback(listener.close)
         config = uvicorn.Config(
             self.faults.wrap(cast(Any, self._opened.asgi())),
-            ws=_cutting_protocol(self.faults),
+            ws=_cutting_protocol(self.faults, self._websockets),
             ws_max_size=_MAX_MESSAGE,
             lifespan="off",
             log_level="warning",
@@ -170,9 +180,10 @@ class _CuttingTransport:
             self._transport.write(data)
 
 
-def _cutting_protocol(faults: Faults) -> type[WebSocketsSansIOProtocol]:
+def _cutting_protocol(faults: Faults, opened: weakref.WeakSet[Transport]) -> type[WebSocketsSansIOProtocol]:
     class CuttingProtocol(WebSocketsSansIOProtocol):
         def connection_made(self, transport: BaseTransport) -> None:
+            opened.add(cast(Transport, transport))
             super().connection_made(cast(Transport, _CuttingTransport(cast(Transport, transport), faults)))
 
     return CuttingProtocol
