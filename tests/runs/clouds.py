@@ -15,17 +15,23 @@ from typing import Any, ClassVar, Final
 
 import httpx
 from grpclib import Status
+from tests.agents import InstalledAgents
 from tests.providers.daytona import faulty_proxy
 from tests.providers.daytona.conftest import serving
 from tests.providers.daytona.faulty_proxy import FaultyProxy
 
+from holdfast.api.box.box import Box
+from holdfast.client import Client
+from holdfast.providers.local.bubblewrap import TOOLS
 from holdfast.testing import modal
 from holdfast.testing.modal import ModalCloud
+from holdfast.testing.provider_suite.base import eventually
 from holdfast.testing.server import ServerProcess
 from holdfast.testing.sprites import SpritesCounterpart
 
 CONTROL_PLANE: Final = r"/daytona/(sandbox|snapshots|volumes)"
 """Of Daytona: all but the toolbox."""
+_SNAPSHOT: Final = "agents"
 
 
 class Cloud(ABC):
@@ -66,13 +72,36 @@ class DaytonaCloud(Cloud):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        url = f"{self._proxy.url}/compat/daytona"
-        return {"daytona_api_key": self._server.api_key, "daytona_api_url": url, "daytona_target": "local"}
+        return {
+            "daytona_api_key": self._server.api_key,
+            "daytona_api_url": f"{self._proxy.url}/compat/daytona",
+            "daytona_target": "local",
+            "daytona_image": f"snapshot:{_SNAPSHOT}",
+        }
 
-    async def delete(self, box: str) -> None:
+    async def prepare(self) -> None:
+        """Take a snapshot that has the agents."""
+        async with self._client() as daytona, Client(self._server.url, api_key=self._server.api_key) as client:
+            made = (await daytona.post("/sandbox", json={})).raise_for_status().json()["id"]
+            async with await client.boxes.open(made) as box:
+                await add_agents(box)
+            (await daytona.post(f"/sandbox/{made}/snapshot", json={"name": _SNAPSHOT})).raise_for_status()
+
+            async def active() -> bool:
+                found = await daytona.get(f"/snapshots/{_SNAPSHOT}")
+                return bool(found.raise_for_status().json()["state"] == "active")
+
+            await eventually(active, "the snapshot is not active")
+            (await daytona.delete(f"/sandbox/{made}")).raise_for_status()
+
+    def _client(self) -> httpx.AsyncClient:
+        """Of somebody else, who does not go through the proxy."""
         headers = {"Authorization": f"Bearer {self._server.api_key}"}
         url = f"{self._server.url}/compat/daytona"
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
+        return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False)
+
+    async def delete(self, box: str) -> None:
+        async with self._client() as client:
             sandboxes = (await client.get("/sandbox")).raise_for_status().json()["items"]
             [name] = [each["name"] for each in sandboxes if each["name"].endswith(f"-{box}")]
             (await client.delete(f"/sandbox/{name}")).raise_for_status()
@@ -175,19 +204,30 @@ class ModalCounterpart(Cloud):
             self._cloud.faults.clear()
 
 
+async def add_agents(box: Box) -> None:
+    """Let a machine have the agents, as an image made for them does: copying them there is not what is tested."""
+    script = 'mkdir -p "$HOME/.holdfast" && ln -s "$1" "$HOME/.holdfast/tools"'
+    done = await box.exec(["sh", "-c", script, "sh", TOOLS])
+    assert done.ok, done.stderr
+
+
 @asynccontextmanager
-async def open_cloud(name: str, folder: Path) -> AsyncIterator[Cloud]:
+async def open_cloud(name: str, folder: Path, agents: InstalledAgents) -> AsyncIterator[Cloud]:
     """Open the cloud of one provider, with its data in a folder."""
+    home = folder / name
     match name:
         case "daytona":
-            with serving(folder / "daytona") as server:
+            agents.share_with(home)
+            with serving(home) as server:
                 async with FaultyProxy(server.url) as proxy:
-                    yield DaytonaCloud(server, proxy)
+                    daytona = DaytonaCloud(server, proxy)
+                    await daytona.prepare()
+                    yield daytona
         case "sprites":
-            home = folder / "sprites"
-            home.mkdir()
-            async with SpritesCounterpart(home) as counterpart:
+            agents.share_with(home / "sprites")
+            async with SpritesCounterpart(home, prepare=add_agents) as counterpart:
                 yield SpritesCloud(counterpart)
         case _:
-            async with ModalCloud(folder / "modal") as cloud:
-                yield ModalCounterpart(cloud)
+            agents.share_with(home)
+            async with ModalCloud(home, prepare=add_agents) as modal_cloud:
+                yield ModalCounterpart(modal_cloud)

@@ -280,7 +280,7 @@ async def open_world(folder: Path, agents: InstalledAgents, provider: str) -> As
     clocks = ShiftedClocks(folder / "clocks")
     async with AsyncExitStack() as stack:
         model = stack.enter_context(ScriptedModel(key="sk-of-the-model"))
-        cloud = None if provider == LOCAL else await stack.enter_async_context(open_cloud(provider, folder))
+        cloud = None if provider == LOCAL else await stack.enter_async_context(open_cloud(provider, folder, agents))
         settings = {} if cloud is None else dict(cloud.settings)
         server = await stack.enter_async_context(ServerProcess(home, clocks=clocks, provider_settings=settings))
         async with Client(server.url, api_key=server.api_key) as first:
@@ -380,7 +380,10 @@ class Struck:
             return await opened.files.exists("begun")
 
     async def go_on(self) -> None:
-        """Let go on what was held, where it still can."""
+        """Let go on what was held, where it still can. A run that is cancelled ends while it is held."""
+        if self.cell.fault is Fault.CANCEL:
+            self._recovery.callback(self.gate.release)
+            return
         self.gate.release()
         if self.cell.moment is Moment.TOOL and self.box:
             with contextlib.suppress(HoldfastError, BoxError):
@@ -414,8 +417,7 @@ class Struck:
             case Fault.KILL_RUNNER:
                 _send([self.runner()], signal.SIGKILL)
             case Fault.KILL_GUEST:
-                runner = self.runner()
-                _send([guest_of(runner) if world.cloud is None else _parent(runner)], signal.SIGKILL)
+                _send([self.guest()], signal.SIGKILL)
             case Fault.KILL_BOX:
                 _send([guest_of(self.runner())], signal.SIGKILL)
             case Fault.SILENT_RUNNER:
@@ -533,6 +535,18 @@ class Struck:
         [runner] = {_parent(pid) for pid in marked} - marked - {0}  # 0: of one that is gone by now
         return runner
 
+    def guest(self) -> int:
+        """Process 1 of a local box. In a cloud, the first of our own processes in the box."""
+        runner = self.runner()
+        if self.world.cloud is None:
+            return guest_of(runner)
+        mark, guest = f"box={self.box}".encode(), 0
+        pid = runner
+        while pid := _parent(pid):
+            if mark in _words(pid):
+                guest = pid
+        return guest
+
     # --- afterwards ---
 
     async def settle(self) -> None:
@@ -637,6 +651,14 @@ def _parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
+
+
+def _words(pid: int) -> list[bytes]:
+    """The command of a process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def guest_of(pid: int) -> int:

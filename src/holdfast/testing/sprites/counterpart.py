@@ -23,6 +23,7 @@ from holdfast.storage import open_storage
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.sprites.app import SpritesApp
 from holdfast.testing.sprites.faults import Faults
+from holdfast.testing.sprites.sprite import Prepare
 from holdfast.time_limit import time_limit
 
 _START_SECONDS: Final = 30.0
@@ -44,9 +45,12 @@ class SpritesCounterpart:
         resolver: Resolver | None = None,
         connector: Connector | None = None,
         environment: Mapping[str, str] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
+        """`prepare` is called with the local box of each new sprite, to put into it what sprites should begin with."""
         self.home = home
         self._environment = dict(environment or {})
+        self._prepare = prepare
         self.token = f"counterpart/{secrets.token_hex(16)}"
         self.faults = Faults()
         self.url = ""
@@ -124,7 +128,7 @@ class SpritesCounterpart:
             records = await stack.enter_async_context(DecisionLog(storage.egress_decisions))
             egress = await stack.enter_async_context(EgressProxy(self._resolver, self._connector, records))
             provider = await stack.enter_async_context(LocalProvider(self.home / "sprites"))
-            self._app = SpritesApp(provider, egress, self.token, self.faults, self._environment)
+            self._app = SpritesApp(provider, egress, self.token, self.faults, self._environment, self._prepare)
             stack.push_async_callback(self._app.close)
             await self._serve(stack)
             self._stack = stack.pop_all()
