@@ -35,7 +35,7 @@ from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.credentials import Access, ApiKey, RunScope
 from holdfast.threads.run_events import end_id
 
-PATIENCE: Final = 90.0
+PATIENCE: Final = 150.0
 PROMPT: Final = "Please look into the workspace and say what is there."
 FIRST: Final = "I will look around first, and then tell you all that there is to be told."
 LAST: Final = "That is all there is here: I have looked into every corner of it, twice."
@@ -422,7 +422,6 @@ class Struck:
                 _send([guest_of(self.runner())], signal.SIGKILL)
             case Fault.SILENT_RUNNER:
                 _send([self.runner()], signal.SIGSTOP)
-                world.clocks.pass_time(_LONGER_THAN_ANYBODY_WAITS)
             case Fault.CANCEL:
                 await world.client.runs.cancel(self.run)
             case Fault.PROMPT:
@@ -554,12 +553,13 @@ class Struck:
         # Who is silent is so for long enough; more than once, as the last words of some come late.
         speaks = self.cell.fault in SURVIVED or self.cell.fault in BY_PROVIDER or self.cell.fault is Fault.CANCEL
         silences = 0 if speaks else _SILENCES
+        silence = _LONGER_THAN_ANYBODY_WAITS if self.cell.fault is Fault.SILENT_RUNNER else 10_000
 
         async def ended() -> bool:
             nonlocal silences
             if silences:
                 silences -= 1
-                self.world.clocks.pass_time(10_000)
+                self.world.clocks.pass_time(silence)
             return not (await self.world.client.runs.get(self.run)).live
 
         try:
