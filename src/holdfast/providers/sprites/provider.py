@@ -232,7 +232,7 @@ class SpritesProvider(Provider):
                 await self._egress.serve_again(held.guest)
                 return
             # Without a pause from here on: a call that begins while the stream is being closed finds all of this.
-            held.quiet, held.reopens = quiet, self._egress.serves(id)
+            held.quiet, held.reopens = quiet, self._egress.admits(id)
             self._egress.close(id)
             await held.guest.hang_up()
 
