@@ -201,7 +201,8 @@ async def test_a_sandbox_that_somebody_else_ends_between_two_calls_is_gone(
     box = await modal_provider.create(SPEC, id="b-1")
     token = (credentials.token_id, credentials.token_secret)
     async with modal.Client(cloud.url, api_pb2.CLIENT_TYPE_CLIENT, token) as other:
-        await modal.Sandbox.from_id(cloud.running[0].id, client=other).terminate.aio(wait=True)
+        sandbox = await modal.Sandbox.from_id.aio(cloud.running[0].id, client=other)
+        await sandbox.terminate.aio(wait=True)
     with pytest.raises(BoxGone):
         await box.exec(["true"])
     assert await modal_provider.probe(box.id) is Liveness.GONE

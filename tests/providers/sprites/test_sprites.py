@@ -22,12 +22,13 @@ from holdfast.egress import EgressProxy
 from holdfast.providers.accounts import choose
 from holdfast.providers.check_result import CheckStatus
 from holdfast.providers.retries import pause_before, read_retry_after
-from holdfast.providers.sprites import Account, SpritesProvider, account, api, checks, network
+from holdfast.providers.sprites import Account, SpritesProvider, account, api, checks, guest_setup, network
 from holdfast.providers.sprites import provider as provider_module
 from holdfast.providers.sprites.api import read_frames
 from holdfast.providers.sprites.descriptor import SPRITES
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.retries import may_repeat
+from holdfast.providers.stream import guest_client
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite.base import all_of, appears, eventually, prints
 from holdfast.testing.provider_suite.networks import ask
@@ -204,12 +205,12 @@ async def test_a_creation_that_fails_leaves_nothing(
 
 
 async def test_a_guest_that_never_answers_is_not_waited_for_without_end(
-    provider: SpritesProvider, box: Box, counterpart: SpritesCounterpart, monkeypatch: pytest.MonkeyPatch
+    box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await box.files.write("file", b"kept")
     await box.stop()
-    monkeypatch.setattr(provider_module, "_START_SECONDS", 1.0)
-    counterpart.faults.delay(20.0, method="WEBSOCKET", path="/exec")
+    monkeypatch.setattr(guest_client, "_GREET_SECONDS", 1.0)
+    monkeypatch.setattr(guest_setup, "join_command", lambda record: ["sleep", "60"])
     with pytest.raises(BoxUnreachable):
         await box.start()
     monkeypatch.undo()
