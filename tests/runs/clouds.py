@@ -31,7 +31,8 @@ from holdfast.testing.sprites import SpritesCounterpart
 
 CONTROL_PLANE: Final = r"/daytona/(sandbox|snapshots|volumes)"
 """Of Daytona: all but the toolbox."""
-_SNAPSHOT: Final = "agents"
+AGENTS: Final = "snapshot:agents"
+"""The image of boxes at Daytona that have the agents, once it was taken."""
 
 
 class Cloud(ABC):
@@ -76,32 +77,11 @@ class DaytonaCloud(Cloud):
             "daytona_api_key": self._server.api_key,
             "daytona_api_url": f"{self._proxy.url}/compat/daytona",
             "daytona_target": "local",
-            "daytona_image": f"snapshot:{_SNAPSHOT}",
+            "daytona_image": AGENTS,
         }
 
-    async def prepare(self) -> None:
-        """Take a snapshot that has the agents."""
-        async with self._client() as daytona, Client(self._server.url, api_key=self._server.api_key) as client:
-            made = (await daytona.post("/sandbox", json={})).raise_for_status().json()["id"]
-            async with await client.boxes.open(made) as box:
-                await add_agents(box)
-            (await daytona.post(f"/sandbox/{made}/snapshot", json={"name": _SNAPSHOT})).raise_for_status()
-
-            async def active() -> bool:
-                found = await daytona.get(f"/snapshots/{_SNAPSHOT}")
-                return bool(found.raise_for_status().json()["state"] == "active")
-
-            await eventually(active, "the snapshot is not active")
-            (await daytona.delete(f"/sandbox/{made}")).raise_for_status()
-
-    def _client(self) -> httpx.AsyncClient:
-        """Of somebody else, who does not go through the proxy."""
-        headers = {"Authorization": f"Bearer {self._server.api_key}"}
-        url = f"{self._server.url}/compat/daytona"
-        return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False)
-
     async def delete(self, box: str) -> None:
-        async with self._client() as client:
+        async with _client(self._server) as client:
             sandboxes = (await client.get("/sandbox")).raise_for_status().json()["items"]
             [name] = [each["name"] for each in sandboxes if each["name"].endswith(f"-{box}")]
             (await client.delete(f"/sandbox/{name}")).raise_for_status()
@@ -211,6 +191,30 @@ async def add_agents(box: Box) -> None:
     assert done.ok, done.stderr
 
 
+def _client(server: ServerProcess) -> httpx.AsyncClient:
+    """Somebody else with the same account at Daytona, who goes through no proxy."""
+    headers = {"Authorization": f"Bearer {server.api_key}"}
+    url = f"{server.url}/compat/daytona"
+    return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False)
+
+
+async def take_agents_snapshot(server: ServerProcess) -> None:
+    """Take the snapshot `AGENTS` at a server with the Daytona API, whose home has the agents."""
+    name = AGENTS.partition(":")[2]
+    async with _client(server) as daytona, Client(server.url, api_key=server.api_key) as client:
+        made = (await daytona.post("/sandbox", json={})).raise_for_status().json()["id"]
+        async with await client.boxes.open(made) as box:
+            await add_agents(box)
+        (await daytona.post(f"/sandbox/{made}/snapshot", json={"name": name})).raise_for_status()
+
+        async def active() -> bool:
+            found = await daytona.get(f"/snapshots/{name}")
+            return bool(found.raise_for_status().json()["state"] == "active")
+
+        await eventually(active, "the snapshot is not active")
+        (await daytona.delete(f"/sandbox/{made}")).raise_for_status()
+
+
 @asynccontextmanager
 async def open_cloud(name: str, folder: Path, agents: InstalledAgents) -> AsyncIterator[Cloud]:
     """Open the cloud of one provider, with its data in a folder."""
@@ -220,9 +224,8 @@ async def open_cloud(name: str, folder: Path, agents: InstalledAgents) -> AsyncI
             agents.share_with(home)
             with serving(home) as server:
                 async with FaultyProxy(server.url) as proxy:
-                    daytona = DaytonaCloud(server, proxy)
-                    await daytona.prepare()
-                    yield daytona
+                    await take_agents_snapshot(server)
+                    yield DaytonaCloud(server, proxy)
         case "sprites":
             agents.share_with(home / "sprites")
             async with SpritesCounterpart(home, prepare=add_agents) as counterpart:
