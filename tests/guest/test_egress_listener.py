@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from holdfast.guest.egress_listener import make_listener
 
 
 def test_connections_of_an_earlier_guest_do_not_keep_the_port() -> None:
-    first = make_listener(0, False)
+    first: Any = make_listener(0, False)
     port = first.getsockname()[1]
     with socket.create_connection(("127.0.0.1", port)) as client:
         descriptor, _ = first._accept()

@@ -5,7 +5,6 @@ The real pi, real boxes and containers, the vendors' SDKs: only the model and th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.providers.docker.conftest import engine  # noqa: F401  a fixture
 from tests.providers.docker.engine import DockerEngine, python_files
-from tests.runs.clouds import AGENTS, add_agents, take_agents_snapshot
 
 from holdfast.api.errors.boxes import BoxConflict, Unsupported
 from holdfast.api.models import Api
@@ -26,7 +24,7 @@ from holdfast.testing.server import ServerProcess
 
 SECRET = "sk-the-real-key"
 IMAGE = "holdfast-test/agents:1"
-WAY = ("local", "docker", "daytona", "modal", "local")
+WAY = ("local", "docker", "modal", "local")
 """From provider to provider. Each that a server here can have is one more word, and its settings below."""
 
 FILL = """
@@ -58,16 +56,8 @@ def client(
     engine.import_image(IMAGE, python_files([installed_agents.install("pi").node]))
     installed_agents.share_with(home)
     with ExitStack() as stack:
-        for name in ("cloud", "daytona"):
-            installed_agents.share_with(tmp_path / name)
-        modal = stack.enter_context(ModalCloudThread(tmp_path / "cloud", prepare=add_agents)).cloud
-        daytona = stack.enter_context(ServerProcess(tmp_path / "daytona", daytona=True))
-        asyncio.run(take_agents_snapshot(daytona))
+        modal = stack.enter_context(ModalCloudThread(tmp_path / "cloud")).cloud
         settings: dict[str, Any] = {
-            "daytona_api_key": daytona.api_key,
-            "daytona_api_url": f"{daytona.url}/compat/daytona",
-            "daytona_target": "local",
-            "daytona_image": AGENTS,
             "docker_host": engine.url,
             "docker_image": IMAGE,
             "modal_server_url": modal.url,
