@@ -135,8 +135,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"left open by {line}")
     ends = matrix.read(told)
     if ends and (matrix.ALL or matrix.BROKEN in ends.values()):
-        from tests.runs.faulting import MODEL, cells  # which loads much
+        from tests.runs.faulting import cells  # which loads much
 
         terminalreporter.section("runs, and what struck them")
-        for line in matrix.table(ends, [cell.names for cell in cells(tuple(MODEL))]):
+        for line in matrix.table(ends, [cell.names for cell in cells()]):
             terminalreporter.write_line(line)

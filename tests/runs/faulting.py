@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import httpx
 from tests.agents import InstalledAgents
+from tests.runs.clouds import Cloud, open_cloud
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
@@ -34,12 +35,14 @@ from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.credentials import Access, ApiKey, RunScope
 from holdfast.threads.run_events import end_id
 
-PATIENCE: Final = 90.0
+PATIENCE: Final = 150.0
 PROMPT: Final = "Please look into the workspace and say what is there."
 FIRST: Final = "I will look around first, and then tell you all that there is to be told."
 LAST: Final = "That is all there is here: I have looked into every corner of it, twice."
 AFTER: Final = "Gone on with, and done."
+MORE: Final = "And look once more, please."
 _HOUR: Final = 3_600_000
+_LONGER_THAN_ANYBODY_WAITS: Final = 700_000
 _MOMENT: Final = 10.0
 _SILENCES: Final = 5
 _DISK: Final = 64 << 20
@@ -102,6 +105,21 @@ class Fault(StrEnum):
     LIMITED = "429 for ever"
     BROKEN = "500 for ever"
     CUT = "stream cut"
+    SILENT_RUNNER = "silent runner"
+    """It stands still, and so says nothing for longer than anybody waits."""
+    CANCEL = "cancel"
+    PROMPT = "prompt queued"
+    """No fault: somebody asks for more while the run is at work."""
+    KILL_BOX = "kill box"
+    """Process 1 of the machine in a cloud. On this machine that is the guest."""
+    DELETED_THERE = "deleted there"
+    """Somebody else deletes the box at its cloud."""
+    CONNECTION_CUT = "connection cut"
+    """Every connection between the server and the cloud is lost."""
+    CONTROL_PLANE_AWAY = "control plane away"
+    """Until the run has ended. Streams that are open go on."""
+    CLOUD_AWAY = "cloud away"
+    """Connections are lost, and the cloud cannot be reached for a minute."""
 
 
 BY_PROVIDER: Final = {Fault.REFUSED: 401, Fault.LIMITED: 429, Fault.BROKEN: 500}
@@ -113,6 +131,10 @@ SURVIVED: Final = frozenset(
         Fault.TOKEN_EXPIRED,
         Fault.CLOCK_BACK,
         Fault.CUT,
+        Fault.PROMPT,
+        Fault.CONNECTION_CUT,
+        Fault.CONTROL_PLANE_AWAY,
+        Fault.CLOUD_AWAY,
     }
 )
 """The run goes on as if nothing had been."""
@@ -120,7 +142,7 @@ SURVIVED: Final = frozenset(
 
 PATIENT: Final = frozenset({Fault.LIMITED, Fault.BROKEN})
 """Agents ask again, some of them for more than a minute."""
-CUTTING: Final = frozenset({Fault.KILL_SERVER, Fault.STOP_SERVER, Fault.CUT})
+CUTTING: Final = frozenset({Fault.KILL_SERVER, Fault.STOP_SERVER, Fault.CUT, Fault.CONNECTION_CUT, Fault.CLOUD_AWAY})
 """An answer of the model may be cut off: the agent asks again, and is told again what it has in part already."""
 DRIVEN: Final = frozenset({"codex", "opencode"})
 BY_PROCESS: Final = frozenset(
@@ -129,14 +151,29 @@ BY_PROCESS: Final = frozenset(
 """Which strike at a process: it has to be found from outside."""
 
 
-def moments(agent: str, fault: Fault) -> tuple[Moment, ...]:
+OF_CLOUDS: Final = frozenset(
+    {Fault.KILL_BOX, Fault.DELETED_THERE, Fault.CONNECTION_CUT, Fault.CONTROL_PLANE_AWAY, Fault.CLOUD_AWAY}
+)
+OF_THIS_MACHINE: Final = frozenset({Fault.DISK_FULL, *BY_PROVIDER})
+"""Clouds limit no disks. What a model answers is between the agent and the gateway, wherever the box is."""
+LOCAL: Final = "local"
+CLOUDS: Final = ("daytona", "sprites", "modal")
+AT_CLOUDS: Final = ("pi", "claude")
+"""The agents that are struck at clouds too."""
+
+
+def moments(provider: str, agent: str, fault: Fault) -> tuple[Moment, ...]:
     """At which it can strike."""
+    if fault in (OF_CLOUDS if provider == LOCAL else OF_THIS_MACHINE):
+        return ()
     if fault is Fault.KILL_DRIVER and agent not in DRIVEN:
         return ()
     if fault in BY_PROVIDER:
         return (Moment.LAUNCH, Moment.END)  # its first question is answered so, or its last
     if fault is Fault.CUT:
         return (Moment.STREAM, Moment.END)
+    if fault in (Fault.PROMPT, Fault.SILENT_RUNNER):
+        return (Moment.STREAM, Moment.TOOL)
     return tuple(Moment)
 
 
@@ -150,7 +187,9 @@ def expected(fault: Fault, moment: Moment) -> frozenset[str]:
         return frozenset({"completed"})
     if fault in (Fault.KILL_AGENT, Fault.KILL_DRIVER, Fault.TERMINATE_AGENT) or fault in BY_PROVIDER:
         return frozenset({"failed"})
-    if fault in (Fault.DELETE_BOX, Fault.DISK_FULL):
+    if fault is Fault.CANCEL:
+        return frozenset({"cancelled"})
+    if fault in (Fault.DELETE_BOX, Fault.DISK_FULL, Fault.DELETED_THERE, Fault.KILL_BOX):
         # All that runs in the box is killed, one after the other: a runner may live to tell of its agent's end.
         return frozenset({"orphaned", "failed"})
     return frozenset({"orphaned"})
@@ -158,20 +197,37 @@ def expected(fault: Fault, moment: Moment) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
+    provider: str
     agent: str
     fault: Fault
     moment: Moment
 
     @property
+    def column(self) -> str:
+        return self.agent if self.provider == LOCAL else f"{self.agent}, {self.provider}"
+
+    @property
     def names(self) -> tuple[str, str, str]:
-        return self.agent, self.fault.value, self.moment.value
+        return self.column, self.fault.value, self.moment.value
+
+    @property
+    def resumes_afresh(self) -> bool:
+        """Whether its thread goes on in a new box. Otherwise it goes on in the old one, if there is one."""
+        return self.moment is Moment.END and self.fault in (Fault.CANCEL, Fault.KILL_AGENT)
 
     def __str__(self) -> str:
-        return f"{self.agent}-{self.fault}-{self.moment}".replace(" ", "_")
+        return f"{self.provider}-{self.agent}-{self.fault}-{self.moment}".replace(" ", "_")
 
 
-def cells(agents: tuple[str, ...]) -> list[Cell]:
-    return [Cell(agent, fault, moment) for agent in agents for fault in Fault for moment in moments(agent, fault)]
+def cells() -> list[Cell]:
+    """All of them."""
+    columns = [(LOCAL, agent) for agent in MODEL] + [(cloud, agent) for cloud in CLOUDS for agent in AT_CLOUDS]
+    return [
+        Cell(provider, agent, fault, moment)
+        for provider, agent in columns
+        for fault in Fault
+        for moment in moments(provider, agent, fault)
+    ]
 
 
 @dataclass
@@ -212,21 +268,26 @@ class World:
     client: Client
     key: str
     """Of the client: it outlives the server."""
+    provider: str
+    cloud: Cloud | None
+    """Where the boxes are, unless they are local."""
 
 
 @asynccontextmanager
-async def open_world(folder: Path, agents: InstalledAgents) -> AsyncIterator[World]:
+async def open_world(folder: Path, agents: InstalledAgents, provider: str) -> AsyncIterator[World]:
     home = folder / "home"
     agents.share_with(home)
     clocks = ShiftedClocks(folder / "clocks")
     async with AsyncExitStack() as stack:
         model = stack.enter_context(ScriptedModel(key="sk-of-the-model"))
-        server = await stack.enter_async_context(ServerProcess(home, clocks=clocks))
+        cloud = None if provider == LOCAL else await stack.enter_async_context(open_cloud(provider, folder, agents))
+        settings = {} if cloud is None else dict(cloud.settings)
+        server = await stack.enter_async_context(ServerProcess(home, clocks=clocks, provider_settings=settings))
         async with Client(server.url, api_key=server.api_key) as first:
             key = (await first.keys.create("faults")).secret
         assert key is not None
         client = await stack.enter_async_context(Client(server.url, api_key=key))
-        world = World(server, clocks, model, client, key)
+        world = World(server, clocks, model, client, key, provider, cloud)
         for name, api in (
             ("chat", Api.OPENAI_CHAT),
             ("responses", Api.OPENAI_RESPONSES),
@@ -256,6 +317,10 @@ class Struck:
         self.thread = ""
         self.run = ""
         self.box = ""
+        self.queued = ""
+        """The run for a prompt that waited for the end of the first one."""
+        self._recovery = contextlib.ExitStack()
+        """Ends what goes on until the run has ended."""
 
     # --- the script ---
 
@@ -284,10 +349,13 @@ class Struck:
     # --- its life ---
 
     async def launch(self) -> None:
-        self.world.model.script([*self.steps(), Step(text=LAST, times=FOR_EVER)], when=self.marker)
-        limits: dict[str, Any] = {"disk": _DISK} if self.cell.fault is Fault.DISK_FULL else {}
+        then = AFTER if self.cell.fault is Fault.PROMPT else LAST
+        self.world.model.script([*self.steps(), Step(text=then, times=FOR_EVER)], when=self.marker)
+        box: dict[str, Any] = {"provider": self.world.provider}
+        if self.cell.fault is Fault.DISK_FULL:
+            box["disk"] = _DISK
         launched = await self.world.client.runs.launch(
-            f"{PROMPT} {self.marker}", agent=self.cell.agent, model=MODEL[self.cell.agent], box=limits
+            f"{PROMPT} {self.marker}", agent=self.cell.agent, model=MODEL[self.cell.agent], box=box
         )
         self.thread, self.run = launched.thread, launched.run
 
@@ -312,7 +380,10 @@ class Struck:
             return await opened.files.exists("begun")
 
     async def go_on(self) -> None:
-        """Let go on what was held, where it still can."""
+        """Let go on what was held, where it still can. A run that is cancelled ends while it is held."""
+        if self.cell.fault is Fault.CANCEL:
+            self._recovery.callback(self.gate.release)
+            return
         self.gate.release()
         if self.cell.moment is Moment.TOOL and self.box:
             with contextlib.suppress(HoldfastError, BoxError):
@@ -346,7 +417,29 @@ class Struck:
             case Fault.KILL_RUNNER:
                 _send([self.runner()], signal.SIGKILL)
             case Fault.KILL_GUEST:
+                _send([self.guest()], signal.SIGKILL)
+            case Fault.KILL_BOX:
                 _send([guest_of(self.runner())], signal.SIGKILL)
+            case Fault.SILENT_RUNNER:
+                _send([self.runner()], signal.SIGSTOP)
+            case Fault.CANCEL:
+                await world.client.runs.cancel(self.run)
+            case Fault.PROMPT:
+                steered = await world.client.runs.steer(self.run, f"{MORE} {self.marker}")
+                assert steered.how == "queued"
+            case Fault.DELETED_THERE:
+                await self.cloud.delete(self.box)
+            case Fault.CONNECTION_CUT:
+                await self.cloud.cut()
+            case Fault.CONTROL_PLANE_AWAY:
+                self._recovery.enter_context(self.cloud.control_plane_away())
+                world.clocks.pass_time(60_000)
+            case Fault.CLOUD_AWAY:
+                with self.cloud.away():
+                    await self.cloud.cut()
+                    world.clocks.pass_time(60_000)
+                    self.gate.release()
+                    await self._is_looked_for()
             case Fault.DELETE_BOX:
                 await world.client.boxes.delete(self.box)
             case Fault.KILL_SERVER:
@@ -372,6 +465,17 @@ class Struck:
                 await self._fill_disk()
             case _:
                 pass
+
+    @property
+    def cloud(self) -> Cloud:
+        assert self.world.cloud is not None
+        return self.world.cloud
+
+    async def _is_looked_for(self) -> None:
+        """The server is made to ask what became of the run, and more than once: it must not conclude anything."""
+        for _ in range(2):
+            run = await self.world.client.runs.get(self.run)
+            assert run.live, run.error
 
     async def _end(self, processes: list[int], number: int) -> None:
         """Gone before they are let go on, which they might not live to see."""
@@ -430,21 +534,49 @@ class Struck:
         [runner] = {_parent(pid) for pid in marked} - marked - {0}  # 0: of one that is gone by now
         return runner
 
+    def guest(self) -> int:
+        """Process 1 of a local box. In a cloud, the first of our own processes in the box."""
+        runner = self.runner()
+        if self.world.cloud is None:
+            return guest_of(runner)
+        mark, guest = f"box={self.box}".encode(), 0
+        pid = runner
+        while pid := _parent(pid):
+            if mark in _words(pid):
+                guest = pid
+        return guest
+
     # --- afterwards ---
 
     async def settle(self) -> None:
         """Until the run has ended, of itself or because somebody asks after it who may force the question."""
         # Who is silent is so for long enough; more than once, as the last words of some come late.
-        silences = 0 if self.cell.fault in SURVIVED or self.cell.fault in BY_PROVIDER else _SILENCES
+        speaks = self.cell.fault in SURVIVED or self.cell.fault in BY_PROVIDER or self.cell.fault is Fault.CANCEL
+        silences = 0 if speaks else _SILENCES
+        silence = _LONGER_THAN_ANYBODY_WAITS if self.cell.fault is Fault.SILENT_RUNNER else 10_000
 
         async def ended() -> bool:
             nonlocal silences
             if silences:
                 silences -= 1
-                self.world.clocks.pass_time(10_000)
+                self.world.clocks.pass_time(silence)
             return not (await self.world.client.runs.get(self.run)).live
 
-        await self.until(ended, "the run never ended", between=0.2)
+        try:
+            await self.until(ended, "the run never ended", between=0.2)
+        finally:
+            self._recovery.close()
+
+    async def end_of_queued(self) -> RunInfo:
+        """The run that a waiting prompt got, once it has ended."""
+
+        async def launched() -> bool:
+            latest = await self.world.client.runs.get(self.thread)
+            self.queued = latest.id
+            return latest.id != self.run
+
+        await self.until(launched, "the prompt that waited got no run")
+        return await asyncio.wait_for(self.world.client.runs.wait(self.queued), PATIENCE)
 
     async def resume(self) -> RunInfo:
         """Go on from the thread, and be done."""
@@ -454,12 +586,15 @@ class Struck:
                     "big", recursive=True
                 )  # nothing goes on in a full box: somebody has to make room
         self.world.model.script([Step(text=AFTER, times=FOR_EVER)], when=self.marker)
-        launched = await self.world.client.runs.resume(self.thread, f"Go on, please. {self.marker}")
+        launched = await self.world.client.runs.resume(
+            self.thread, f"Go on, please. {self.marker}", fresh=self.cell.resumes_afresh
+        )
         return await asyncio.wait_for(self.world.client.runs.wait(launched.run), PATIENCE)
 
     async def left_behind(self, resumed: RunInfo) -> list[str]:
         """Processes of either run, those in the box that nobody marked, and boxes that are not the thread's."""
-        left = [f"process {pid} of {run}" for run in (self.run, resumed.id) for pid in self.processes(run)]
+        runs = [each for each in (self.run, self.queued, resumed.id) if each]
+        left = [f"process {pid} of {run}" for run in runs for pid in self.processes(run)]
         boxes = self.world.client.boxes
         async for each in boxes.list():
             if each.owner.thread == self.thread and each.id != resumed.box:
@@ -516,6 +651,14 @@ def _parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
+
+
+def _words(pid: int) -> list[bytes]:
+    """The command of a process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def guest_of(pid: int) -> int:

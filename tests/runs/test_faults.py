@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from random import Random
+from typing import Any
 
 import pytest
 from tests.agents import InstalledAgents
@@ -15,10 +17,12 @@ from tests.runs.faulting import (
     DRIVEN,
     FIRST,
     LAST,
-    MODEL,
+    LOCAL,
+    MORE,
     PATIENT,
     PROMPT,
     Cell,
+    Fault,
     Reader,
     Struck,
     World,
@@ -34,6 +38,8 @@ pytestmark = pytest.mark.anyio
 
 DRAWN = 2
 """Cells of each agent, where not all of them are wanted: all take long."""
+DRAWN_AT_CLOUDS = 1
+"""Of each agent at each cloud."""
 
 Note = Callable[[str, object], None]
 Entry = dict[str, object]
@@ -41,29 +47,51 @@ Entry = dict[str, object]
 
 def wanted() -> list[Cell]:
     """All, or those that a draw chose: another one for each seed, and the same one in every process of the tests."""
-    every = cells(tuple(MODEL))
+    every = cells()
     if ALL:
         return every
     seed = os.environ.get("HOLDFAST_TEST_SEED") or os.environ.get("PYTEST_XDIST_TESTRUNUID")
     draw = Random(seed)
-    quick = [cell for cell in every if cell.fault not in PATIENT]
-    return [cell for agent in MODEL for cell in draw.sample([each for each in quick if each.agent == agent], DRAWN)]
+    columns: dict[str, list[Cell]] = {}
+    for cell in every:
+        if cell.fault not in PATIENT:
+            columns.setdefault(cell.column, []).append(cell)
+    drawn = [draw.sample(each, DRAWN if each[0].provider == LOCAL else DRAWN_AT_CLOUDS) for each in columns.values()]
+    return [cell for each in drawn for cell in each]
+
+
+def grouped(cell: Cell) -> Any:
+    """All cells of one cloud are struck in one process of the tests, which opens it once."""
+    marks = () if cell.provider == LOCAL else (pytest.mark.xdist_group(f"runs at {cell.provider}"),)
+    return pytest.param(cell, marks=marks, id=str(cell))
+
+
+Worlds = Callable[[str], Awaitable[World]]
 
 
 @pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> AsyncIterator[World]:
-    async with open_world(tmp_path_factory.mktemp("runs"), installed_agents) as world:
-        yield world
+async def worlds(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> AsyncIterator[Worlds]:
+    """One for each provider, opened when it is first wanted."""
+    opened: dict[str, World] = {}
+    async with AsyncExitStack() as stack:
+
+        async def find(provider: str) -> World:
+            if provider not in opened:
+                folder = tmp_path_factory.mktemp(provider)
+                opened[provider] = await stack.enter_async_context(open_world(folder, installed_agents, provider))
+            return opened[provider]
+
+        yield find
 
 
-@pytest.mark.parametrize("cell", wanted(), ids=str)
-async def test_a_run_survives(world: World, cell: Cell, record_property: Note) -> None:
+@pytest.mark.parametrize("cell", [grouped(each) for each in wanted()])
+async def test_a_run_survives(worlds: Worlds, cell: Cell, record_property: Note) -> None:
     """One that failed: bin/test --all tests/runs/test_faults.py -k CELL"""
     if os.geteuid() != 0 and cell.agent in DRIVEN and cell.fault in BY_PROCESS:
         pytest.skip("only root can tell a driver from its runner: neither lets others look at it")
     ended = BROKEN
     try:
-        ended = await survives(world, cell)
+        ended = await survives(await worlds(cell.provider), cell)
     finally:
         record_property(PROPERTY, [*cell.names, str(ended)])
 
@@ -81,12 +109,17 @@ async def survives(world: World, cell: Cell) -> str:
     status = (await world.client.runs.get(struck.run)).status
     entries = await struck.entries()
     assert status in expected(cell.fault, cell.moment), entries[-1]["payload"]
+    ends = {struck.run: status}
+    if cell.fault is Fault.PROMPT:
+        queued = await struck.end_of_queued()
+        ends[queued.id] = queued.status
+        assert (queued.status, queued.box) == ("completed", struck.box), queued.error
 
     resumed = await struck.resume()
     entries = await struck.entries()
     assert resumed.status == "completed", entries[-1]["payload"]
     check_thread(entries, reader.seen)
-    check_ends(entries, {struck.run: status, resumed.id: resumed.status})
+    check_ends(entries, {**ends, resumed.id: resumed.status})
     check_memory(struck, entries)
     if status == "completed" and cell.fault not in CUTTING:
         check_said_once(entries)
@@ -137,7 +170,9 @@ def check_memory(struck: Struck, entries: list[Entry]) -> None:
     asked = [each for each in struck.world.model.requests if each.is_main and each.saw(struck.marker)]
     request = asked[-1]
     prompts = [text for text in request.user_texts if struck.marker in text]
-    assert [PROMPT in prompts[0], "Go on, please." in prompts[-1], len(prompts)] == [True, True, 2], request.turns
+    asked_for = [PROMPT, *([MORE] if struck.queued else []), "Go on, please."]
+    assert len(prompts) == len(asked_for), request.turns
+    assert all(wanted in prompt for wanted, prompt in zip(asked_for, prompts, strict=True)), request.turns
     assert request.complaint is None
     ends = [number for number, entry in enumerate(entries) if payload_of(entry)["type"] == FINISHED]
     calls, said = 0, Counter[str]()

@@ -12,7 +12,7 @@ from tests.runs.world import PATIENCE, SPEC, World, config_of
 
 from holdfast.api.box.box import Liveness
 from holdfast.api.errors.agents import CannotInstall, UnknownAgent
-from holdfast.api.errors.boxes import BoxStopped, CreateFailed
+from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable, CreateFailed
 from holdfast.api.errors.runs import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.run_info import RunStatus, Stage
@@ -341,3 +341,16 @@ async def test_a_runner_is_told_the_time_that_is_left_and_a_frozen_one_is_ended_
     await world.runs.sweep()
     [end] = await world.ends(launched.thread)
     assert (end["status"], end["error"]["code"]) == ("failed", "timed_out")
+
+
+async def test_a_box_whose_provider_was_away_when_the_server_came_back_is_let_in_later(world: World) -> None:
+    launched = await world.launch()
+    assert (await world.settled(launched)).live
+    await world.restart()
+    for _ in range(2):
+        world.provider.fail_next("open_guest_api", BoxUnreachable("the control plane is away"))
+    before = world.provider.calls["open_guest_api"]
+    for attempts in (1, 2, 3, 3):  # until it works, and then no more
+        await world.runs.get(launched.thread)
+        await world.runs.tasks.join()
+        assert world.provider.calls["open_guest_api"] - before == attempts

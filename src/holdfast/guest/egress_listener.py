@@ -18,6 +18,8 @@ def make_listener(port: int, isolated: bool) -> "_socket.socket":
         try:
             if family == _socket.AF_INET6:
                 socket.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+            # Connections of an earlier guest that was killed are remembered for a minute. They do not keep the port.
+            socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
             socket.bind(("::" if family == _socket.AF_INET6 else "127.0.0.1", port))
             socket.listen(1024)
             return socket

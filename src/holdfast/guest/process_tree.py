@@ -6,8 +6,14 @@ but not its reaper.
 
 import posix
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SIGTERM = 15
 SIGKILL = 9
+_SIGSTOP = 19
+_MOST = 1 << 16
 _SUBREAPER = 36
 _DUMPABLE = 4
 
@@ -49,17 +55,22 @@ def find_descendants(root: int, spared: "list[int] | tuple[()]" = ()) -> "list[i
     return found
 
 
-def _parent(name: str) -> int:
+def _read(path: str, most: int) -> bytes:
+    """Returns the beginning of a file of `/proc`, or nothing if its process is gone."""
     try:
-        descriptor = posix.open("/proc/" + name + "/stat", posix.O_RDONLY | posix.O_CLOEXEC)
+        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
-        return 0
+        return b""
     try:
-        data = posix.read(descriptor, 512)
+        return posix.read(descriptor, most)
     except OSError:
-        return 0
+        return b""
     finally:
         posix.close(descriptor)
+
+
+def _parent(name: str) -> int:
+    data = _read("/proc/" + name + "/stat", 512)
     # After the name, which may contain anything.
     fields = data[data.rfind(b")") + 2 :].split(None, 2)
     return int(fields[1]) if len(fields) == 3 and fields[0] not in (b"Z", b"X") else 0
@@ -71,6 +82,28 @@ def send_to(processes: "list[int]", number: int) -> None:
             posix.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+def end_others(is_meant: "Callable[[list[bytes]], bool]") -> None:
+    """Kill the other processes whose commands are meant, with everything below them.
+
+    They are stopped before they are killed: what starts meanwhile would have no parent any more, and not be found.
+    """
+    found: list[int] = []
+    while True:
+        more = [int(name) for name in posix.listdir("/proc") if name.isdigit() and is_meant(_command(name))]
+        more = [root for root in more if root != posix.getpid()]
+        more += [each for root in more for each in find_descendants(root, [posix.getpid()])]
+        more = [each for each in more if each not in found]
+        if not more:
+            break
+        send_to(more, _SIGSTOP)
+        found += more
+    send_to(found, SIGKILL)
+
+
+def _command(name: str) -> "list[bytes]":
+    return _read("/proc/" + name + "/cmdline", _MOST).split(b"\0")
 
 
 def reap() -> "list[tuple[int, int]]":

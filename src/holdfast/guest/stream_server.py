@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from holdfast.guest import codec, frames, output_log
+    from holdfast.guest import codec, frames, output_log, process_tree
     from holdfast.guest.pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
     import frames
     import output_log
+    import process_tree
     from pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
 
 _LISTENER = 3
@@ -616,8 +617,22 @@ def wait_for_guest(run: str) -> None:
             connection.close()
 
 
+def end_leftovers(box: str) -> None:
+    """End what an earlier guest of this box has started, if that was killed. In a box of its own, all would have ended
+    with it. Some of these processes have its sockets, and who connects to them would wait without end.
+    """
+
+    def is_guest(words: "list[bytes]") -> bool:
+        # A command that starts a guest has its words too, after its own code.
+        return b"start" in words and f"box={box}".encode() in words and b"-c" not in words
+
+    process_tree.end_others(is_guest)
+
+
 def start(box: str, options: "list[str]") -> None:
     """Run the guest: process 1."""
+    if "unconfined" in options:
+        end_leftovers(box)
     output_log.belong_to(box)
     try:
         os.unlink(SOCKET)

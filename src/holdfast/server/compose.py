@@ -265,6 +265,7 @@ async def _serve(
                 interpreters,
                 puller,
                 providers,
+                lambda: storage.daytona_records,
             )
             return create_app(services, mounts)
 

@@ -22,6 +22,8 @@ from daytona import (
     SandboxState,
 )
 
+from holdfast.api.errors.boxes import BoxConflict
+from holdfast.client import SyncClient
 from holdfast.testing.server import ServerProcess
 
 
@@ -31,6 +33,15 @@ def test_a_new_sandbox_is_started_and_runs_commands(sandbox: Sandbox) -> None:
     assert sandbox.toolbox_proxy_url.endswith("/compat/daytona/toolbox")
     assert (sandbox.cpu, sandbox.memory, sandbox.disk, sandbox.gpu) == (1, 1, 3, 0)
     assert (sandbox.auto_stop_interval, sandbox.auto_delete_interval) == (15, -1)
+
+
+def test_a_sandbox_keeps_its_box(sandbox: Sandbox, daytona: Daytona, daytona_server: ServerProcess) -> None:
+    """A move would give its files to a box with another id, and the sandbox would be gone."""
+    with SyncClient(daytona_server.url, api_key=daytona_server.api_key) as client:
+        with pytest.raises(BoxConflict, match=f"box {sandbox.id} is that of sandbox {sandbox.name}") as caught:
+            client.boxes.move(sandbox.id, "process")
+        assert "copy the files" in (caught.value.hint or "")
+    assert daytona.get(sandbox.id).process.exec("echo here").result == "here\n"
 
 
 def test_a_sandbox_is_what_was_asked_for(daytona: Daytona) -> None:

@@ -24,9 +24,10 @@ from holdfast.api.errors.boxes import (
     ProviderRefused,
     Unsupported,
 )
+from holdfast.api.ids import now_ms
 from holdfast.providers.daytona import Account, DaytonaProvider, api
 from holdfast.providers.daytona import provider as provider_module
-from holdfast.testing.provider_suite.base import all_of, prints
+from holdfast.testing.provider_suite.base import all_of, eventually, prints
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -187,6 +188,30 @@ async def test_a_list_that_is_out_of_date_hides_no_box_and_shows_none_that_is_go
     await provider.remove("b-1")
     assert [info.id for info in await provider.find()] == ["b-2"]
     assert (await provider.sweep()).removed == ()
+
+
+@pytest.mark.parametrize("days", [1, -1])
+async def test_a_clock_that_is_off_and_an_old_list_end_no_box(
+    provider: DaytonaProvider,
+    proxy: FaultyProxy,
+    daytona: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    days: int,
+) -> None:
+    proxy.add(Fault("PUT", "/labels", seconds=1.0))  # which says that it is whole
+    creation = asyncio.create_task(provider.create(SPEC, id="b-1"))
+
+    async def listed() -> Any:
+        found = (await daytona.get("/sandbox")).json()
+        return found if found["items"] else None
+
+    stale = await eventually(listed, "the sandbox is not created")
+    monkeypatch.setattr(provider_module, "now_ms", lambda: now_ms() + days * 24 * 3_600_000)
+    assert (await provider.sweep()).removed == ()
+    box = await creation
+    proxy.add(Fault("GET", CREATE, FOREVER, change=lambda fresh: stale))
+    assert (await provider.sweep()).removed == ()
+    assert (await box.exec(["true"])).ok
 
 
 async def test_a_box_that_somebody_else_deleted_is_gone(

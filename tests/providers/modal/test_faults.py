@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import modal
 import pytest
 from grpclib import Status
+from modal.sandbox import _task_command_router_client
+from modal_proto import api_pb2
 
 from holdfast.api.box.box import Liveness, Power
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused
+from holdfast.api.ids import now_ms
 from holdfast.providers.modal import Credentials, ModalProvider, account
+from holdfast.providers.modal import provider as provider_module
 from holdfast.testing.modal import FOREVER, Fault, ModalCloud
 from holdfast.testing.provider_suite.base import all_of, prints
 
@@ -186,6 +193,78 @@ async def test_a_list_that_is_out_of_date_hides_no_box(cloud: ModalCloud, modal_
     await modal_provider.remove("b-1")
     assert [info.id for info in await modal_provider.find()] == ["b-2"]
     assert (await modal_provider.sweep()).removed == ()
+
+
+async def test_a_sandbox_that_somebody_else_ends_between_two_calls_is_gone(
+    cloud: ModalCloud, modal_provider: ModalProvider, credentials: Credentials
+) -> None:
+    box = await modal_provider.create(SPEC, id="b-1")
+    token = (credentials.token_id, credentials.token_secret)
+    async with modal.Client(cloud.url, api_pb2.CLIENT_TYPE_CLIENT, token) as other:
+        sandbox = await modal.Sandbox.from_id.aio(cloud.running[0].id, client=other)
+        await sandbox.terminate.aio(wait=True)
+    with pytest.raises(BoxGone):
+        await box.exec(["true"])
+    assert await modal_provider.probe(box.id) is Liveness.GONE
+    assert (await modal_provider.sweep()).removed == ()
+    assert await modal_provider.remove(box.id) == 0
+
+
+async def test_a_sandbox_that_never_begins_is_not_waited_for_without_end(
+    cloud: ModalCloud, modal_provider: ModalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account, "CALL_SECONDS", 2.0)
+    cloud.faults.add(Fault("TaskExecStart", FOREVER, seconds=60.0))
+    with pytest.raises(BoxUnreachable) as caught:
+        await modal_provider.create(SPEC, id="b-1")
+    assert caught.value.status == 503
+    assert cloud.running == []
+    monkeypatch.undo()
+    cloud.faults.clear()
+    assert (await (await modal_provider.create(SPEC, id="b-1")).exec(["true"])).ok
+
+
+@pytest.mark.parametrize("days", [1, -1])
+async def test_a_clock_that_is_off_ends_no_box(
+    cloud: ModalCloud, modal_provider: ModalProvider, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    box = await modal_provider.create(SPEC, id="b-1")
+    monkeypatch.setattr(provider_module, "now_ms", lambda: now_ms() + days * 24 * 3_600_000)
+    # By its own clock, the SDK takes the token of the sandbox's commands for expired, or for good for longer.
+    monkeypatch.setattr(_task_command_router_client, "time", ShiftedTime(days * 24 * 3600))
+    assert (await modal_provider.sweep()).removed == ()
+    assert (await box.exec(["true"])).ok
+    assert await modal_provider.probe(box.id) is Liveness.LIVE
+    await box.stop()
+    await box.start()
+    assert (await box.exec(["true"])).ok
+
+
+class ShiftedTime:
+    """The module `time`, on a machine whose clock is off."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def time(self) -> float:
+        return time.time() + self._seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+async def test_a_restored_box_has_the_secrets_of_its_own_spec_alone(
+    cloud: ModalCloud, modal_provider: ModalProvider
+) -> None:
+    box = await modal_provider.create(BoxSpec(provider="modal", env={"TOKEN": "an-old-secret"}), id="b-1")
+    assert (await box.exec(["printenv", "TOKEN"])).text == "an-old-secret\n"
+    snapshot = await box.snapshot()
+    new = await modal_provider.restore(snapshot.id, BoxSpec(provider="modal", env={"TOKEN": "a-new-one"}), id="b-2")
+    assert (await new.exec(["printenv", "TOKEN"])).text == "a-new-one\n"
+    places = ["/workspace", "/tmp", "/var/tmp", "/run", "/home", "/root", "/etc"]
+    script = 'cat /proc/[0-9]*/environ; grep -rlsF "an-old-secret" "$@"'
+    assert b"an-old-secret" not in (await new.exec(["sh", "-c", script, "sh", *places])).stdout
+    assert not any("an-old-secret" in str(each.definition) for each in cloud.running)
 
 
 async def test_a_sandbox_that_no_record_names_is_ended(

@@ -14,17 +14,21 @@ from tests.stores import open_records
 
 from holdfast.api.box.box import Box, Liveness, Power
 from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.process import ProcessState
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused, Unsupported
+from holdfast.api.errors.boxes import BoxError, BoxGone, BoxNotFound, BoxUnreachable, ProviderRefused, Unsupported
+from holdfast.api.ids import now_ms
 from holdfast.egress import EgressProxy
 from holdfast.providers.accounts import choose
 from holdfast.providers.check_result import CheckStatus
 from holdfast.providers.retries import pause_before, read_retry_after
-from holdfast.providers.sprites import Account, SpritesProvider, account, checks, network
+from holdfast.providers.sprites import Account, SpritesProvider, account, api, checks, guest_setup, network
+from holdfast.providers.sprites import provider as provider_module
 from holdfast.providers.sprites.api import read_frames
 from holdfast.providers.sprites.descriptor import SPRITES
 from holdfast.providers.sprites.records import BoxRecord
 from holdfast.providers.sprites.retries import may_repeat
+from holdfast.providers.stream import guest_client
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.provider_suite.base import all_of, appears, eventually, prints
 from holdfast.testing.provider_suite.networks import ask
@@ -141,6 +145,98 @@ async def test_a_stale_list_shows_what_is_gone_and_harms_nothing(
         await provider.attach(box.id)
     await provider.sweep(keep=())
     assert await provider.remove(box.id) == 0
+
+
+async def test_a_stale_list_hides_no_box_from_those_who_know_it(
+    provider: SpritesProvider, box: Box, counterpart: SpritesCounterpart
+) -> None:
+    await provider.find()
+    counterpart.faults.stale_list = True
+    new = await provider.create(SPEC, id="b-hidden")
+    assert await provider.probe(new.id) is Liveness.LIVE
+    assert (await (await provider.attach(new.id)).exec(["true"])).ok
+    assert (await provider.sweep()).removed == ()
+    counterpart.faults.clear()
+    assert {each.id for each in await provider.find()} == {box.id, new.id}
+
+
+@pytest.mark.parametrize("days", [1, -1])
+async def test_a_clock_that_is_off_and_an_old_list_end_no_box(
+    provider: SpritesProvider, counterpart: SpritesCounterpart, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    counterpart.faults.delay(1.0, method="PUT", path="/services")
+    creation = asyncio.create_task(provider.create(SPEC, id="b-young"))
+    while not counterpart.names:  # noqa: ASYNC110 - of another thread
+        await asyncio.sleep(0.02)
+    await provider.find()
+    counterpart.faults.stale_list = True
+    monkeypatch.setattr(provider_module, "now_ms", lambda: now_ms() + days * 24 * 3_600_000)
+    assert (await provider.sweep()).removed == ()
+    box = await creation
+    assert (await provider.sweep()).removed == ()
+    assert (await box.exec(["true"])).ok
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        ("POST", "/v1/sprites", 503, BoxUnreachable),
+        ("POST", "/v1/sprites", 403, ProviderRefused),
+        ("POST", "/policy", 500, BoxUnreachable),
+        ("PUT", "/services", 500, BoxUnreachable),
+        ("WEBSOCKET", "/exec", 500, BoxUnreachable),
+    ],
+)
+async def test_a_creation_that_fails_leaves_nothing(
+    provider: SpritesProvider,
+    counterpart: SpritesCounterpart,
+    method: str,
+    path: str,
+    status: int,
+    error: type[BoxError],
+) -> None:
+    counterpart.faults.refuse(status, method=method, path=path, times=1000)
+    with pytest.raises(error):
+        await provider.create(SPEC, id="b-1")
+    assert counterpart.names == []
+    counterpart.faults.clear()
+    assert await provider.probe("b-1") is Liveness.GONE
+    assert (await (await provider.create(SPEC, id="b-1")).exec(["true"])).ok
+
+
+async def test_a_guest_that_never_answers_is_not_waited_for_without_end(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await box.files.write("file", b"kept")
+    await box.stop()
+    monkeypatch.setattr(guest_client, "_GREET_SECONDS", 1.0)
+    monkeypatch.setattr(guest_setup, "join_command", lambda record: ["sleep", "60"])
+    with pytest.raises(BoxUnreachable):
+        await box.start()
+    monkeypatch.undo()
+    await box.start()
+    assert await box.files.read("file") == b"kept"
+
+
+async def test_a_checkpoint_that_is_never_finished_is_given_up(
+    provider: SpritesProvider, box: Box, counterpart: SpritesCounterpart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_CHECKPOINT_SECONDS", 1.0)
+    counterpart.faults.delay(20.0, method="POST", path="/checkpoint")
+    with pytest.raises(BoxUnreachable):
+        await box.snapshot()
+    assert await provider.snapshots() == []
+    assert (await box.exec(["true"])).ok
+
+
+async def test_a_sprite_that_died_between_two_calls_goes_on_with_its_files(
+    provider: SpritesProvider, box: Box, counterpart: SpritesCounterpart
+) -> None:
+    process = await box.spawn(["sleep", "1000"])
+    await box.files.write("file", b"kept")
+    await asyncio.to_thread(counterpart.sleep, provider.sprite_name(box.id))
+    assert await eventually(lambda: _read(box), "the sprite did not come back") == b"kept"
+    assert (await (await box.process(process.id)).info()).state is ProcessState.LOST
 
 
 async def test_a_sprite_that_another_client_deletes_is_gone(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from holdfast.api.box.records import BoxState
 from holdfast.boxes.rows import BoxRow
-from holdfast.compat.daytona.records import Document, Record
+from holdfast.compat.daytona.records import Document, Record, RecordStore
 
 KIND: Final = "sandbox"
 CLASS: Final = "container"
@@ -110,6 +110,14 @@ class Sandbox:
         if self.row.state is BoxState.STOPPED and self.record.document.get("archived"):
             return "archived"
         return _STATES[self.row.state]
+
+
+async def sandbox_with(box: str, records: RecordStore, tenant: str) -> str | None:
+    """Returns the name of the sandbox that has this box, or None."""
+    for record in await records.list(tenant, KIND):
+        if record.document["box"] == box:
+            return record.name
+    return None
 
 
 def timestamp(milliseconds: int) -> str:

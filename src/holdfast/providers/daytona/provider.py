@@ -671,7 +671,11 @@ class DaytonaProvider(Provider):
         freed = 0
         for each in await self._list(unfinished=True):
             why = self._why_remove(each.record, keep)
-            if why is not None and not self._locks.is_locked(each.record.id):
+            if why is None or self._locks.is_locked(each.record.id):
+                continue
+            # Again: a list that is out of date shows boxes as they were during their creation.
+            found = await self._look(each.record.id, unfinished=True)
+            if found is not None and self._why_remove(found.record, keep) is not None:
                 freed += await self.remove(each.record.id)
                 removed.append(f"box {each.record.id}: {why}")
         for sandbox in await self._sandboxes.strays(now_ms() - _UNFINISHED_MS):

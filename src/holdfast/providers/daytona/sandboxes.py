@@ -116,13 +116,14 @@ class Sandboxes:
         """Returns sandboxes of this home, made before a time, that are no boxes: forks that were never finished."""
         with translated("boxes cannot be listed"):
             listed = await self._api.list_sandboxes({HOME_LABEL: self._namespace})
-        return [
-            each
-            for each in listed
-            if each.name.startswith(self.name(""))
-            and self._record_of(each) is None
-            and 0 < milliseconds(each.created_at) < before
-        ]
+            # The list may be out of date: a fork that was finished meanwhile has a record.
+            found = [await self._api.find(each.name) for each in listed if self._is_stray(each, before)]
+        return [each for each in found if each is not None and self._is_stray(each, before)]
+
+    def _is_stray(self, sandbox: AsyncSandbox, before: int) -> bool:
+        if not sandbox.name.startswith(self.name("")) or self._record_of(sandbox) is not None:
+            return False
+        return 0 < milliseconds(sandbox.created_at) < before
 
     # --- creating ---
 

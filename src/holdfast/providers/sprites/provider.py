@@ -232,7 +232,7 @@ class SpritesProvider(Provider):
                 await self._egress.serve_again(held.guest)
                 return
             # Without a pause from here on: a call that begins while the stream is being closed finds all of this.
-            held.quiet, held.reopens = quiet, self._egress.serves(id)
+            held.quiet, held.reopens = quiet, self._egress.admits(id)
             self._egress.close(id)
             await held.guest.hang_up()
 
@@ -688,7 +688,7 @@ class SpritesProvider(Provider):
                     gone, bytes_freed = await to_the_end(self._clear(record.id))
                 removed += [f"sprite of box {record.id}: its last snapshot is deleted"] if gone else []
                 freed += bytes_freed
-            elif why is not None:
+            elif why is not None and self._why_remove(await self._look(record.id, unfinished=True), keep) is not None:
                 freed += await self.remove(record.id)
                 removed.append(f"box {record.id}: {why}")
         return Swept(tuple(removed), freed)
@@ -703,8 +703,9 @@ class SpritesProvider(Provider):
                 return False, 0
         return True, await self._destroy(record)
 
-    def _why_remove(self, record: BoxRecord, keep: Collection[str] | None) -> str | None:
-        if record.id in self._creating or record.deleted:
+    def _why_remove(self, record: BoxRecord | None, keep: Collection[str] | None) -> str | None:
+        """Asked again before a removal: a list that is out of date shows boxes as they were during their creation."""
+        if record is None or record.id in self._creating or record.deleted:
             return None
         if not record.ready:
             return "its creation was interrupted" if now_ms() - record.created_at > _UNFINISHED_MS else None

@@ -639,6 +639,11 @@ class StreamGuestClient(GuestRequests):
             await self.stop_serving()
             raise
 
+    @property
+    def serving(self) -> bool:
+        """Whether connections of the box are served, now or as soon as it can be reached."""
+        return self._listening is not None and not self._listening.done()
+
     async def stop_serving(self) -> None:
         if self._listening is not None:
             self._listening.cancel()

@@ -25,13 +25,17 @@ class StreamEgress:
         self._egress = egress
         self._direct = direct
         self._relay = relay
-        self._open: set[str] = set()
+        self._open: dict[str, StreamGuestClient] = {}
 
     @property
     def exists(self) -> bool:
         return self._egress is not None
 
     def serves(self, id: str) -> bool:
+        """Returns whether an admitted box is served. Serving ends by itself when the box is stopped by others."""
+        return id in self._open and self._open[id].serving
+
+    def admits(self, id: str) -> bool:
         return id in self._open
 
     def wanted(self, policy: NetworkPolicy) -> bool:
@@ -60,9 +64,9 @@ class StreamEgress:
         if self._egress is None:
             raise Unsupported(f"box {guest.box} cannot reach Holdfast: its provider was opened without egress")
         self._egress.admit(guest.box, NetworkPolicy() if self._direct else policy, labels)
-        if guest.box in self._open:
+        if self.serves(guest.box):
             return
-        self._open.add(guest.box)
+        self._open[guest.box] = guest
         try:
             await serve_egress(guest, self._egress)
         except BaseException:
@@ -84,7 +88,7 @@ class StreamEgress:
 
     def close(self, id: str) -> None:
         if self._egress is not None and id in self._open:
-            self._open.discard(id)
+            del self._open[id]
             self._egress.dismiss(id)
 
     def close_all(self) -> None:

@@ -21,6 +21,8 @@ TERMINATE: Final = 15
 KILL: Final = 9
 _SECONDS: Final = 5.0
 _MOST_WORDS: Final = 64 * 1024
+_OPEN_SECONDS: Final = 30.0
+"""A new stream to a box in a cloud takes longer than a question."""
 _AT_ONCE: Final = 32
 _UNKNOWN: Final = ProbeResult(Liveness.UNKNOWN, RunnerState.UNKNOWN)
 
@@ -104,10 +106,12 @@ class RunnerProbe:
         except (BoxError, TimeoutError) as error:
             log.info("cannot signal the runner of run %s: %s", run.run, error)
 
-    async def open_guest_api(self, box_id: str) -> None:
-        """Let a box reach this server, for a run that outlived its own server."""
+    async def open_guest_api(self, box_id: str) -> bool:
+        """Let a box reach this server, for a run that outlived its own server. Returns whether it does."""
         try:
-            async with time_limit(_SECONDS), await self._boxes.peek(box_id) as box:
+            async with time_limit(_OPEN_SECONDS), await self._boxes.peek(box_id) as box:
                 await box.open_guest_api()
         except (BoxError, TimeoutError) as error:
-            log.info("box %s cannot reach the guest API: %s", box_id, error)
+            log.info("box %s cannot reach the guest API: %s", box_id, str(error) or type(error).__name__)
+            return False
+        return True

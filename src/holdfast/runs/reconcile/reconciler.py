@@ -74,6 +74,8 @@ class Reconciler:
         """By thread."""
         self._in_use: dict[str, tuple[str, AbstractContextManager[None]]] = {}
         """Boxes with a live run, by thread. They are not idle."""
+        self._admitted: set[str] = set()
+        """Those of them that reach this server, or are about to."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By thread."""
 
@@ -156,10 +158,18 @@ class Reconciler:
         wanted = None if run is None or not run.is_ours else run.box
         if in_use is not None and in_use[0] != wanted:
             del self._in_use[thread]
+            self._admitted.discard(in_use[0])
             in_use[1].__exit__(None, None, None)
             in_use = None
         if in_use is None and wanted is not None:
             use = self._boxes.using(wanted)
             use.__enter__()
             self._in_use[thread] = (wanted, use)
-            self._tasks.start(self._probe.open_guest_api(wanted))
+        if wanted is not None and wanted not in self._admitted:
+            self._admitted.add(wanted)
+            self._tasks.start(self._admit(wanted))
+
+    async def _admit(self, box: str) -> None:
+        """Let a box reach this server. If its provider is out of reach now, the next reconciliation tries again."""
+        if not await self._probe.open_guest_api(box):
+            self._admitted.discard(box)

@@ -31,6 +31,7 @@ from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
+    from holdfast.compat.daytona.records import RecordStore
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
 
@@ -61,6 +62,8 @@ class Services:
     interpreters: Lazy[ServerInterpreters]
     puller: Lazy[Puller]
     providers: Lazy[ServerProviders]
+    daytona_records: Callable[[], RecordStore]
+    """Also of a server that does not serve the Daytona API now."""
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -25,7 +25,7 @@ from holdfast.testing.modal.control_plane import ControlPlane
 from holdfast.testing.modal.faults import Fault, Faults
 from holdfast.testing.modal.sandboxes import Result, Sandbox
 from holdfast.testing.modal.service import Service
-from holdfast.testing.modal.state import CloudState
+from holdfast.testing.modal.state import CloudState, Prepare
 from holdfast.testing.modal.tunnels import make_certificate, server_context
 
 REGISTRY: Final = ("debian", "python", "ubuntu")
@@ -43,14 +43,16 @@ class ModalCloud:
     was.
     """
 
-    def __init__(self, home: Path, *, registry: Collection[str] = REGISTRY) -> None:
-        """`home` is the folder of the local boxes."""
+    def __init__(self, home: Path, *, registry: Collection[str] = REGISTRY, prepare: Prepare | None = None) -> None:
+        """`home` is where the local boxes are kept. `prepare` is called with the local box of each sandbox that begins
+        with an image of the registry, to put into it what such an image should have.
+        """
         self.token_id = f"ak-{secrets.token_hex(11)}"
         self.token_secret = f"as-{secrets.token_hex(11)}"
         self.url = ""
         self.faults = Faults()
         self._local = LocalProvider(home)
-        self.state = CloudState(self._local, registry, server_context(make_certificate()))
+        self.state = CloudState(self._local, registry, server_context(make_certificate()), prepare)
         self._servers: list[Server] = []
         self._services: list[Service] = []
         self.calls: dict[str, list[str]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from grpclib import GRPCError, Status
@@ -16,7 +17,9 @@ FOREVER: Final = 1 << 30
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to the next calls of one method. Names are those of the wire, such as `SandboxCreateV2`."""
+    """What happens to the next calls of one method. Names are those of the wire, such as `SandboxCreateV2`; a pattern
+    such as `Sandbox*` stands for several.
+    """
 
     method: str
     times: int = 1
@@ -49,7 +52,7 @@ class Faults:
     def take(self, method: str) -> Fault | None:
         """Returns the fault for this call, if there is one."""
         for fault in self._waiting:
-            if fault.method == method and fault.times > 0:
+            if fnmatchcase(method, fault.method) and fault.times > 0:
                 fault.times -= 1
                 self.committed.append(method)
                 return fault

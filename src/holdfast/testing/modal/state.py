@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
+from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.ids import new_id
 from holdfast.providers.local import LocalProvider
@@ -39,9 +40,14 @@ class Volume:
         return api_pb2.VolumeMetadata(name=self.name, creation_info=api_pb2.CreationInfo(created_at=self.created_at))
 
 
+Prepare = Callable[[Box], Awaitable[None]]
+
+
 class CloudState:
-    def __init__(self, local: LocalProvider, registry: Collection[str], context: ssl.SSLContext) -> None:
-        """`registry` has the names of images that can be pulled. Each is a local box without an image."""
+    def __init__(
+        self, local: LocalProvider, registry: Collection[str], context: ssl.SSLContext, prepare: Prepare | None
+    ) -> None:
+        """`registry` has the names of images that can be pulled. They all are the local box without an image."""
         self.local = local
         self.registry = frozenset(registry)
         self.secret = secrets.token_hex(32)
@@ -55,6 +61,7 @@ class CloudState:
         self.stale_list: list[Sandbox] | None = None
         """Sandboxes to list instead of the running ones, or None."""
         self._context = context
+        self._prepare = prepare
 
     # --- images ---
 
@@ -100,6 +107,8 @@ class CloudState:
         else:
             box = await self.local.restore(image.snapshot, spec, id=id)
         try:
+            if self._prepare is not None and image.snapshot is None:
+                await self._prepare(box)
             await sandbox.start(box, env, self._context)
         except BaseException:
             await self.local.remove(id)

@@ -24,7 +24,7 @@ from holdfast.testing.sprites.faults import Faults
 from holdfast.testing.sprites.network import CannotApply
 from holdfast.testing.sprites.services import Service
 from holdfast.testing.sprites.sessions import CANNOT_EXECUTE, EXIT, STDERR, STDOUT, Session
-from holdfast.testing.sprites.sprite import Sprite
+from holdfast.testing.sprites.sprite import Prepare, Sprite
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MAX_PAGE: Final = 50
@@ -64,12 +64,14 @@ class SpritesApp:
         token: str,
         faults: Faults,
         environment: Mapping[str, str],
+        prepare: Prepare | None,
     ) -> None:
         self._environment = environment
         self._provider = provider
         self._egress = egress
         self._token = token
         self._faults = faults
+        self._prepare = prepare
         self.sprites: dict[str, Sprite] = {}
         self._creating: set[str] = set()
         self._stale: list[dict[str, Any]] | None = None
@@ -164,7 +166,7 @@ class SpritesApp:
         self._creating.add(name)
         try:
             self.sprites[name] = await Sprite.create(
-                self._provider, self._egress, name, list(labels), self._environment
+                self._provider, self._egress, name, list(labels), self._environment, self._prepare
             )
         finally:
             self._creating.discard(name)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import weakref
 from asyncio import BaseTransport, Transport
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.storage import open_storage
 from holdfast.testing.outside import Nowhere
 from holdfast.testing.sprites.app import SpritesApp
 from holdfast.testing.sprites.faults import Faults
+from holdfast.testing.sprites.sprite import Prepare
 from holdfast.time_limit import time_limit
 
 _START_SECONDS: Final = 30.0
@@ -43,9 +45,12 @@ class SpritesCounterpart:
         resolver: Resolver | None = None,
         connector: Connector | None = None,
         environment: Mapping[str, str] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
+        """`prepare` is called with the local box of each new sprite, to put into it what sprites should begin with."""
         self.home = home
         self._environment = dict(environment or {})
+        self._prepare = prepare
         self.token = f"counterpart/{secrets.token_hex(16)}"
         self.faults = Faults()
         self.url = ""
@@ -54,6 +59,7 @@ class SpritesCounterpart:
         self._thread = LoopThread()
         self._stack = contextlib.AsyncExitStack()
         self._app: SpritesApp | None = None
+        self._websockets: weakref.WeakSet[Transport] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         self._thread = LoopThread()
@@ -95,6 +101,14 @@ class SpritesCounterpart:
         """Let a sprite fall asleep. Its processes end; its services start again with the next request."""
         self._thread.run(self._opened.sprites[name].sleep())
 
+    def cut(self) -> None:
+        """Cut all WebSockets at once, as a lost network does."""
+        self._thread.run(self._cut())
+
+    async def _cut(self) -> None:
+        for transport in list(self._websockets):
+            transport.abort()
+
     async def _delete(self, name: str) -> None:
         await self._opened.sprites.pop(name).delete()
 
@@ -114,7 +128,7 @@ class SpritesCounterpart:
             records = await stack.enter_async_context(DecisionLog(storage.egress_decisions))
             egress = await stack.enter_async_context(EgressProxy(self._resolver, self._connector, records))
             provider = await stack.enter_async_context(LocalProvider(self.home / "sprites"))
-            self._app = SpritesApp(provider, egress, self.token, self.faults, self._environment)
+            self._app = SpritesApp(provider, egress, self.token, self.faults, self._environment, self._prepare)
             stack.push_async_callback(self._app.close)
             await self._serve(stack)
             self._stack = stack.pop_all()
@@ -124,7 +138,7 @@ class SpritesCounterpart:
         stack.callback(listener.close)
         config = uvicorn.Config(
             self.faults.wrap(cast(Any, self._opened.asgi())),
-            ws=_cutting_protocol(self.faults),
+            ws=_cutting_protocol(self.faults, self._websockets),
             ws_max_size=_MAX_MESSAGE,
             lifespan="off",
             log_level="warning",
@@ -170,9 +184,10 @@ class _CuttingTransport:
             self._transport.write(data)
 
 
-def _cutting_protocol(faults: Faults) -> type[WebSocketsSansIOProtocol]:
+def _cutting_protocol(faults: Faults, opened: weakref.WeakSet[Transport]) -> type[WebSocketsSansIOProtocol]:
     class CuttingProtocol(WebSocketsSansIOProtocol):
         def connection_made(self, transport: BaseTransport) -> None:
+            opened.add(cast(Transport, transport))
             super().connection_made(cast(Transport, _CuttingTransport(cast(Transport, transport), faults)))
 
     return CuttingProtocol

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -24,6 +24,8 @@ CHECKPOINTS: Final = "/.sprite/checkpoints"
 """Where the latest checkpoints of a sprite can be read, inside it."""
 _MOUNTED: Final = 5
 _COPIED: Final = ("/home/box", "/workspace")
+Prepare = Callable[[Box], Awaitable[None]]
+"""Puts into the box of a new sprite what sprites have from the beginning."""
 _OPEN: Final = ({"domain": "*", "action": "allow"},)
 
 
@@ -73,9 +75,12 @@ class Sprite:
         name: str,
         labels: list[str],
         environment: Mapping[str, str],
+        prepare: Prepare | None,
     ) -> Sprite:
         whole = {**_environment(egress), **environment}
         box = await provider.create(BoxSpec(env=whole), id=_box_id())
+        if prepare is not None:
+            await prepare(box)
         sprite = cls(provider, egress, name, box, labels, whole)
         await sprite._connect()
         return sprite
@@ -96,10 +101,13 @@ class Sprite:
     _asleep = False
 
     async def awake(self) -> Box:
-        """Returns its box. Starts a sprite that sleeps."""
-        if self._asleep:
+        """Returns its box. Starts a sprite that sleeps, or whose machine died."""
+        if self._asleep or await self._box.power() is Power.STOPPED:
             async with self._lock:
-                if self._asleep:
+                if self._asleep or await self._box.power() is Power.STOPPED:
+                    if not self._asleep:
+                        await self._end_sessions()
+                        await self.services.shut_down()
                     await self._box.start()
                     await self._connect()
                     self._asleep = False

@@ -26,10 +26,11 @@ from holdfast.api.box.records import (
     Steps,
 )
 from holdfast.api.box.usage import BoxMetrics, BoxUsages
-from holdfast.api.errors.boxes import Unsupported
+from holdfast.api.errors.boxes import BoxConflict, Unsupported
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
 from holdfast.boxes.rows import BoxFilter, BoxRow
 from holdfast.boxes.service.move import Moved
+from holdfast.server.lazy import load_in_thread
 from holdfast.server.routes.box.views import (
     box_record,
     chosen_owner,
@@ -44,7 +45,7 @@ from holdfast.server.routes.box.views import (
 )
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
 from holdfast.server.routes.requests import BOX_ERRORS, began, opened, opened_for_work, preview_of, while_connected
-from holdfast.server.routes.services import Use, UseBoxes
+from holdfast.server.routes.services import Services, Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024
 """Most bytes of stdout and of stderr in the answer of an exec."""
@@ -151,6 +152,7 @@ async def move_box(id: BoxId, move: MoveBox, services: Use, boxes: UseBoxes) -> 
     lines mean that it is still in progress. A move whose request ends before its last step is undone."""
     row = await boxes.get(id)
     _check_no_interpreter(row)
+    await _check_no_sandbox(row, services)
     if row.spec.network.mode is not Network.NONE:
         await (await services.egress.get()).ready()
     progress = ProgressLines()
@@ -173,6 +175,18 @@ def _check_no_interpreter(row: BoxRow) -> None:
         raise Unsupported(
             f"box {row.id} is that of interpreter {row.key.removeprefix(KEY_PREFIX)}, whose context does not travel",
             hint="export its state, and import it into an interpreter at the other provider",
+        )
+
+
+async def _check_no_sandbox(row: BoxRow, services: Services) -> None:
+    """Raises if the box is that of a sandbox of the Daytona API: its record would lead to the box that was moved."""
+    from holdfast.compat.daytona.sandbox_record import sandbox_with  # here: it loads the Daytona API
+
+    name = await sandbox_with(row.id, await load_in_thread(services.daytona_records), row.tenant)
+    if name is not None:
+        raise BoxConflict(
+            f"box {row.id} is that of sandbox {name} of the Daytona API, which a move would take it from",
+            hint="create a sandbox at the other provider, with its name as the target, and copy the files there",
         )
 
 
