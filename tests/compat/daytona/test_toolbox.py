@@ -206,6 +206,23 @@ def test_contexts_are_apart(shared: Sandbox) -> None:
 # --- files ---
 
 
+def test_a_link_is_what_it_leads_to(shared: Sandbox) -> None:
+    shared.process.exec(
+        "mkdir -p links/folder; printf hello > links/file; cd links; ln -s folder to-folder; ln -s file to-file; "
+        "ln -s nothing to-nothing; ln -s round round"
+    )
+    found = {each.name: (each.is_dir, each.size) for each in shared.fs.list_files("links") if not each.is_dir}
+    assert found == {"file": (False, 5), "to-file": (False, 5)}
+    folders = [each.name for each in shared.fs.list_files("links") if each.is_dir]
+    assert sorted(folders) == ["folder", "to-folder"]
+    info = shared.fs.get_file_info("links/to-folder")
+    assert (info.name, info.is_dir) == ("to-folder", True)
+    with pytest.raises(DaytonaFileNotFoundError):
+        shared.fs.get_file_info("links/to-nothing")
+    with pytest.raises(DaytonaBadRequestError, match="too many levels of symbolic links"):
+        shared.fs.get_file_info("links/round")
+
+
 def test_files_go_up_and_come_down(shared: Sandbox, tmp_path: Path) -> None:
     fs = shared.fs
     folder = f"files-{uuid.uuid4()}"
