@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,17 @@ PROGRAM = Path(in_box.__file__).with_name("session.py")
 
 class Program:
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # As in a box, the parent of the program has no other children.
+        parent = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, {str(PROGRAM)!r}]))"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
 
     def run(self, id: str, command: str) -> None:
+        self.ask({"op": "run", "id": id, "command": command, "echo": True})
+
+    def ask(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
-        request = {"op": "run", "id": id, "command": command, "echo": True}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -35,8 +43,12 @@ class Program:
             self._process.stdout.read(heads[-1]["n"])
         return heads
 
+    def wait(self) -> int:
+        return self._process.wait(30)
+
     def close(self) -> None:
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
 
@@ -59,3 +71,21 @@ def test_a_command_for_a_shell_that_has_ended_ends_too(program: Program) -> None
     program.frames_until("end")
     program.run("second", "true")
     assert [head["t"] for head in program.frames_until("exit")] == ["run", "exit"]
+
+
+def test_an_idle_session_retires(program: Program) -> None:
+    program.run("a", "echo done")
+    program.frames_until("exit")
+    program.ask({"op": "retire"})
+    assert program.wait() == 0
+
+
+def test_a_session_with_something_running_does_not_retire(program: Program) -> None:
+    program.run("a", "sleep 60 & echo $!")
+    program.frames_until("exit")
+    program.ask({"op": "retire"})
+    program.frames_until("busy")
+    program.run("b", "kill %1; wait")
+    program.frames_until("exit")
+    program.ask({"op": "retire"})
+    assert program.wait() == 0

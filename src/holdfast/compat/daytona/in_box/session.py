@@ -3,10 +3,12 @@
 Reads requests from standard input, a line of JSON each:
     {"op": "run", "id": "...", "command": "...", "echo": true}
     {"op": "input", "id": "...", "data": "..."}
+    {"op": "retire"}    ends the session, unless something that it started is still running
 Writes frames to standard output: a line of JSON, and as many bytes as its "n" says:
     {"c": id, "t": "run", "n": 9}      the command itself; it begins
     {"c": id, "t": "out"|"err", "n": 5}
     {"c": id, "t": "exit", "code": 0, "last": false, "n": 0}    "last": the shell ended with it
+    {"c": "", "t": "busy", "n": 0}     the session does not retire
     {"c": "", "t": "end", "n": 0}      the shell has ended; the session stays until it is killed
 What it wrote tells all about a session, so no server has to remember anything.
 """
@@ -120,6 +122,14 @@ class Session:
             except BlockingIOError:
                 return  # it reads nothing: the rest is dropped, and nobody waits
 
+    def on_retire(self, request: dict[str, Any]) -> None:
+        own = {os.getpid(), self.shell.pid}
+        if any(each.code is None for each in self.commands.values()) or descendants(os.getppid()) - own:
+            frame("", "busy", b"")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise SystemExit
+
     # --- what commands do ---
 
     def forward(self, command: Command, name: str) -> bool:
@@ -183,6 +193,26 @@ class Session:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.selector.unregister(self.status_read)
         frame("", "end", b"")
+
+
+def descendants(root: int) -> set[int]:
+    """All processes below a process. The supervisor above this one is the parent of orphans, so none is missed."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue  # it has just ended
+            children.setdefault(parent, []).append(int(name))
+    found: set[int] = set()
+    pending = [root]
+    while pending:
+        below = children.pop(pending.pop(), [])
+        found.update(below)
+        pending += below
+    return found
 
 
 def read(descriptor: int) -> bytes | None:

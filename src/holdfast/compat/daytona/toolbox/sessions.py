@@ -7,6 +7,7 @@ its commands, so it is found again by any server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -30,9 +31,11 @@ from holdfast.compat.daytona.requests import answer, body_of, nothing, while_con
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 from holdfast.compat.daytona.toolbox.frames import Frame, available, following
 from holdfast.compat.daytona.websockets import MAX_FRAME, both, close, ignore, serve
+from holdfast.time_limit import time_limit
 
 _PROGRAM: Final = "session"
 _MOST: Final = 200
+_MAKING_ROOM: Final = 20.0
 _MOST_COMMANDS: Final = 10_000
 _MOST_CHARACTERS: Final = 32 * 1024 * 1024
 _MAX_LOG: Final = 16 * 1024 * 1024
@@ -143,6 +146,19 @@ class _Session:
         except BoxConflict:
             raise ended(self.name) from None
 
+    async def retire(self) -> bool:
+        """End the session if nothing that it started is running. Returns whether it has ended."""
+        await self.commands()
+        offset = self.offset
+        try:
+            await self.send({"op": "retire"})
+        except ApiError:
+            return True
+        async for frame in following(self.process, offset):
+            if frame.kind == "busy":
+                return False
+        return True
+
 
 Indexes = Recent[_Index]
 """By box and process."""
@@ -185,9 +201,20 @@ async def create_session(request: Request) -> Response:
         if new.session_id in there:
             raise conflict(f"session {new.session_id} already exists")
         if len(there) >= _MOST:
-            raise conflict(f"a sandbox has at most {_MOST} sessions: delete some")
+            await _make_room(request, at.box, there)
         await _spawn(at, new.session_id)
     return nothing(201)
+
+
+async def _make_room(request: Request, box: Box, there: dict[str, ProcessInfo]) -> None:
+    """End the oldest session with nothing running. Some programs make a session for every command, and delete none."""
+    with contextlib.suppress(TimeoutError):
+        async with time_limit(_MAKING_ROOM):
+            for name, info in sorted(there.items(), key=lambda each: each[1].started_at):
+                session = _Session(name, await box.process(info.id), _index(request, box, info))
+                if await session.retire():
+                    return
+    raise conflict(f"a sandbox has at most {_MOST} sessions, and commands are running in all of them: delete some")
 
 
 async def _spawn(at: Opened, name: str) -> Process:
