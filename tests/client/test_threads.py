@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 
+import httpx
 import pytest
 from tests.client.proxy import Fault, Proxy
 
@@ -178,3 +180,29 @@ async def test_another_kind_of_server_is_not_understood(proxy: Proxy, shaky: Cli
 def test_what_is_no_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="should look like"):
         Client(url)
+
+
+# --- memory ---
+
+
+def _exchanges() -> list[object]:
+    return [each for each in gc.get_objects() if isinstance(each, (httpx.Request, httpx.Response))]
+
+
+async def test_what_was_sent_and_received_is_not_left_to_the_garbage_collector(client: Client) -> None:
+    """A collection of everything is rare in a process that has little to do, and a body may be large."""
+    await client.threads.create()
+    gc.collect()
+    before = len(_exchanges())
+    gc.disable()
+    try:
+        thread = await client.threads.create()
+        await thread.chat("x" * 100_000)
+        assert (await thread.info()).entry_count == 2
+        async with thread.tail() as tail:
+            assert [(await anext(tail)).type for _ in range(2)] == ["signal.thread.created", "chat"]
+        with pytest.raises(NotFound):
+            await client.threads.get("t-unknown")
+        assert len(_exchanges()) == before
+    finally:
+        gc.enable()

@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -321,3 +323,40 @@ async def test_a_try_of_something_that_is_no_model_says_so(world: World) -> None
         await world.add(base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         result: Any = await probe(world.gateway, world.models.resolve("mine"), Api.OPENAI_CHAT)
         assert result.text == "an answer that is not one of this API"
+
+
+# --- the event loop ---
+
+_FIRST_REQUEST = """
+import asyncio, sys, threading
+import httpx
+from holdfast.egress.models.upstream import LoopbackUpstream
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            print(name)
+
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\n\\r\\nok")
+
+async def main():
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = "http://127.0.0.1:%d/" % server.sockets[0].getsockname()[1]
+    request = httpx.Request("GET", url, extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), 60)})
+    upstream = LoopbackUpstream()
+    sys.meta_path.insert(0, Watch())
+    response = await upstream.send(request)
+    assert await response.aread() == b"ok"
+    await response.aclose()
+    await upstream.close()
+    server.close()
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_request_of_a_server_loads_nothing_on_the_event_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", _FIRST_REQUEST], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from daytona import Daytona, Sandbox
 from daytona.handle.pty_handle import PtyHandle
+from tests.compat.daytona import terminals
 
 from holdfast.compat.daytona.toolbox.sessions import Command, _Index
 from holdfast.testing.server import ServerProcess
@@ -252,10 +253,10 @@ def test_without_the_option_there_is_no_such_api(tmp_path: Path) -> None:
 
 def test_who_connects_to_a_terminal_gets_the_latest_of_its_output_only(sandbox: Sandbox) -> None:
     name = f"much-{uuid.uuid4()}"
-    handle = sandbox.process.create_pty_session(name)
+    handle = terminals.create(sandbox.process, name)
     handle.send_input("stty -echo -opost; head -c 9000000 /dev/zero | tr '\\0' x; echo; echo th''e end; read line\n")
     assert len(_read_until(handle, b"the end")) > 9_000_000
-    again = sandbox.process.connect_pty_session(name)
+    again = terminals.connect(sandbox.process, name)
     assert len(_read_until(again, b"the end")) < 2_000_000
     again.kill()
     for each in (handle, again):

@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from daytona.common.lsp_server import LspCompletionPosition
 from daytona.common.process import CodeRunParams
 from daytona.common.pty import PtySize
 from daytona.common.secret import CreateSecretParams, UpdateSecretParams
+from tests.compat.daytona import terminals
 from tests.compat.daytona.conftest import client_of, config_of
 from tests.compat.daytona.language_server import SYMBOLS_OF_PYTHON
 from tests.compat.daytona.recorder import Recorder
@@ -286,8 +288,10 @@ class Tour:
         # The async SDK gives what a terminal prints to its own callback, the sync one to that of `wait`.
         listen = {"on_data": seen.append} if self.is_async else {}
         hear = {} if self.is_async else {"on_data": seen.append}
+        create = process.create_pty_session if self.is_async else partial(terminals.create, process)
+        connect = process.connect_pty_session if self.is_async else partial(terminals.connect, process)
         how = {"cwd": "/tmp", "envs": {"A": "b"}, "pty_size": PtySize(rows=20, cols=70)}
-        handle = await call(process.create_pty_session, id="p", **how, **listen)
+        handle = await call(create, id="p", **how, **listen)
         await call(handle.wait_for_connection)
         assert handle.is_connected()
         assert (await call(handle.resize, PtySize(rows=22, cols=72))).rows == 22
@@ -299,14 +303,14 @@ class Tour:
         for wanted in (b"/tmp\r\n", b"=b=", b"21 71"):
             assert wanted in b"".join(seen)
         await call(handle.disconnect)
-        first = await call(process.create_pty_session, id="q", **listen)
-        second = await call(process.connect_pty_session, "q", **listen)
+        first = await call(create, id="q", **listen)
+        second = await call(connect, "q", **listen)
         await call(second.wait_for_connection)
         await call(second.kill)
         assert (await call(first.wait, **hear)).exit_code == 137
         for each in (first, second):
             await call(each.disconnect)
-        third = await call(process.create_pty_session, id="r", **listen)
+        third = await call(create, id="r", **listen)
         await call(process.kill_pty_session, "r")
         await call(third.disconnect)
         assert await call(process.list_pty_sessions) == []

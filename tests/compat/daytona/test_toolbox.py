@@ -32,6 +32,7 @@ from daytona.common.errors import (
 from daytona.common.lsp_server import LspCompletionPosition
 from daytona.common.process import CodeRunParams
 from daytona.common.pty import PtySize
+from tests.compat.daytona import terminals
 from tests.compat.daytona.language_server import SYMBOLS_OF_PYTHON
 
 # --- commands and code ---
@@ -137,7 +138,7 @@ def test_there_is_no_entrypoint(shared: Sandbox) -> None:
 
 def test_a_terminal_runs_a_shell(shared: Sandbox) -> None:
     name = f"pty-{uuid.uuid4()}"
-    handle = shared.process.create_pty_session(name, cwd="/tmp", envs={"A": "b"}, pty_size=PtySize(rows=30, cols=100))
+    handle = terminals.create(shared.process, name, cwd="/tmp", envs={"A": "b"}, pty_size=PtySize(rows=30, cols=100))
     handle.send_input("pwd; echo =$A=; stty size; exit 5\n")
     seen: list[bytes] = []
     done = handle.wait(on_data=seen.append, timeout=20)
@@ -150,9 +151,9 @@ def test_a_terminal_runs_a_shell(shared: Sandbox) -> None:
 
 def test_a_terminal_is_left_and_found_again(shared: Sandbox) -> None:
     name = f"pty-{uuid.uuid4()}"
-    shared.process.create_pty_session(name).disconnect()
+    terminals.create(shared.process, name).disconnect()
     assert name in [each.id for each in shared.process.list_pty_sessions()]
-    handle = shared.process.connect_pty_session(name)
+    handle = terminals.connect(shared.process, name)
     assert handle.resize(PtySize(rows=40, cols=120)).cols == 120
     assert shared.process.resize_pty_session(name, PtySize(rows=41, cols=121)).rows == 41
     info = shared.process.get_pty_session_info(name)

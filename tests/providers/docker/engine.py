@@ -31,6 +31,7 @@ BUSYBOX_IMAGE: Final = "holdfast-test/busybox:1"
 _START_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 30.0
 _IMPORT_SECONDS: Final = 120.0
+_PIECE: Final = 1 << 20
 _PROGRAMS: Final = (
     "sh", "bash", "awk", "basename", "cat", "chmod", "chown", "cmp", "cp", "cut", "date", "dd", "df", "dirname", "du",
     "echo", "env", "expr", "false", "find", "git", "grep", "head", "hostname", "id", "kill", "ln", "ls",
@@ -141,9 +142,11 @@ class DockerEngine:
     def import_image(self, name: str, files: bytes) -> None:
         """A root filesystem, as tar, under a name."""
         repository, _, tag = name.partition(":")
+        # In pieces: httpx keeps what it is given as a whole until all garbage is collected, after a folder of tests.
+        pieces = (files[at : at + _PIECE] for at in range(0, len(files), _PIECE))
         with self._client(_IMPORT_SECONDS) as client:
             answer = client.post(
-                "/images/create", params={"fromSrc": "-", "repo": repository, "tag": tag or "latest"}, content=files
+                "/images/create", params={"fromSrc": "-", "repo": repository, "tag": tag or "latest"}, content=pieces
             )
         if answer.status_code != 200 or '"error"' in answer.text:
             raise CannotStart(f"dockerd did not import {name}: {answer.text[:500]}")

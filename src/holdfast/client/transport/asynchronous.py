@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Final
 
 import anyio
@@ -35,9 +35,11 @@ class AsyncTransport(Transport):
         connect_timeout: float,
     ) -> Reply:
         try:
-            response = await self._http.request(
-                method, url, content=body, headers=headers, timeout=httpx.Timeout(timeout, connect=connect_timeout)
-            )
+            response = await self.open(method, url, headers, body, timeout=timeout, connect_timeout=connect_timeout)
+            try:
+                content = await response.aread()
+            finally:
+                await response.aclose()
         except LOST as lost:
             failed = NotSent if isinstance(lost, NEVER_SENT) else AnswerLost
             raise failed(reason_of(lost)) from lost
@@ -45,7 +47,7 @@ class AsyncTransport(Transport):
             raise ValueError(f"{url} is not a valid URL: {invalid}") from None
         except httpx.HTTPError as broken:
             raise NotHttp(str(broken)) from broken
-        return Reply(response.status_code, response.headers, response.content)
+        return Reply(response.status_code, response.headers, content)
 
     async def open(
         self,
@@ -64,13 +66,37 @@ class AsyncTransport(Transport):
         request = self._http.build_request(
             method, url, content=body, headers=headers, timeout=httpx.Timeout(timeout, connect=connect_timeout)
         )
-        return await self._http.send(request, stream=True)
+        response = await self._http.send(request, stream=True)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _ReleasedStream(response.stream)
+        return response
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+
+class _ReleasedStream(httpx.AsyncByteStream):
+    """The stream of a response, until it is closed.
+
+    That of httpx refers to its response, which refers to it. Both bodies, of which each may be large, would stay in
+    memory until Python collects all its garbage, which it rarely does in a process that is idle.
+    """
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream: httpx.AsyncByteStream | None = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._stream is not None:
+            async for piece in self._stream:
+                yield piece
+
+    async def aclose(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
 
 
 def reason_of(error: httpx.TransportError) -> str:

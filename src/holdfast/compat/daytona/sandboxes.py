@@ -407,20 +407,23 @@ class Sandboxes:
     # --- intervals ---
 
     async def _keep_watch(self) -> None:
+        # At first, all count as in use: their clients come back when the server does.
+        all_in_use = True
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
             try:
-                await self.sweep()
+                await self.sweep(all_in_use=all_in_use)
             except Exception:
                 log.exception("the intervals of Daytona sandboxes could not be checked")
+            all_in_use = False
+            await asyncio.sleep(_SWEEP_SECONDS)
 
-    async def sweep(self) -> None:
+    async def sweep(self, *, all_in_use: bool = False) -> None:
         """Do what the intervals of sandboxes ask for now."""
         actions = {Due.STOP: self.stop, Due.PAUSE: self.pause, Due.ARCHIVE: self.archive, Due.DELETE: self.delete}
         for sandbox in await self.all():
             if sandbox.phase is not None:
                 continue  # it has no box yet
-            what = due(sandbox, self.boxes.clock(), in_use=sandbox.id in self._used)
+            what = due(sandbox, self.boxes.clock(), in_use=all_in_use or sandbox.id in self._used)
             if what is None:
                 continue
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ipaddress
 import ssl
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Final, Protocol
 import httpx
 
 _CONNECTIONS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30.0)
+_LOADED_LATE: Final = ("httpcore", "httpcore._backends.anyio", "anyio._backends._asyncio")
+"""What httpx loads with its first request: about a hundred modules."""
 
 
 class Upstream(Protocol):
@@ -51,6 +54,8 @@ class NetworkUpstream:
         async with self._loading:
             name = proxy or scheme
             if name not in self._transports:
+                # Otherwise everybody waits for it, including the heartbeats of runs.
+                await asyncio.to_thread(_load)
                 try:
                     self._transports[name] = httpx.AsyncHTTPTransport(
                         verify=await self._trust(name), trust_env=False, limits=_CONNECTIONS, proxy=proxy
@@ -100,6 +105,11 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _load() -> None:
+    for name in _LOADED_LATE:
+        importlib.import_module(name)
 
 
 def _trusted() -> ssl.SSLContext:
