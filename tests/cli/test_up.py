@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import Cli, Outcome, start
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.server.provider_options import without_own_address
 from holdfast.client.local_server import find_or_start, read_running
 from holdfast.testing.server import ServerProcess
 
@@ -85,3 +86,19 @@ def test_a_network_that_makes_no_sense_is_refused_at_once(bare_cli: Cli, tmp_pat
     assert refused.exit == Exit.USAGE
     assert "hidden" not in refused.err
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("http://127.0.0.1:8484/compat/daytona", False),
+        ("http://localhost:8484/compat/daytona/", False),
+        ("http://127.0.0.1:8585/compat/daytona", True),
+        ("https://app.daytona.example/api", True),
+        (None, True),
+    ],
+)
+def test_a_server_is_no_provider_of_itself(url: str | None, kept: bool) -> None:
+    """A user of the Daytona API exports its address, and starts the server again in the same terminal."""
+    environment = {"daytona_api_url": url, "daytona_api_key": "hf_x", "modal_app": "mine"}
+    assert without_own_address(environment, 8484) == (environment if kept else {"modal_app": "mine"})

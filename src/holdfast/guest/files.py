@@ -54,7 +54,10 @@ def op_write(connection: "HostConnection", request: "Any") -> None:
     if os.path.isdir(path):
         raise OSError(errno.EISDIR, "", path)
     temporary = folder + "/.holdfast-" + posix.urandom(6).hex()
-    descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | _OPEN_FLAGS, 0o600)
+    try:
+        descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | _OPEN_FLAGS, 0o600)
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, "", path) from None
 
     def commit(_connection: "HostConnection", message: "Any") -> None:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.box.box import Power
-from holdfast.api.errors.boxes import CannotIsolate
+from holdfast.api.errors.boxes import BoxError, CannotIsolate
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes import Box, BoxSpec, ProcessState
 from holdfast.boxes.labels import POOL
@@ -89,6 +89,13 @@ async def test_what_is_written_anywhere_but_in_programs_stays(box: Box) -> None:
     for place in places:
         assert await sh(box, f"cat {place}") == "kept\n"
     assert not (await box.exec(["sh", "-c", "echo x > /usr/bin/x || echo x > /etc/x"])).ok
+
+
+async def test_a_file_that_cannot_be_written_is_named_as_the_caller_named_it(box: Box) -> None:
+    with pytest.raises(BoxError) as refused:
+        await box.files.write("/usr/new", b"")
+    assert "/usr/new" in str(refused.value)
+    assert ".holdfast-" not in str(refused.value)
 
 
 async def test_a_box_is_a_machine_with_a_name_and_a_user(box: Box) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 from holdfast.cli.errors import read_value
 from holdfast.cli.parsing.parameters import Option, OptionGroup
@@ -78,6 +79,18 @@ def split_by_source(settings: dict[str, Any], used: Sequence[str]) -> tuple[dict
     on_line = {each.name for known in descriptors() for each in known.settings if each.option in used}
     flags = {name: value for name, value in settings.items() if name in on_line}
     return flags, {name: value for name, value in settings.items() if name not in on_line}
+
+
+def without_own_address(environment: dict[str, Any], port: int) -> dict[str, Any]:
+    """Leave the variables of Daytona out if they lead to the server that is about to start.
+
+    A user of its Daytona API exports them for the SDK, and starts the next server in the same terminal.
+    """
+    address = urlsplit(environment.get("daytona_api_url") or "")
+    here = address.hostname in ("127.0.0.1", "localhost", "::1") and address.port == port
+    if not here or address.path.rstrip("/") != "/compat/daytona":
+        return environment
+    return {name: value for name, value in environment.items() if not name.startswith("daytona_")}
 
 
 def warnings(settings: dict[str, Any]) -> Iterator[str]:

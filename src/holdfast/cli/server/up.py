@@ -19,6 +19,7 @@ from holdfast.cli.server.provider_options import (
     settings_of,
     split_by_source,
     warnings,
+    without_own_address,
 )
 from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
@@ -97,6 +98,7 @@ def up(
     folder = home_or_default(home)
     provider_settings = settings_of(provider_options)
     flags, environment = split_by_source(provider_settings, used)
+    environment = without_own_address(environment, port)
     _check_network(allow_private or (), egress_proxy)
     settings = Settings(
         home=folder,
