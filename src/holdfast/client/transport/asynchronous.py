@@ -88,10 +88,10 @@ class _ReleasedStream(httpx.AsyncByteStream):
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream: httpx.AsyncByteStream | None = stream
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._stream is not None:
-            async for piece in self._stream:
-                yield piece
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._stream is None:
+            raise httpx.StreamClosed
+        return aiter(self._stream)
 
     async def aclose(self) -> None:
         stream, self._stream = self._stream, None
