@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ _SILENCE_SECONDS: Final = 75.0
 """A live read that is silent for longer is dead, because the server ends each one after about 60 seconds."""
 _CHEAP: Final = "/v1/threads?limit=1"
 """A cheap request that every credential of a home may make."""
-_RECENT_SECONDS: Final = 1.0
-"""No server restarts, with another key or port, within this time."""
 
 T = TypeVar("T")
 Parameters = Sequence[tuple[str, str]]
@@ -139,7 +136,6 @@ class ServerConnection:
         self._on_retry = on_retry
         self._transport = transport or _async_transport(url)
         self._find_again = find_again
-        self._answered_at = -math.inf
         self.use_credential(api_key)
 
     @property
@@ -213,7 +209,6 @@ class ServerConnection:
                 harmless = isinstance(lost, NotSent)
             else:
                 if 200 <= reply.status < 300:
-                    self._answered_at = time.monotonic()
                     return Answer(*reply, repeated)
                 error = error_of(reply.status, reply.headers, reply.body, asked)
                 error.repeated = repeated
@@ -303,8 +298,6 @@ class ServerConnection:
 
     async def _ensure_known(self) -> None:
         """Make sure that the address and the credential are current. Other refusals do not matter here."""
-        if time.monotonic() - self._answered_at < _RECENT_SECONDS:
-            return
         with contextlib.suppress(Refused):
             await self.ask("GET", _CHEAP)
 
