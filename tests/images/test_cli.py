@@ -116,7 +116,7 @@ def test_what_makes_no_sense_is_said_before_anything_is_made(command: Command) -
     nameless = command("image", "build", recipe(command, 'commands = ["true"]'))
     assert (nameless.returncode, "--name team/we" in nameless.stderr) == (2, True)
     unknown = command("image", "build", recipe(command, "comands = []"), "--name", "a")
-    assert (unknown.returncode, "a recipe has no comands" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "a recipe has no key comands" in unknown.stderr) == (2, True)
     missing = command("image", "build", "nowhere.toml", "--name", "a")
     assert (missing.returncode, "cannot be read" in missing.stderr) == (2, True)
     mixed = command("image", "build", "image.toml", "--insecure")

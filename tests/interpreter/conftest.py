@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.interpreter.places import MARKS, USUAL, Place, Places
+from tests.scratch import scratch_folder
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
@@ -50,7 +51,7 @@ def server(place: Place, places: Places, tmp_path_factory: pytest.TempPathFactor
     if not place.is_local:
         yield places.server(place.name)  # a server takes seconds to load the SDK of a cloud
         return
-    with place.serving(tmp_path_factory.mktemp("interpreters") / "home") as server:
+    with scratch_folder(tmp_path_factory, "interpreters") as folder, place.serving(folder / "home") as server:
         yield server
 
 
@@ -63,8 +64,9 @@ async def host(server: ServerProcess) -> AsyncIterator[ClientHost]:
 
 @pytest.fixture(scope="module")
 async def provider(place: Place, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Provider]:
-    async with place.provider(tmp_path_factory.mktemp("provider")) as provider:
-        yield provider
+    with scratch_folder(tmp_path_factory, "provider") as folder:
+        async with place.provider(folder) as provider:
+            yield provider
 
 
 @pytest.fixture(scope="module")

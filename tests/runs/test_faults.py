@@ -31,6 +31,7 @@ from tests.runs.faulting import (
     open_world,
 )
 from tests.runs.matrix import ALL, BROKEN, PROPERTY
+from tests.scratch import scratch_folder
 
 from holdfast.threads.run_events import FINISHED, STARTED, end_id
 
@@ -77,7 +78,7 @@ async def worlds(tmp_path_factory: pytest.TempPathFactory, installed_agents: Ins
 
         async def find(provider: str) -> World:
             if provider not in opened:
-                folder = tmp_path_factory.mktemp(provider)
+                folder = stack.enter_context(scratch_folder(tmp_path_factory, provider))
                 opened[provider] = await stack.enter_async_context(open_world(folder, installed_agents, provider))
             return opened[provider]
 

@@ -19,6 +19,8 @@ _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
 _OF_A_HOME: Final = ("up", "down", "demo", "backup", "check", "compact", "doctor", "purge")
 """Commands that work on a home of this machine, and take no `--server`."""
+_OF_NO_HOME: Final = ("relay",)
+"""Commands that take neither."""
 T = TypeVar("T")
 
 
@@ -56,6 +58,8 @@ def with_target(hint: str, target: Target) -> str:
     import shlex
 
     def option(found: re.Match[str]) -> str:
+        if found["single"] in _OF_NO_HOME:
+            return ""
         if target.server is not None:
             # `up` cannot start a server on another machine.
             return "" if found["single"] in _OF_A_HOME else f" --server {shlex.quote(target.server)}"

@@ -323,7 +323,8 @@ header, data = Header(0x20080522, 0), (ctypes.c_uint32 * 6)(*[0xFFFFFFFF] * 6)
 tell({
     "setuid": attempt(os.setuid, 0), "setgid": attempt(os.setgid, 0), "setgroups": attempt(os.setgroups, [0]),
     "setresuid": attempt(os.setresuid, 0, 0, 0), "capset": call(libc.capset, ctypes.byref(header), data),
-    "chown": attempt(os.chown, "/workspace", 0, 0), "nice": attempt(os.setpriority, os.PRIO_PROCESS, 0, -10),
+    "chown": attempt(os.chown, "/workspace", 0, 0),
+    "nice": attempt(os.setpriority, os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1),
 })
 """
     )
