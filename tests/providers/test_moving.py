@@ -5,6 +5,7 @@ The real pi, real boxes and containers, the vendors' SDKs: only the model and th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.providers.docker.conftest import engine  # noqa: F401  a fixture
 from tests.providers.docker.engine import DockerEngine, python_files
+from tests.runs.clouds import AGENTS, add_agents, take_agents_snapshot
 
 from holdfast.api.errors.boxes import BoxConflict, Unsupported
 from holdfast.api.models import Api
@@ -24,8 +26,7 @@ from holdfast.testing.server import ServerProcess
 
 SECRET = "sk-the-real-key"
 IMAGE = "holdfast-test/agents:1"
-WAY = ("local", "docker", "modal", "local")
-"""From provider to provider. Each that a server here can have is one more word, and its settings below."""
+CLOUDS = ("daytona", "modal")
 
 FILL = """
 mkdir -p src deep/er && echo 'echo hello' > src/run.sh && chmod 750 src/run.sh && : > empty && chmod 400 empty
@@ -46,26 +47,47 @@ def model() -> Iterator[ScriptedModel]:
 
 
 @pytest.fixture
+def cloud(
+    request: pytest.FixtureRequest, installed_agents: InstalledAgents, tmp_path: Path
+) -> Iterator[dict[str, Any]]:
+    """The settings of a provider whose cloud is here. Its machines have the agents: copying them is not tested here."""
+    folder = tmp_path / request.param
+    installed_agents.share_with(folder)
+    with ExitStack() as stack:
+        if request.param == "daytona":
+            daytona = stack.enter_context(ServerProcess(folder, daytona=True))
+            asyncio.run(take_agents_snapshot(daytona))
+            yield {
+                "daytona_api_key": daytona.api_key,
+                "daytona_api_url": f"{daytona.url}/compat/daytona",
+                "daytona_target": "local",
+                "daytona_image": AGENTS,
+            }
+        else:
+            modal = stack.enter_context(ModalCloudThread(folder, prepare=add_agents)).cloud
+            yield {
+                "modal_server_url": modal.url,
+                "modal_token_id": modal.token_id,
+                "modal_token_secret": modal.token_secret,
+            }
+
+
+@pytest.fixture
 def client(
     engine: DockerEngine,  # noqa: F811
     installed_agents: InstalledAgents,
     model: ScriptedModel,
+    cloud: dict[str, Any],
     tmp_path: Path,
 ) -> Iterator[SyncClient]:
     home = tmp_path / "home"
     engine.import_image(IMAGE, python_files([installed_agents.install("pi").node]))
     installed_agents.share_with(home)
-    with ExitStack() as stack:
-        modal = stack.enter_context(ModalCloudThread(tmp_path / "cloud")).cloud
-        settings: dict[str, Any] = {
-            "docker_host": engine.url,
-            "docker_image": IMAGE,
-            "modal_server_url": modal.url,
-            "modal_token_id": modal.token_id,
-            "modal_token_secret": modal.token_secret,
-        }
-        server = stack.enter_context(ServerProcess(home, provider_settings=settings))
-        client = stack.enter_context(SyncClient(server.url, api_key=server.api_key))
+    settings = {**cloud, "docker_host": engine.url, "docker_image": IMAGE}
+    with (
+        ServerProcess(home, provider_settings=settings) as server,
+        SyncClient(server.url, api_key=server.api_key) as client,
+    ):
         client.models.add("scripted", apis=[Api.ANTHROPIC], base_url=model.url, model="scripted", key=SECRET)
         yield client
         for box in client.boxes.list():
@@ -84,13 +106,18 @@ def results(client: SyncClient, thread: str) -> list[Any]:
     return [entry.payload["result"] for entry in client.thread(thread).entries(types="pi.tool")]
 
 
-def test_a_thread_goes_on_from_provider_to_provider_and_back(client: SyncClient, model: ScriptedModel) -> None:
+@pytest.mark.sampled(share=1 / len(CLOUDS))
+@pytest.mark.parametrize(("cloud", "name"), [(each, each) for each in CLOUDS], indirect=["cloud"], ids=CLOUDS)
+def test_a_thread_goes_on_from_provider_to_provider_and_back(
+    client: SyncClient, model: ScriptedModel, name: str
+) -> None:
+    way = ("local", "docker", name, "local")
     model.script([bash(FILL.strip()), text("It is filled.")])
-    launched = client.runs.launch("fill it", agent="pi", model="scripted", box={"provider": WAY[0]})
+    launched = client.runs.launch("fill it", agent="pi", model="scripted", box={"provider": way[0]})
     thread, run = launched.thread, client.runs.wait(launched.run)
     assert run.status == "completed", run.error
     asked, said = ["fill it"], ["It is filled."]
-    for number, provider in enumerate(WAY[1:]):
+    for number, provider in enumerate(way[1:]):
         assert run.box is not None
         before = listing(client, run.box)
         prompt, answer = f"go on at {provider}", f"This is {provider}."
@@ -116,7 +143,7 @@ def test_a_thread_goes_on_from_provider_to_provider_and_back(client: SyncClient,
         assert not request.open_calls
         asked.append(prompt)
         said.append(answer)
-    assert [(box.provider, box.owner.thread) for box in client.boxes.list()] == [(WAY[-1], thread)]
+    assert [(box.provider, box.owner.thread) for box in client.boxes.list()] == [(way[-1], thread)]
 
     # What the target cannot do is refused before anything is done.
     assert run.box is not None
