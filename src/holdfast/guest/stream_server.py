@@ -617,22 +617,25 @@ def wait_for_guest(run: str) -> None:
             connection.close()
 
 
-def end_leftovers(box: str) -> None:
-    """End what an earlier guest of this box has started, if that was killed. In a box of its own, all would have ended
-    with it. Some of these processes have its sockets, and who connects to them would wait without end.
+def end_leftovers(run: str, box: str) -> None:
+    """End what an earlier guest of this box has started in the same folder, if that guest was killed.
+
+    In a box of its own, all would have ended with it. Some of these processes have its sockets, and who connects to
+    them would wait without end.
     """
+    meant = {b"start", f"run={run}".encode(), f"box={box}".encode()}
 
     def is_guest(words: "list[bytes]") -> bool:
         # A command that starts a guest has its words too, after its own code.
-        return b"start" in words and f"box={box}".encode() in words and b"-c" not in words
+        return meant <= set(words) and b"-c" not in words
 
     process_tree.end_others(is_guest)
 
 
-def start(box: str, options: "list[str]") -> None:
+def start(run: str, box: str, options: "list[str]") -> None:
     """Run the guest: process 1."""
     if "unconfined" in options:
-        end_leftovers(box)
+        end_leftovers(run, box)
     output_log.belong_to(box)
     try:
         os.unlink(SOCKET)
@@ -660,7 +663,7 @@ def main(arguments: "list[str]") -> None:
         os.makedirs(run, mode=0o700, exist_ok=True)
         os.chdir(run)
         box = options.pop("box")
-        start(box, [name + "=" + value if value else name for name, value in options.items()])
+        start(run, box, [name + "=" + value if value else name for name, value in options.items()])
     else:
         join(run)
 

@@ -94,6 +94,18 @@ async def test_the_processes_of_a_box_outlive_its_guest_and_not_a_copy_of_its_fi
         await guest.close()
 
 
+async def test_a_guest_ends_no_other_that_has_the_name_of_its_box(tmp_path: Path) -> None:
+    """Of another home on the same machine, say."""
+    (tmp_path / "other").mkdir()
+    with started(tmp_path, "one") as guest:
+        await guest.open()
+        with started(tmp_path / "other", "one") as other:
+            await other.open()
+            assert (await StreamProcesses(guest).exec(["true"], ENV, "/")).ok
+            await other.close()
+        await guest.close()
+
+
 async def test_much_goes_through(tmp_path: Path) -> None:
     megabytes = 64
     with started(tmp_path, "one") as guest:
