@@ -152,3 +152,14 @@ def test_hints_of_a_named_home_are_pasted_whole(tmp_path: Path) -> None:
 def test_an_option_of_a_command_in_a_box_is_not_ours(tmp_path: Path) -> None:
     told = run_here("box", "exec", "--home", str(tmp_path / "ours"), "b-1", "tool", "--home", "/theirs").stderr
     assert f"start one with bin/holdfast up --home {tmp_path}/ours" in told
+
+
+def test_a_place_that_cannot_be_searched_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Such as a folder of root's in the PATH of another user. Here it is one that not even root can search."""
+    program = tmp_path / "holdfast"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join(["x" * 5000, str(tmp_path)]))
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    command_name.command_name.cache_clear()
+    assert command_name.command_name() == "holdfast"
+    command_name.command_name.cache_clear()

@@ -113,4 +113,5 @@ def _find_on_path(program: str) -> Path | None:
     from pathlib import Path
 
     candidates = (Path(folder, program) for folder in os.get_exec_path())
-    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
+    # In this order: `is_file` raises for a folder that this user may not search.
+    return next((path for path in candidates if os.access(path, os.X_OK) and path.is_file()), None)
