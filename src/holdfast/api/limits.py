@@ -24,8 +24,8 @@ RESERVED_ENTRY_IDS: Final = (
     "interrupt-r-",
     "r-",
     "checkpoint-r-",
-    "forked-t-",
-    "rewound-w-",
+    "forked-",
+    "rewound-",
 )
 """How the ids of entries begin that only runs write. An id is taken once: a caller that took one of these would keep
 the end of a run off the thread."""
@@ -103,6 +103,8 @@ ImageName = Annotated[str, Limits(min_length=1, max_length=255)]
 AgentName = Annotated[str, Limits(pattern=r"^[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?$")]
 """The name of an agent, or `acp:` and a command: `acp:opencode acp`."""
 ModelName = Annotated[str, Limits(min_length=1, max_length=256, check=without_nul)]
+PolicyText = Annotated[str, Limits(min_length=1, max_length=200, check=without_nul)]
+"""A checkpoint policy: `every`, `off`, or `every keep=20 size=500M`."""
 
 # --- what runs ---
 

@@ -21,6 +21,7 @@ from holdfast.api.limits import (
     ModelName,
     PathText,
     Pids,
+    PolicyText,
     Printable,
     PromptText,
     ProviderName,
@@ -70,6 +71,8 @@ class NewRun(Document):
     """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
     """Seconds after which the run is ended as `timed_out`."""
+    checkpoints: PolicyText | None = None
+    """When the files of the box are saved. Defaults to every turn on this machine, and to never elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,8 @@ class Resume(Document):
     disk: DiskBytes | None = None
     timeout: Annotated[int, Limits(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
     """As in a launch; 0 means none. Defaults to the previous value."""
+    checkpoints: PolicyText | None = None
+    """As in a launch. Defaults to the previous value."""
 
 
 @dataclass(frozen=True, slots=True)

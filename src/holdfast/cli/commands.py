@@ -23,6 +23,9 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "steer": "run.steer:steer",
     "cancel": "run.cancel:cancel",
     "diff": "run.diff:diff",
+    "fork": "run.fork:fork",
+    "rewind": "run.rewind:rewind",
+    "compare": "run.compare:compare",
     "up": "server.up:up",
     "down": "server.down:down",
     "relay": "server.relay:relay",
@@ -40,6 +43,8 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "thread.commands:delete",
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
+            "turns": "thread.lineage:turns",
+            "tree": "thread.lineage:tree",
         },
     ),
     "box": Group(

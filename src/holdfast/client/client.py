@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.connection import RetryNotice
     from holdfast.client.egress import Egress
+    from holdfast.client.forks import Forks
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
@@ -96,6 +97,12 @@ class Client:
         from holdfast.client.egress import Egress
 
         return Egress(self._connection)
+
+    @cached_property
+    def forks(self) -> Forks:
+        from holdfast.client.forks import Forks
+
+        return Forks(self._connection)
 
     @cached_property
     def images(self) -> Images:

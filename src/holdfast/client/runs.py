@@ -90,13 +90,15 @@ class Runs:
         workspace: str | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
         image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
-        no client is connected any more.
+        no client is connected any more. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the
+        box are saved.
         """
         new = NewRun(
             prompt=prompt,
@@ -110,6 +112,7 @@ class Runs:
             labels=dict(labels or {}),
             workspace=workspace,
             timeout=timeout,
+            checkpoints=checkpoints,
             author_id=author_id,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
@@ -129,6 +132,7 @@ class Runs:
         memory: int | None = None,
         disk: int | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
@@ -146,6 +150,7 @@ class Runs:
             memory=memory,
             disk=disk,
             timeout=timeout,
+            checkpoints=checkpoints,
             author_id=author_id,
         )
         given = wanted.to_request() | _box(box) | ({"network": dict(network)} if network else {})

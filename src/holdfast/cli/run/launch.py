@@ -16,7 +16,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, TimeoutOption
+from holdfast.cli.run.options import CheckpointsOption, ModelOption, TimeoutOption
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.durations import parse_duration
@@ -64,6 +64,7 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    checkpoints: CheckpointsOption = None,
     *,
     box: BoxOptions,
     where: Where,
@@ -108,7 +109,9 @@ def run(
             state.sent = True
             if info is not None and info.run is not None and workspace is None and not box_settings:
                 # With the settings of the earlier launch: with others, its box would be replaced.
-                launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
+                launched = await client.runs.resume(
+                    info.id, text, agent=agent, model=model, timeout=seconds, checkpoints=checkpoints
+                )
             else:
                 launched = await client.runs.launch(
                     text,
@@ -119,6 +122,7 @@ def run(
                     workspace=workspace,
                     box=box_settings,
                     timeout=seconds or None,
+                    checkpoints=checkpoints,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
 

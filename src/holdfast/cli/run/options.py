@@ -26,6 +26,14 @@ ModelOption = Annotated[
     ),
 ]
 
+CheckpointsOption = Annotated[
+    str | None,
+    Option(
+        "--checkpoints",
+        metavar="POLICY",
+        help="Save the files after each turn: every, off, or every with limits, as in docs/forks.md.",
+    ),
+]
 TimeoutOption = Annotated[
     str | None,
     Option("--timeout", metavar="TIME", help="End the run after this time: 90s, 30m, 2h. 0 means never."),

@@ -9,7 +9,7 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption
+from holdfast.cli.run.options import CheckpointsOption, ModelOption, RunThreadArgument, TimeoutOption
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import parse_size
@@ -36,6 +36,7 @@ def resume(
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory of the box from now on, such as 4G.")] = None,
     disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space of the box from now on, such as 20G.")] = None,
     timeout: TimeoutOption = None,
+    checkpoints: CheckpointsOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running.")] = False,
     *,
     where: Where,
@@ -78,6 +79,7 @@ def resume(
                 memory=memory_bytes,
                 disk=disk_bytes,
                 timeout=seconds,
+                checkpoints=checkpoints,
             )
             return StartedRun(launched.thread, launched.run, info.next_offset)
 

@@ -15,7 +15,7 @@ from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import HIBERNATION, matches
 from holdfast.providers.guest_protocol import GuestRefused, number_in
 from holdfast.providers.host.disk import layer_copy, layers
-from holdfast.providers.host.disk.data_dir import BoxRecord, updated
+from holdfast.providers.host.disk.data_dir import BoxRecord, measure, updated
 from holdfast.providers.host.disk.trash import Trash
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.power import BoxPower
@@ -49,6 +49,13 @@ class SnapshotStore:
             snapshot = await self._workers.on_disk(layers.write_snapshot, self._data_dir, record, own_layers, labels)
             self._data_dir.write(updated(record, head=snapshot.id))
         return snapshot
+
+    async def cost(self, record: BoxRecord) -> int:
+        """Returns how many bytes a snapshot would copy now: none if nothing runs in the box."""
+        guest = self._sandbox.guest(record.id)
+        if not guest.alive() or await _is_idle(guest):
+            return 0
+        return await self._workers.on_disk(measure, self._data_dir.box(record.id) / "upper")
 
     async def freeze(self, record: BoxRecord, deepest: int = layers.DEEPEST) -> tuple[BoxRecord, tuple[str, ...]]:
         """Returns the record of a locked box, and layers with everything that the box holds now.

@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
+from holdfast.api.checkpoints import CheckpointPolicy
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.models import Api, shared
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import MOVED_FROM
+from holdfast.boxes.labels import BASE, MOVED_FROM
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.placement import Agents
+from holdfast.threads.checkpoints import Base
 from holdfast.threads.run_events import ThreadRuns
 
 IDLE_SECONDS: Final = 900
@@ -53,6 +55,8 @@ class Options:
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    checkpoints: str | None = None
+    """A `CheckpointPolicy` as text. None: the provider decides."""
 
     @property
     def box(self) -> BoxSpec:
@@ -66,6 +70,7 @@ class Options:
             **({} if self.workspace is None else {"workspace": self.workspace}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({} if self.checkpoints is None else {"checkpoints": self.checkpoints}),
         }
 
 
@@ -77,10 +82,20 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         found = with_life(BoxSpec.from_json(known))
     except (InvalidSpec, TypeError, ValueError) as error:
         raise InvalidRun(f"the thread has an invalid spec of its box: {error}") from None
-    return Options(agent, model, found, workspace, timeout=timeout_in(kept))
+    checkpoints = kept.get("checkpoints")
+    return Options(
+        agent,
+        model,
+        found,
+        workspace,
+        timeout=timeout_in(kept),
+        checkpoints=checkpoints if isinstance(checkpoints, str) else None,
+    )
 
 
-def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None) -> Options:
+def next_options(
+    runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None, base: Base | None = None
+) -> Options:
     """Returns the options of the last run, with another agent or model if given, at the provider of the thread's box.
 
     The options of a run that this server cannot prove to be its own are ignored.
@@ -91,19 +106,21 @@ def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: Bo
         return Options(agent, model, default_spec())
     kept = last.model or None
     options = options_of(agent or last.agent, model or kept, last.options, runs.workspace)
-    return replace(options, spec=_where_it_is(options.box, box))
+    return replace(options, spec=_where_it_is(options.box, box, base))
 
 
-def spec_of(runs: ThreadRuns, box: BoxRow | None = None) -> BoxSpec:
+def spec_of(runs: ThreadRuns, box: BoxRow | None = None, base: Base | None = None) -> BoxSpec:
     """Returns the spec of a thread's box. With another spec, the box would be replaced."""
     if runs.latest is None or not runs.latest.is_proven:
         return default_spec()
-    return _where_it_is(options_of("", None, runs.latest.options, None).box, box)
+    return _where_it_is(options_of("", None, runs.latest.options, None).box, box, base)
 
 
-def _where_it_is(spec: BoxSpec, box: BoxRow | None) -> BoxSpec:
-    """Returns the spec with what a move has changed since the last run."""
-    if box is None or MOVED_FROM not in box.labels:
+def _where_it_is(spec: BoxSpec, box: BoxRow | None, base: Base | None) -> BoxSpec:
+    """Returns the spec with what a move, a fork or a rewind has changed since the last run."""
+    if base is not None and (box is None or box.labels.get(BASE) != base.id):
+        return replace(spec, provider=base.files.provider, image=base.files.image)
+    if box is None or (base is None and MOVED_FROM not in box.labels):
         return spec
     return replace(spec, provider=box.spec.provider, image=box.spec.image)
 
@@ -182,6 +199,8 @@ class LaunchPlanner:
 
     def plan(self, options: Options) -> LaunchPlan:
         """Raises if the agent, the model or the box is not available, before anything is created."""
+        if options.checkpoints is not None:
+            CheckpointPolicy.parse(options.checkpoints)
         harness = self._agents.find(options.agent)
         if options.model is not None:
             # Before the model's key is asked for: the user should not fetch a key that this agent cannot use.

@@ -57,7 +57,7 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
-        Options(new.agent, new.model, spec, new.workspace, timeout=new.timeout),
+        Options(new.agent, new.model, spec, new.workspace, timeout=new.timeout, checkpoints=new.checkpoints),
         thread=new.thread,
         new_thread=new.new_thread,
         title=new.title,
@@ -140,7 +140,8 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
         if wanted.disk is not None:
             spec = replace(options.box if spec is None else spec, disk=wanted.disk)
         timeout = options.timeout if wanted.timeout is None else wanted.timeout or None
-        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout)
+        checkpoints = wanted.checkpoints or options.checkpoints
+        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout, checkpoints=checkpoints)
 
     return await runs.resume(await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change)
 
