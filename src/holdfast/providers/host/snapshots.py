@@ -70,12 +70,24 @@ class SnapshotStore:
         if not layers.changed(data_dir, record):
             return record, record.layers
         # Files become a layer as they are only if no process can write to them. Otherwise they are copied.
+        with self._sandbox.gates.closed(record.id) if running else contextlib.nullcontext():
+            frozen = await self._freeze_top(record, guest, deepest, running)
+        if frozen is None:
+            return record, (*record.layers, await self._copy_top(record, running))
+        return frozen, frozen.layers
+
+    async def _freeze_top(self, record: BoxRecord, guest: GuestClient, deepest: int, running: bool) -> BoxRecord | None:
+        """Make what the box has written its topmost layer. Returns None if something may still write to it.
+
+        A box that runs is restarted: nothing runs in it, and requests wait at its gate.
+        """
+        data_dir = self._data_dir
         if running:
             sealed = await _is_idle(guest) and await self._sandbox.seal(guest)
         else:
             sealed = self._sandbox.is_sealed(record.id)
         if not sealed:
-            return record, (*record.layers, await self._copy_top(record, running))
+            return None
         if running:
             await self._sandbox.end(guest)
         record = layers.freeze_top(data_dir, record)
@@ -90,7 +102,7 @@ class SnapshotStore:
                 log.warning("cannot merge the layers of box %s: %s", record.id, error)
         if running:
             await self._power.bring_up(record)
-        return record, record.layers
+        return record
 
     async def _copy_top(self, record: BoxRecord, running: bool) -> str:
         """Copy what a box has written into a new layer. If it runs, its processes are frozen meanwhile."""
