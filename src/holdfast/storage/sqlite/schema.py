@@ -117,12 +117,17 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     created_at INTEGER NOT NULL,
     last_activity_at INTEGER NOT NULL,
     last_entry TEXT,
-    runs TEXT, /* as of fold 1: another number here makes every row anew */
+    runs TEXT, /* as of fold 3: another number here makes every row anew */
+    lineage TEXT,
+    fork_of TEXT,
     unsettled INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
 CREATE INDEX IF NOT EXISTS threads_by_parent ON threads_cache (tenant, parent, last_activity_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS threads_by_source
+    ON threads_cache (tenant, fork_of, last_activity_at DESC, id DESC) WHERE fork_of IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_with_lineage ON threads_cache (tenant) WHERE lineage IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_unsettled ON threads_cache (tenant) WHERE unsettled = 1;
 CREATE TABLE IF NOT EXISTS runs_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
@@ -130,7 +135,7 @@ CREATE TABLE IF NOT EXISTS runs_cache (
     thread TEXT NOT NULL,
     agent TEXT NOT NULL,
     status TEXT NOT NULL,
-    run TEXT NOT NULL, /* as of fold 1 */
+    run TEXT NOT NULL, /* as of fold 3 */
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_thread ON runs_cache (tenant, thread, id DESC);
