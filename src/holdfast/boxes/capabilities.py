@@ -31,6 +31,8 @@ class Capability(StrEnum):
     NETWORK_OPEN = "network-open"
     NETWORK_LIVE = "network-live"
     """The network policy of a running box can be changed."""
+    SECRETS = "secrets"
+    """All traffic of a box goes through the egress proxy, which can put secrets into its requests."""
     PAUSE = "pause"
     """Processes can be frozen. Starting a paused box resumes them."""
     POOL = "pool"
@@ -60,6 +62,7 @@ def needed(spec: BoxSpec) -> list[Capability]:
         Capability.VOLUMES: bool(spec.volumes),
         Capability.HOST_MOUNTS: bool(spec.mounts),
         _NETWORKS[spec.network.mode]: True,
+        Capability.SECRETS: bool(spec.network.secrets),
         Capability.PAUSE: spec.when_idle is OnIdle.PAUSE,
         Capability.STOP: spec.when_idle is OnIdle.HIBERNATE,
     }
