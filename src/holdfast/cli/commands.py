@@ -136,6 +136,16 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "remove": "provider:remove",
         },
     ),
+    "secret": Group(
+        "Secrets: values that boxes use without seeing them.",
+        {
+            "set": "secret:set_",
+            "list": "secret:list_",
+            "show": "secret:show",
+            "rotate": "secret:rotate",
+            "remove": "secret:remove",
+        },
+    ),
     "key": Group(
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},

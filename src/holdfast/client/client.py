@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.client.providers import ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
+    from holdfast.client.secrets import SecretStore
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -114,6 +115,12 @@ class Client:
         from holdfast.client.providers import ProviderStore
 
         return ProviderStore(self._connection)
+
+    @cached_property
+    def secrets(self) -> SecretStore:
+        from holdfast.client.secrets import SecretStore
+
+        return SecretStore(self._connection)
 
     @cached_property
     def runs(self) -> Runs:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
+    from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.client.agents import AgentStore
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.egress import Egress
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
+    from holdfast.client.secrets import SecretStore
     from holdfast.client.transport import Transport
 
 
@@ -111,6 +113,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def secrets(self) -> SyncSecretStore:
+        return SyncSecretStore._wrap(self._async.secrets, self)
 
     @property
     def runs(self) -> SyncRuns:
@@ -384,6 +390,43 @@ class SyncProviderStore(SyncHandle):
     def list(self) -> list[ProviderRecord]:
         """Returns all providers, usable ones first."""
         return self._loop.run(self._async.list())
+
+
+class SyncSecretStore(SyncHandle):
+    """`SecretStore` for code without `await`."""
+
+    _async: SecretStore
+
+    def list(self) -> list[SecretRecord]:
+        """Returns all secrets by name, without their values."""
+        return self._loop.run(self._async.list())
+
+    def get(self, name: str) -> SecretRecord:
+        return self._loop.run(self._async.get(name))
+
+    def set(
+        self,
+        name: str,
+        value: str,
+        bindings: Sequence[Binding] = (),
+        *,
+        expose: Exposure | None = None,
+        placeholder: str | None = None,
+    ) -> SecretRecord:
+        """Store a secret, in place of the one of that name. It needs a binding, or an exposure."""
+        return self._loop.run(self._async.set(name, value, bindings, expose=expose, placeholder=placeholder))
+
+    def rotate(self, name: str, value: str) -> SecretRecord:
+        """Give a secret a new value. Its bindings stay."""
+        return self._loop.run(self._async.rotate(name, value))
+
+    def remove(self, name: str) -> None:
+        """Remove a secret. Boxes can no longer use it."""
+        self._loop.run(self._async.remove(name))
+
+    def events(self, name: str, *, limit: int = 100) -> tuple[SecretEvent, ...]:
+        """Returns who changed a secret and which boxes used it where, newest first."""
+        return self._loop.run(self._async.events(name, limit=limit))
 
 
 class SyncAgentStore(SyncHandle):

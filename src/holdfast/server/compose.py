@@ -33,6 +33,7 @@ from holdfast.server.components import (
     open_models,
     open_puller,
     open_runs,
+    open_secrets,
 )
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
@@ -214,6 +215,7 @@ async def _serve(
         )
         boxes = Lazy("boxes", lambda: open_boxes(storage, providers, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
+        secrets = Lazy("secrets", lambda: open_secrets(storage, derive(secret, "named secrets")))
         gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
         runs = Lazy(
             "runs",
@@ -237,7 +239,15 @@ async def _serve(
         )
         puller = Lazy("image puller", lambda: open_puller(egress, home.path, settings.registry_mirrors))
         samples = BoxSamples()
-        for close in (egress.close, providers.close, boxes.close, samples.close, models.close, gateway.close):
+        for close in (
+            secrets.close,
+            egress.close,
+            providers.close,
+            boxes.close,
+            samples.close,
+            models.close,
+            gateway.close,
+        ):
             stack.push_async_callback(close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(interpreters.close)
@@ -276,6 +286,7 @@ async def _serve(
                 boxes,
                 samples,
                 models,
+                secrets,
                 gateway,
                 runs,
                 find_agent,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from holdfast.api.run_info import RUN_FINISHED, CancelKind, RunStatus, Stage
 from holdfast.threads.access.seals import Origin
+from holdfast.threads.checkpoints import Checkpoint
 
 PRODUCER: Final = "run"
 """The idempotent producer that all runs of a thread write as, each with its own epoch."""
@@ -91,6 +92,12 @@ class Run:
     """code, message and, if known, hint."""
     usage: dict[str, Any] | None = None
     ended_by: str | None = None
+    turn: int = 0
+    """Its number on the thread, from 1. Numbers are never used again, not even after a rewind."""
+    until: int = field(default=0, compare=False)
+    """A position on the thread shortly before its end."""
+    checkpoint: Checkpoint | None = None
+    """The files of its box at its end."""
 
     @property
     def harness(self) -> str:
@@ -117,7 +124,8 @@ class Run:
         return _ORDER[self.stage] >= _ORDER[stage]
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in Run.__slots__}
+        checkpoint = None if self.checkpoint is None else self.checkpoint.to_json()
+        return {**{name: getattr(self, name) for name in Run.__slots__}, "checkpoint": checkpoint}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Run:
@@ -130,6 +138,7 @@ class Run:
                 "stage": Stage(value["stage"]),
                 "status": RunStatus(value["status"]),
                 "cancel": None if cancel is None else CancelKind(cancel),
+                "checkpoint": Checkpoint.from_json(value["checkpoint"]) if value.get("checkpoint") else None,
             }
         )
 
@@ -171,6 +180,8 @@ class ThreadRuns:
     """By agent, in the order of their latest runs."""
     workspace: str | None = None
     """Digest of the files that the thread's first box started with."""
+    dropped: tuple[tuple[int, int], ...] = ()
+    """Parts of the thread, from one position to another, that were rewound: no agent is told about them."""
 
     @property
     def live(self) -> Run | None:
@@ -191,6 +202,7 @@ class ThreadRuns:
                 agent: [each.run, each.session, each.box, each.whole] for agent, each in self.sessions.items()
             },
             "workspace": self.workspace,
+            "dropped": self.dropped,
         }
 
     @classmethod
@@ -204,6 +216,7 @@ class ThreadRuns:
             tuple(Waiting(*each) for each in value["waiting"]) if believed else (),
             sessions if believed else {agent: replace(each, whole=False) for agent, each in sessions.items()},
             value["workspace"] if believed else None,
+            tuple((begin, end) for begin, end in value.get("dropped", ())),
         )
 
 
@@ -283,7 +296,7 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
             kept = run.cancel is CancelKind.CANCEL
             changed = replace(run, cancel=run.cancel if kept else cancel, cancel_at=run.cancel_at or ts)
         case "signal.run.finished":
-            return _finished(runs, run, entry, payload)
+            return _finished(runs, run, entry, payload, since)
         case _:
             return runs
     return replace(runs, latest=changed)
@@ -322,6 +335,7 @@ def _started(
             options=options,
             version=_text(payload.get("version")),
             last_sign=entry["ts"],
+            turn=runs.count + 1,
         ),
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
@@ -329,7 +343,9 @@ def _started(
     )
 
 
-def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Mapping[str, Any]) -> ThreadRuns:
+def _finished(
+    runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int
+) -> ThreadRuns:
     status = payload.get("status")
     if not isinstance(status, str) or status not in _ENDINGS or entry["id"] != end_id(run.run):
         return runs
@@ -342,6 +358,7 @@ def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Map
         error=_error(payload.get("error")),
         usage=_numbers(payload.get("usage")),
         ended_by=ended_by,
+        until=since,
     )
     sessions = dict(runs.sessions)
     session = sessions.get(run.agent)

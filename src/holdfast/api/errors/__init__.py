@@ -207,6 +207,7 @@ def class_of(code: str) -> type[HoldfastError] | None:
         models,
         providers,
         runs,
+        secrets,
         threads,
     )
 

@@ -30,6 +30,7 @@ from holdfast.server.routes import (
     providers,
     runs,
     runtime_tests,
+    secrets,
     threads,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
@@ -53,6 +54,7 @@ _ROUTERS = (
     providers.router,
     runs.router,
     runtime_tests.router,
+    secrets.router,
 )
 
 

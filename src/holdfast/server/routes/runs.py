@@ -204,4 +204,6 @@ def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         usage=None if run.usage is None else TokenUsage.from_json(run.usage),
         ended_by=run.ended_by,
+        turn=run.turn,
+        checkpoint=None if run.checkpoint is None or run.checkpoint.files is None else run.checkpoint.files.snapshot,
     )
