@@ -40,4 +40,7 @@ class Scrubber:
 
 def _begun(key: bytes, data: bytes) -> int:
     """Returns how many of the last bytes could begin the key."""
-    return next((size for size in range(min(len(key) - 1, len(data)), 0, -1) if key.startswith(data[-size:])), 0)
+    at = data.find(key[:1], max(0, len(data) - len(key) + 1))
+    while at >= 0 and not key.startswith(data[at:]):
+        at = data.find(key[:1], at + 1)
+    return 0 if at < 0 else len(data) - at

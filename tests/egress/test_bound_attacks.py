@@ -219,6 +219,17 @@ async def test_a_secret_is_taken_from_a_running_box(bound: BoundWorld) -> None:
     assert bound.outside.heads == []
 
 
+async def test_a_secret_is_taken_from_a_box_that_may_still_reach_the_host(bound: BoundWorld) -> None:
+    bound.world.box(HOST, secrets=("TOKEN",))
+    client = await bound.inside()
+    bound.world.box(HOST)
+    await client.send(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    status, body = await client.response()
+    assert status == 403
+    assert b"no longer there" in body
+    assert bound.outside.heads == []
+
+
 async def test_a_box_cannot_have_the_header_of_its_secret_dropped(bound: BoundWorld) -> None:
     await bound.get(more="Authorization: Bearer mine\r\nConnection: authorization, x-more\r\nX-More: 1\r\n")
     assert bound.outside.header(b"authorization") == [b"Bearer " + SECRET]

@@ -61,8 +61,8 @@ def needed(spec: BoxSpec) -> list[Capability]:
         Capability.PIDS_LIMIT: spec.pids is not None,
         Capability.VOLUMES: bool(spec.volumes),
         Capability.HOST_MOUNTS: bool(spec.mounts),
-        _NETWORKS[spec.network.mode]: True,
         Capability.SECRETS: bool(spec.network.secrets),
+        _NETWORKS[spec.network.mode]: True,
         Capability.PAUSE: spec.when_idle is OnIdle.PAUSE,
         Capability.STOP: spec.when_idle is OnIdle.HIBERNATE,
     }

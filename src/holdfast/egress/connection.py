@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
@@ -81,6 +82,8 @@ class ProxyConnection:
         """The box: the socket itself, or TLS over it for a host that a secret is bound to."""
         self._answers: Answers | None = None
         """Keeps secrets out of answers, inside such TLS."""
+        self._trust: ssl.SSLContext | None = None
+        """By what the server is verified then."""
         self._method: str | None = None
         """The method of a request inside such TLS."""
         self._with_secrets = ""
@@ -401,8 +404,8 @@ class ProxyConnection:
         socket, rule = await self._reach(target)
         if self._answers is None:
             return socket, rule
-        assert self._access.secrets is not None
-        wire = TlsSocket(socket, self._access.secrets.trust, server_name=target.host)
+        assert self._trust is not None
+        wire = TlsSocket(socket, self._trust, server_name=target.host)
         try:
             await wire.handshake(self._limits.connect)
         except HandshakeFailed as failed:
@@ -589,13 +592,15 @@ class ProxyConnection:
 
     async def _serve_bound(self, target: Target) -> None:
         """Serve a tunnel to a host that a secret is bound to: TLS ends here, and every request is checked."""
-        assert self._access.secrets is not None
+        secrets = self._access.secrets
+        assert secrets is not None
         self._drop_upstream()
         await self._client.write(_ESTABLISHED)
         inside: TlsSocket | None = None
         try:
             await self._check_name(target)
-            inside = TlsSocket(self._socket, self._access.secrets.context(target.host))
+            certified, self._trust = await asyncio.to_thread(secrets.contexts, target.host)
+            inside = TlsSocket(self._socket, certified)
             await inside.handshake(self._limits.head)
         except Denied as denied:
             self._refuse(target, str(denied))
@@ -612,7 +617,6 @@ class ProxyConnection:
 
     async def _one_bound_request(self, target: Target) -> bool:
         """Serves one request inside TLS. Returns whether another may follow."""
-        assert self._access.secrets is not None
         self._begin(target)
         self._answers = Answers(())
         try:
@@ -626,18 +630,18 @@ class ProxyConnection:
             return False
         self._method = request.method
         try:
-            bound = self._access.bound_at(target)
-            if not bound:
+            secrets, bound = self._access.secrets, self._access.bound_at(target)
+            if secrets is None or not bound:
                 raise Refusal(f"the secret that was bound to {target.host} is no longer there", "")
             chosen = choose(bound, request.method, request.path)
-            values = self._access.secrets.values(bound)
+            values = secrets.values(bound)
         except (Refusal, SecretMissing) as refusal:
             self._refuse(target, str(refusal))
             await self._answer(403, f"{BLOCKED}: {refusal}\n", drain=True, reason=f"{BLOCKED}: {refusal}")
             return False
         self._answers = Answers(forms(bound, values))
         for each in chosen:
-            self._access.secrets.note(each.use.name, SecretAction.USED, target.host)
+            secrets.note(each.use.name, SecretAction.USED, target.host)
         self._with_secrets = _names(chosen)
         return await self._exchange(with_secrets(request, chosen, values), target)
 

@@ -127,7 +127,7 @@ class EgressProxy:
         owner = owner_of(labels)
         box_egress.access.tenant, box_egress.access.environment = owner.tenant, owner.environment
         if self._secrets is not None:
-            box_egress.access.secrets = self._secrets.of(box, owner.thread, policy)
+            box_egress.access.secrets = self._secrets.of(box, owner.thread, policy, box_egress.access.secrets)
         self._apply(box_egress, policy)
 
     def listen(self, box: str, listener: socket.socket) -> None:

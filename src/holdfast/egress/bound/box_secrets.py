@@ -61,11 +61,16 @@ class ServerSecrets:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
-    def of(self, box: str, thread: str | None, policy: NetworkPolicy) -> BoxSecrets | None:
-        """Returns the secrets of a box, or None if its policy names none."""
+    def of(
+        self, box: str, thread: str | None, policy: NetworkPolicy, before: BoxSecrets | None = None
+    ) -> BoxSecrets | None:
+        """Returns the secrets of a box, or None if its policy names none. `before` are those that it had."""
         if not policy.secrets:
             return None
-        return BoxSecrets(self, box, thread, tuple(map(SecretUse.parse, policy.secrets)))
+        uses = tuple(map(SecretUse.parse, policy.secrets))
+        if before is not None and (before.thread, before.uses) == (thread, uses):
+            return before  # with its certificates
+        return BoxSecrets(self, box, thread, uses)
 
     def check(self, policy: NetworkPolicy) -> None:
         """Raises `SecretMissing` or `InvalidSpec` if a box of this policy could not use its secrets."""
@@ -141,27 +146,26 @@ class BoxSecrets:
     def __init__(self, server: ServerSecrets, box: str, thread: str | None, uses: tuple[SecretUse, ...]) -> None:
         self._server = server
         self._box = box
-        self._thread = thread
-        self._uses = uses
-
-    @property
-    def trust(self) -> ssl.SSLContext:
-        return self._server.trust
+        self.thread = thread
+        self.uses = uses
 
     def bound_at(self, host: str, port: int) -> tuple[Bound, ...]:
         """Returns the secrets that this box may use at a host now: they can change at any time."""
-        return bound_at(self._uses, self._server.source.find, host, port)
+        return bound_at(self.uses, self._server.source.find, host, port)
 
-    def context(self, host: str) -> ssl.SSLContext:
-        """Returns the context by which the proxy is a host, for the box."""
-        return self._authority.context(host)
+    def contexts(self, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """Returns the context by which the proxy is a host, for the box, and that by which it verifies that host.
+
+        Takes long the first time, so call it in a thread.
+        """
+        return self._authority.context(host), self._server.trust
 
     def values(self, bound: Iterable[Bound]) -> Mapping[str, str]:
         """Raises `SecretMissing`."""
         return {name: self._server.source.reveal(name) for name in {each.use.name for each in bound}}
 
     def note(self, name: str, action: SecretAction, host: str, detail: str = "") -> None:
-        self._server.source.note(name, action, box=self._box, thread=self._thread, host=host, detail=detail)
+        self._server.source.note(name, action, box=self._box, thread=self.thread, host=host, detail=detail)
 
     @cached_property
     def _authority(self) -> BoxAuthority:
