@@ -171,6 +171,8 @@ class ThreadRuns:
     """By agent, in the order of their latest runs."""
     workspace: str | None = None
     """Digest of the files that the thread's first box started with."""
+    source: Mapping[str, Any] | None = None
+    """The repository that these files came from."""
 
     @property
     def live(self) -> Run | None:
@@ -191,6 +193,7 @@ class ThreadRuns:
                 agent: [each.run, each.session, each.box, each.whole] for agent, each in self.sessions.items()
             },
             "workspace": self.workspace,
+            "source": self.source,
         }
 
     @classmethod
@@ -204,6 +207,7 @@ class ThreadRuns:
             tuple(Waiting(*each) for each in value["waiting"]) if believed else (),
             sessions if believed else {agent: replace(each, whole=False) for agent, each in sessions.items()},
             value["workspace"] if believed else None,
+            value.get("source") if believed else None,
         )
 
 
@@ -326,6 +330,7 @@ def _started(
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
         workspace=runs.workspace or (_text(options.get("workspace")) if origin is not Origin.UNPROVEN else None),
+        source=runs.source or (_dict(options.get("source")) if origin is not Origin.UNPROVEN else None),
     )
 
 
@@ -420,6 +425,10 @@ def _options(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or len(repr(value)) > _MAX_OPTIONS:
         return {}
     return value
+
+
+def _dict(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _error(value: object) -> dict[str, Any] | None:
