@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
-from tests.environments import IN_BOX, data_packages
+from tests.installed_packages import IN_BOX, data_packages
 
 from holdfast.api.box.spec import BoxSpec
 from holdfast.interpreter.jupyter import BoxKernel

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     from dspy.utils import DummyLM
     from dspy.utils.callback import BaseCallback
 
-from tests.environments import packages_of
+from tests.installed_packages import packages_of
 
 from holdfast import SyncClient
 from holdfast.interpreter.bridge.budget import Limits

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.environments import IN_BOX, data_packages
+from tests.installed_packages import IN_BOX, data_packages
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec

@@ -17,7 +17,22 @@ MAX_TIMEOUT: Final = 3 * 24 * 3600
 """The longest timeout of a run, in seconds."""
 OUTPUT_LIMIT: Final = 8_000
 """Characters of each stream in the result of an execution, unless the interpreter sets another limit."""
-RESERVED_ENTRY_IDS: Final = ("start-r-", "end-r-", "cancel-r-", "interrupt-r-", "r-")
+RESERVED_ENTRY_IDS: Final = (
+    "start-r-",
+    "end-r-",
+    "cancel-r-",
+    "interrupt-r-",
+    "r-",
+    "checkpoint-r-",
+    "forked-t-",
+    "rewound-w-",
+    "task-t-",
+    "child-start-t-",
+    "child-end-r-",
+    "child-result-r-",
+    "child-read-r-",
+    "reported-r-",
+)
 """How the ids of entries begin that only runs write. An id is taken once: a caller that took one of these would keep
 the end of a run off the thread."""
 _MAX_PATH: Final = 4095

@@ -98,6 +98,10 @@ class RunInfo(Document):
     usage: TokenUsage | None
     ended_by: str | None
     """What posted its end: its runner, or the server that found it dead."""
+    turn: int = 0
+    """Its number on the thread, from 1."""
+    checkpoint: str | None = None
+    """The snapshot of its box at its end, from which the thread can be forked or rewound."""
 
     @property
     def live(self) -> bool:

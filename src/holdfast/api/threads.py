@@ -48,6 +48,15 @@ class LastEntry(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForkSource(Document):
+    """Where a thread was forked from."""
+
+    thread: str
+    turn: int
+    """The last turn that both have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadInfo(Document):
     """A thread at the time of the request."""
 
@@ -55,6 +64,7 @@ class ThreadInfo(Document):
     title: str | None
     status: ThreadStatus
     parent: str | None
+    """The thread that started it as its child."""
     labels: dict[str, str]
     archived: bool
     entry_count: int
@@ -67,6 +77,8 @@ class ThreadInfo(Document):
     """The path of its stream, for any client of the Durable Streams protocol."""
     run: RunInfo | None
     """Its latest run."""
+    fork_of: ForkSource | None = None
+    """The thread that it was forked from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "apply": "run.apply:apply",
     "push": "run.push:push",
     "pr": "run.push:pull_request",
+    "delegate": "run.delegate:delegate",
     "up": "server.up:up",
     "down": "server.down:down",
     "relay": "server.relay:relay",
@@ -43,6 +44,8 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "thread.commands:delete",
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
+            "tree": "thread.tree:tree",
+            "wait": "thread.tree:wait",
         },
     ),
     "box": Group(
@@ -137,6 +140,16 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "test": "provider:try_",
             "setup": "provider_setup:setup",
             "remove": "provider:remove",
+        },
+    ),
+    "secret": Group(
+        "Secrets: values that boxes use without seeing them.",
+        {
+            "set": "secret:set_",
+            "list": "secret:list_",
+            "show": "secret:show",
+            "rotate": "secret:rotate",
+            "remove": "secret:remove",
         },
     ),
     "key": Group(

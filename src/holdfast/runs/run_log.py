@@ -18,16 +18,18 @@ from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.ids import new_entry_id
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed
+from holdfast.threads.lineage import LINEAGE_SIGNALS
 from holdfast.threads.protocol.framing import as_array, parse_json, split_messages
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import PRODUCER, ThreadRuns, is_control
 from holdfast.threads.service import Threads
-from holdfast.threads.store import Appended, AppendRequest, Producer, Slice, StreamStore
+from holdfast.threads.store import Appended, AppendRequest, Producer, Slice, StreamConfig, StreamStore
 
 _TRIES: Final = 20
 _READ_BYTES: Final = 1024 * 1024
 _REMEMBERED: Final = 10_000
+_NO_END: Final = 1 << 62
 
 Made = TypeVar("Made")
 Compose = Callable[[int, ThreadRuns], Sequence[Entry]]
@@ -55,8 +57,19 @@ class RunLog:
 
     def append(self, thread: str, *entries: Entry, producer: Producer | None = None) -> Awaitable[Appended]:
         """Append entries. Those that control runs get the server's seal."""
-        sealed = tuple(keyed(self._seals.seal(thread, each) if is_control(each.payload) else each) for each in entries)
+        sealed = tuple(keyed(self.sealed(thread, each)) for each in entries)
         return self._store.append(THREADS + thread, AppendRequest(keyed=sealed, producer=producer))
+
+    async def create(self, thread: str, *entries: Entry) -> bool:
+        """Create a thread with these entries. Returns False, and writes nothing, if there is one already."""
+        sealed = tuple(keyed(self.sealed(thread, each)) for each in entries)
+        made = await self._store.create(THREADS + thread, StreamConfig(content_type="application/json"), keyed=sealed)
+        return made.new
+
+    def sealed(self, thread: str, entry: Entry) -> Entry:
+        """Returns the entry with the server's seal, if the server acts on such entries."""
+        acts = is_control(entry.payload) or entry.payload["type"] in LINEAGE_SIGNALS
+        return self._seals.seal(thread, entry) if acts else entry
 
     async def claim(self, thread: str, compose: Compose) -> int:
         """Take the next epoch, and append the entries of `compose` with it. Returns the epoch."""
@@ -102,28 +115,45 @@ class RunLog:
                 return
 
     async def make_of(self, thread: str, make: Callable[[Iterator[dict[str, Any]]], Made]) -> Made:
-        """Returns the result of `make` for all entries, oldest first. Runs in a worker thread: it may take seconds.
+        """Returns the result of `make` for the conversation: all entries that were not rewound, oldest first.
+
+        Runs in a worker thread: it may take seconds.
 
         Only one entry is in memory at a time, so the thread may be larger than memory, and neither the garbage
         collector nor the event loop is held up.
         """
         loop = asyncio.get_running_loop()
         abandoned = False
+        parts = kept_parts((await self.runs(thread)).dropped)
 
         def read(position: int) -> Future[Slice]:
             return asyncio.run_coroutine_threadsafe(self._store.read(THREADS + thread, position, _READ_BYTES), loop)
 
         def entries() -> Iterator[dict[str, Any]]:
-            piece = read(0).result()
-            while not piece.up_to_date:
-                following = read(piece.end)
-                yield from map(parse_json, split_messages(piece.data))
-                if abandoned:
-                    raise asyncio.CancelledError
-                piece = following.result()
-            yield from map(parse_json, split_messages(piece.data))
+            for begin, end in parts:
+                following = read(begin)
+                while True:
+                    piece = following.result()
+                    if more := not piece.up_to_date and piece.end < end:
+                        following = read(piece.end)
+                    inside = piece.data if piece.end <= end else piece.data[: end - piece.start]
+                    yield from map(parse_json, split_messages(inside))
+                    if abandoned:
+                        raise asyncio.CancelledError
+                    if not more:
+                        break
 
         try:
             return await asyncio.to_thread(make, entries())
         finally:
             abandoned = True
+
+
+def kept_parts(dropped: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the parts of a thread that were not rewound, in order. The last one has no end."""
+    parts, begin = [], 0
+    for start, end in sorted(dropped):
+        if start > begin:
+            parts.append((begin, start))
+        begin = max(begin, end)
+    return [*parts, (begin, _NO_END)]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress import GuestApi
     from holdfast.egress.models import ModelGateway, Models
+    from holdfast.environments.secrets import Secrets
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
     from holdfast.runs.service import Runs
@@ -164,6 +165,16 @@ async def open_models(storage: Storage, secret: bytes) -> AsyncIterator[Models]:
 
     async with Models(await load_in_thread(lambda: storage.models), secret) as models:
         yield models
+
+
+@asynccontextmanager
+async def open_secrets(storage: Storage, secret: bytes) -> AsyncIterator[Secrets]:
+    """`secret` seals their values."""
+    await _load("holdfast.environments.secrets")
+    from holdfast.environments.secrets import Secrets
+
+    async with Secrets(await load_in_thread(lambda: storage.named_secrets), secret) as secrets:
+        yield secrets
 
 
 @asynccontextmanager

@@ -78,6 +78,13 @@ class Projection:
         await self._try_settling(None)
         return await self._rows.list_runs(wanted)
 
+    async def needed_snapshots(self) -> set[str]:
+        """Returns the snapshots that forks and rewinds of threads refer to. Raises if rows cannot be brought up to
+        date: a snapshot too many is better than one too few.
+        """
+        await self.settle_all()
+        return await self._rows.needed_snapshots()
+
     async def unsettled(self) -> list[str]:
         """Returns the threads that have a run in progress or queued prompts."""
         await self._try_settling(None)

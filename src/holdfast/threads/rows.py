@@ -12,6 +12,9 @@ from holdfast.api.errors import InvalidRequest
 from holdfast.api.run_info import RunStatus
 from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
+from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
+from holdfast.threads.delegation import DELEGATION_SIGNALS
+from holdfast.threads.lineage import FORKED, LINEAGE_SIGNALS, fold_lineage
 from holdfast.threads.run_events import Run, ThreadRuns, concerns_runs, fold_run, is_control
 
 _PREVIEW: Final = 200
@@ -44,6 +47,8 @@ class ThreadRow:
     last_activity_at: int = 0
     last_entry: dict[str, Any] | None = None
     runs: ThreadRuns = field(default_factory=ThreadRuns)
+    lineage: Lineage = NO_LINEAGE
+    """The thread that it was forked from. The thread that started it as its child is `parent`."""
     touched: dict[str, Run] = field(default_factory=dict, compare=False, repr=False)
     """Runs that changed since the row was saved. Each has a row of its own."""
 
@@ -60,7 +65,17 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
         last = entry
         activity = max(activity, entry["ts"])
         kind = entry["payload"]["type"]
-        if kind.startswith("signal.thread."):
+        if kind in LINEAGE_SIGNALS:
+            lineage, after = fold_lineage(row.lineage, runs, entry, seals.origin(row.id, entry))
+            if kind == FORKED and lineage is not row.lineage:
+                row = replace(row, parent=None)  # its source is the child of that thread
+            row = replace(row, lineage=lineage)
+            if after.latest is not None and after.latest is not runs.latest:
+                if after.latest.origin is not Origin.FORK:
+                    touched[after.latest.run] = after.latest
+                row = replace(row, status=_STATUS_OF_RUN[after.latest.status])
+            runs = after
+        elif kind.startswith("signal.thread.") and kind not in DELEGATION_SIGNALS:
             row = _apply_signal(row, kind[len("signal.thread.") :], entry["payload"])
         elif concerns_runs(kind, entry["payload"], runs):
             origin = seals.origin(row.id, entry) if is_control(entry["payload"]) else Origin.UNPROVEN
@@ -128,6 +143,7 @@ class RowFilter:
     """Which rows to list, and where to continue."""
 
     parent: str | None = None
+    fork_of: str | None = None
     status: ThreadStatus | None = None
     labels: tuple[tuple[str, str | None], ...] = ()
     """Label names with the wanted value; None matches any value."""
@@ -192,6 +208,10 @@ class RowStore(Protocol):
 
     async def list_runs(self, wanted: RunFilter) -> list[RunRow]:
         """Returns runs, newest first."""
+        ...
+
+    async def needed_snapshots(self) -> set[str]:
+        """Returns the snapshots that forks and rewinds of threads refer to."""
         ...
 
     async def unsettled_ids(self) -> list[str]:

@@ -11,6 +11,14 @@ from typing import Any, Final
 
 from holdfast.api.run_info import RUN_FINISHED, CancelKind, RunStatus, Stage
 from holdfast.threads.access.seals import Origin
+from holdfast.threads.checkpoints import Checkpoint
+from holdfast.threads.delegation import (
+    CHILD_READ,
+    DELEGATION_SIGNALS,
+    Delegation,
+    child_result_id,
+    fold_delegation,
+)
 
 PRODUCER: Final = "run"
 """The idempotent producer that all runs of a thread write as, each with its own epoch."""
@@ -91,6 +99,12 @@ class Run:
     """code, message and, if known, hint."""
     usage: dict[str, Any] | None = None
     ended_by: str | None = None
+    turn: int = 0
+    """Its number on the thread, from 1. Numbers are never used again, not even after a rewind."""
+    until: int = field(default=0, compare=False)
+    """A position on the thread shortly before its end."""
+    checkpoint: Checkpoint | None = None
+    """The files of its box at its end."""
 
     @property
     def harness(self) -> str:
@@ -117,7 +131,8 @@ class Run:
         return _ORDER[self.stage] >= _ORDER[stage]
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in Run.__slots__}
+        checkpoint = None if self.checkpoint is None else self.checkpoint.to_json()
+        return {**{name: getattr(self, name) for name in Run.__slots__}, "checkpoint": checkpoint}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Run:
@@ -130,6 +145,7 @@ class Run:
                 "stage": Stage(value["stage"]),
                 "status": RunStatus(value["status"]),
                 "cancel": None if cancel is None else CancelKind(cancel),
+                "checkpoint": Checkpoint.from_json(value["checkpoint"]) if value.get("checkpoint") else None,
             }
         )
 
@@ -156,6 +172,8 @@ class Waiting:
     interrupt: bool = False
     since: int = field(default=0, compare=False)
     """A position on the thread shortly before the prompt."""
+    quiet: bool = False
+    """Starts no run by itself: the next run gets it before its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +189,18 @@ class ThreadRuns:
     """By agent, in the order of their latest runs."""
     workspace: str | None = None
     """Digest of the files that the thread's first box started with."""
+    dropped: tuple[tuple[int, int], ...] = ()
+    """Parts of the thread, from one position to another, that were rewound: no agent is told about them."""
+    delegation: Delegation | None = None
+    """What makes the thread a task of another thread."""
     source: Mapping[str, Any] | None = None
     """The repository that these files came from."""
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something is left to do: a run, a prompt that starts one, or the report of a task's end."""
+        is_open = self.delegation is not None and self.delegation.is_open
+        return self.live is not None or is_open or not all(each.quiet for each in self.waiting)
 
     @property
     def live(self) -> Run | None:
@@ -188,12 +216,14 @@ class ThreadRuns:
             "epoch": self.epoch,
             "count": self.count,
             "latest": None if self.latest is None else self.latest.to_json(),
-            "waiting": [[each.chat, each.interrupt, each.since] for each in self.waiting],
+            "waiting": [[each.chat, each.interrupt, each.since, each.quiet] for each in self.waiting],
             "sessions": {
                 agent: [each.run, each.session, each.box, each.whole] for agent, each in self.sessions.items()
             },
             "workspace": self.workspace,
             "source": self.source,
+            "dropped": self.dropped,
+            **({} if self.delegation is None else {"delegation": self.delegation.to_json()}),
         }
 
     @classmethod
@@ -207,7 +237,9 @@ class ThreadRuns:
             tuple(Waiting(*each) for each in value["waiting"]) if believed else (),
             sessions if believed else {agent: replace(each, whole=False) for agent, each in sessions.items()},
             value["workspace"] if believed else None,
-            value.get("source") if believed else None,
+            tuple((begin, end) for begin, end in value.get("dropped", ())),
+            delegation=Delegation.from_json(value["delegation"]) if value.get("delegation") else None,
+            source=value.get("source") if believed else None,
         )
 
 
@@ -218,7 +250,7 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
     """Whether an entry of this type can change the state of a thread's runs. Must be fast: it is called for every
     entry.
     """
-    if kind.startswith(PREFIX):
+    if kind.startswith(PREFIX) or kind in DELEGATION_SIGNALS:
         return True
     if kind == "chat":
         return payload.get("queued") is True
@@ -229,7 +261,9 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
 def is_control(payload: Mapping[str, Any]) -> bool:
     """Returns whether the server acts on entries with this payload. It seals such entries when it writes them."""
     kind: str = payload["type"]
-    return kind.startswith(PREFIX) or (kind == "chat" and payload.get("queued") is True)
+    if kind == "chat":
+        return payload.get("queued") is True
+    return kind.startswith(PREFIX) or kind in DELEGATION_SIGNALS
 
 
 def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: int = 0) -> ThreadRuns:
@@ -242,6 +276,8 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
     kind: str = payload["type"]
     if kind == "chat":
         return _queued(runs, entry, payload, since) if origin is Origin.HERE else runs
+    if kind in DELEGATION_SIGNALS:
+        return _delegation(runs, payload) if origin is Origin.HERE else runs
     if kind == STARTED:
         return _started(runs, entry, payload, origin, since)
     run = runs.latest
@@ -287,7 +323,7 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
             kept = run.cancel is CancelKind.CANCEL
             changed = replace(run, cancel=run.cancel if kept else cancel, cancel_at=run.cancel_at or ts)
         case "signal.run.finished":
-            return _finished(runs, run, entry, payload)
+            return _finished(runs, run, entry, payload, since)
         case _:
             return runs
     return replace(runs, latest=changed)
@@ -326,6 +362,7 @@ def _started(
             options=options,
             version=_text(payload.get("version")),
             last_sign=entry["ts"],
+            turn=runs.count + 1,
         ),
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
@@ -334,7 +371,9 @@ def _started(
     )
 
 
-def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Mapping[str, Any]) -> ThreadRuns:
+def _finished(
+    runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int
+) -> ThreadRuns:
     status = payload.get("status")
     if not isinstance(status, str) or status not in _ENDINGS or entry["id"] != end_id(run.run):
         return runs
@@ -347,6 +386,7 @@ def _finished(runs: ThreadRuns, run: Run, entry: Mapping[str, Any], payload: Map
         error=_error(payload.get("error")),
         usage=_numbers(payload.get("usage")),
         ended_by=ended_by,
+        until=since,
     )
     sessions = dict(runs.sessions)
     session = sessions.get(run.agent)
@@ -385,7 +425,16 @@ def _queued(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, An
         return runs
     if len(runs.waiting) >= MAX_WAITING:
         return runs
-    return replace(runs, waiting=(*runs.waiting, Waiting(entry["id"], payload.get("interrupt") is True, since)))
+    interrupt, quiet = payload.get("interrupt") is True, payload.get("quiet") is True
+    return replace(runs, waiting=(*runs.waiting, Waiting(entry["id"], interrupt, since, quiet)))
+
+
+def _delegation(runs: ThreadRuns, payload: Mapping[str, Any]) -> ThreadRuns:
+    if payload["type"] == CHILD_READ:
+        read = child_result_id(str(payload.get("run")))
+        return replace(runs, waiting=tuple(each for each in runs.waiting if each.chat != read))
+    delegation = fold_delegation(runs.delegation, payload)
+    return runs if delegation is runs.delegation else replace(runs, delegation=delegation)
 
 
 def _sign(run: Run, ts: int) -> Run:

@@ -14,7 +14,7 @@ import pytest
 from daytona import BarChart, BoxAndWhiskerChart, ChartType, CompositeChart, LineChart, PieChart, Sandbox, ScatterChart
 from daytona.common.charts import parse_chart
 from daytona_toolbox_api_client import Chart
-from tests.environments import packages_of
+from tests.installed_packages import packages_of
 
 PROGRAM = """
 import matplotlib.pyplot as plt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -12,11 +13,12 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import BoxSpec, Lifetime, check_labels
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import KEY, TENANT
+from holdfast.boxes.labels import BASE, KEY, TENANT
 from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Acquired,
+    BaseFiles,
     Create,
     Finish,
     Found,
@@ -66,7 +68,15 @@ class Acquire:
         self._network_update = network_update
 
     async def acquire(
-        self, key: str, spec: BoxSpec, owner: Owner, timeout: float, *, fresh: bool = False, replaces: bool = True
+        self,
+        key: str,
+        spec: BoxSpec,
+        owner: Owner,
+        timeout: float,
+        *,
+        fresh: bool = False,
+        replaces: bool = True,
+        base: BaseFiles | None = None,
     ) -> Acquired:
         self._providers.for_spec(spec)
         if not key:
@@ -79,7 +89,8 @@ class Acquire:
                 if fresh:
                     async with self._leases.turn(f"key/{key}"):
                         return await self._acquire_in_turn(key, spec, owner, fresh=True)
-                return await self._resume_at_once(key, spec) or await self._acquire(key, spec, owner, replaces)
+                at_once = await self._resume_at_once(key, spec, base)
+                return at_once or await self._acquire(key, spec, owner, replaces, base)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -88,10 +99,12 @@ class Acquire:
                 hint="try again: anything partly created has been cleaned up",
             ) from None
 
-    async def _resume_at_once(self, key: str, spec: BoxSpec) -> Acquired | None:
+    async def _resume_at_once(self, key: str, spec: BoxSpec, base: BaseFiles | None) -> Acquired | None:
         """Handles the common case without a lease: a running box with the same spec."""
         row = await self._registry.of_key(key)
         if row is None or row.state is not BoxState.RUNNING or row.spec.hash != spec.hash:
+            return None
+        if _is_stale(row, base):
             return None
         if with_lifetime_of(row.spec, spec) != row.spec or row.node != self._registry.node:
             return None
@@ -103,18 +116,25 @@ class Acquire:
             return None  # another caller is deleting it
         return Acquired(replace(row, last_active_at=now), How.RESUMED, why="it was there")
 
-    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool) -> Acquired:
+    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool, base: BaseFiles | None) -> Acquired:
         if spec.lifetime is Lifetime.ONE_SHOT:
             return await self._acquire_in_turn(key, spec, owner)
         async with self._leases.turn(f"key/{key}"):
-            at_once = await self._resume_at_once(key, spec)
-            return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces)
+            at_once = await self._resume_at_once(key, spec, base)
+            return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces, base=base)
 
     async def _acquire_in_turn(
-        self, key: str, spec: BoxSpec, owner: Owner, *, fresh: bool = False, replaces: bool = True
+        self,
+        key: str,
+        spec: BoxSpec,
+        owner: Owner,
+        *,
+        fresh: bool = False,
+        replaces: bool = True,
+        base: BaseFiles | None = None,
     ) -> Acquired:
         provider = self._providers.named(spec.provider)
-        found = await self._found(key, spec)
+        found = await self._found(key, spec, base)
         replaced: str | None = None
         whys: list[str] = []
         for _ in range(_TRIES):
@@ -145,11 +165,19 @@ class Acquire:
                         await self._removal.remove_judged(row, f"replaced: {decision.why}")
                         replaced = row.id
                         whys.append(decision.why)
-                case Restore(snapshot):
+                case Restore(snapshot, required):
                     row = self._registry.new_row(spec, owner, key=key, snapshot=snapshot.id)
+                    if base is not None:
+                        row = replace(row, labels={**row.labels, BASE: base.id})
                     try:
                         row = await self._creation.restored(row, provider, snapshot.id)
                     except (WrongSnapshot, SnapshotNotFound) as error:
+                        if required:
+                            raise
+                        if base is not None:  # a later snapshot of this box is damaged: the first one is left
+                            whys.append(f"snapshot {snapshot.id} could not be restored ({error})")
+                            found = Found(base=await provider.snapshot(base.snapshot))
+                            continue
                         whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so the box starts empty")
                         found = Found()
                         continue
@@ -158,15 +186,15 @@ class Acquire:
                 case Create():
                     row = await self._creation.fresh(spec, owner, key, provider)
                     return Acquired(row, How.CREATED, replaced, "; ".join(whys) or "there was none")
-            found = await self._found(key, spec)
+            found = await self._found(key, spec, base)
         raise keeps_changing(f"the box of key {key}")
 
-    async def _found(self, key: str, spec: BoxSpec) -> Found:
+    async def _found(self, key: str, spec: BoxSpec, base: BaseFiles | None) -> Found:
         row = None
         if spec.lifetime is not Lifetime.ONE_SHOT:
             row = await self._registry.of_key(key) or await self._adopt_of(key, spec)
         if row is None:
-            return Found(snapshot=await self._latest(key, spec))
+            return await self._to_start_from(key, spec, base)
         self._registry.check_here(row)
         wait = 0.005
         while await self._registry.is_being_changed(row):
@@ -174,18 +202,27 @@ class Acquire:
             wait = min(wait * 2, 0.1)
             row = await self._registry.of_key(key)
             if row is None:
-                return Found(snapshot=await self._latest(key, spec))
+                return await self._to_start_from(key, spec, base)
         if row.state in (BoxState.CREATING, BoxState.DELETING):
             return Found(row, abandoned=True)
         liveness, power = await self._states.look(row)
         network_live = Capability.NETWORK_LIVE in self._providers.of(row).capabilities
-        return Found(row, liveness=liveness, power=power, network_live=network_live)
+        return Found(row, liveness=liveness, power=power, network_live=network_live, stale=_is_stale(row, base))
 
-    async def _latest(self, key: str, spec: BoxSpec) -> Snapshot | None:
+    async def _to_start_from(self, key: str, spec: BoxSpec, base: BaseFiles | None) -> Found:
+        if base is None:
+            return Found(snapshot=await self._latest(key, spec))
+        provider = self._providers.for_spec(spec, Capability.SNAPSHOTS)
+        # Of the snapshots of this key, only those count that were taken since the box started from these files.
+        return Found(
+            snapshot=await self._latest(key, spec, {BASE: base.id}), base=await provider.snapshot(base.snapshot)
+        )
+
+    async def _latest(self, key: str, spec: BoxSpec, more: Mapping[str, str] | None = None) -> Snapshot | None:
         provider = self._providers.named(spec.provider)
         if Capability.SNAPSHOTS not in provider.capabilities:
             return None
-        found = await provider.snapshots({KEY: key, TENANT: self._registry.tenant})
+        found = await provider.snapshots({KEY: key, TENANT: self._registry.tenant, **(more or {})})
         return max(found, key=lambda each: (each.created_at, each.id), default=None)
 
     async def _adopt_of(self, key: str, spec: BoxSpec) -> BoxRow | None:
@@ -213,3 +250,7 @@ class Acquire:
             )
 
         return self._registry.remember(await self._registry.swap(row, taken_up))
+
+
+def _is_stale(row: BoxRow, base: BaseFiles | None) -> bool:
+    return base is not None and row.labels.get(BASE) != base.id

@@ -37,6 +37,15 @@ class Acquired:
 
 
 @dataclass(frozen=True, slots=True)
+class BaseFiles:
+    """The files that the box of a key has to start from. A box that started from others is replaced."""
+
+    id: str
+    """Names this start, and only this one. It is a label of the box and of its snapshots."""
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What exists for a key."""
 
@@ -51,6 +60,10 @@ class Found:
     """The latest snapshot of the key that its provider can restore."""
     network_live: bool = True
     """The provider can change the network policy of a running box."""
+    base: Snapshot | None = None
+    """What a new box has to start from, unless `snapshot` is a later one."""
+    stale: bool = False
+    """The box started from other files than it has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +101,21 @@ class Replace:
     row: BoxRow
     changed: tuple[str, ...] = ()
     """The changed fields. Empty if the caller asked for a fresh box."""
+    stale: bool = False
+    """It started from other files than it has to."""
 
     @property
     def why(self) -> str:
+        if self.stale:
+            return "other files were asked for"
         return f"the spec changed: {', '.join(self.changed)}" if self.changed else "a fresh one was asked for"
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
     snapshot: Snapshot
+    required: bool = False
+    """Without these files there must be no box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +135,7 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
     row = found.row
     if row is None or wanted.lifetime is Lifetime.ONE_SHOT:
         # A one-shot box does not become the box of its key, and does not use that box.
-        return _afresh(None if fresh else found.snapshot, wanted)
+        return Create() if fresh else _afresh(found, wanted)
     if row.lifetime is Lifetime.ONE_SHOT:
         raise BoxConflict(f"box {row.id} is one-shot and cannot be acquired again")
     if row.state in (BoxState.CREATING, BoxState.DELETING):
@@ -133,8 +152,8 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
                 f"box {row.id} of key {row.key} does not answer, and {row.provider} cannot tell whether it is alive",
                 hint="try again, or delete the box to get a new one",
             )
-    if fresh:
-        return Replace(row)
+    if fresh or found.stale:
+        return Replace(row, stale=found.stale)
     if changed := all_changes(row.spec, wanted, network_live=found.network_live):
         if not replaces:
             raise BoxDiffers(f"box {row.id} has another spec: {', '.join(changed)}", hint="delete it first")
@@ -144,11 +163,11 @@ def decide(found: Found, wanted: BoxSpec, *, fresh: bool = False, replaces: bool
     return Start(row)
 
 
-def _afresh(snapshot: Snapshot | None, wanted: BoxSpec) -> Decision:
+def _afresh(found: Found, wanted: BoxSpec) -> Decision:
     # A snapshot of a box with another spec is restored only by name.
-    if snapshot is not None and snapshot.labels.get(SPEC) == wanted.hash:
-        return Restore(snapshot)
-    return Create()
+    if found.snapshot is not None and found.snapshot.labels.get(SPEC) == wanted.hash:
+        return Restore(found.snapshot)
+    return Create() if found.base is None else Restore(found.base, required=True)
 
 
 def changes(had: BoxSpec, wanted: BoxSpec) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
-from holdfast.boxes.service.acquire_rules import Acquired, all_changes
+from holdfast.boxes.service.acquire_rules import Acquired, BaseFiles, all_changes
 from holdfast.boxes.service.creation import Creation
 from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.idle.idleness import Activity, OneShots, WatchInterval
@@ -143,14 +143,16 @@ class Boxes:
         timeout: float = TURN_SECONDS,
         fresh: bool = False,
         replaces: bool = True,
+        base: BaseFiles | None = None,
     ) -> Acquired:
         """Returns the box of a key: the existing one, one restored from the latest snapshot, or a new one.
 
         Concurrent callers get the same box. A box with another spec is replaced, which `replaced` and `why` report;
         without `replaces`, it raises `BoxDiffers`. One-shot boxes are always new. With `fresh`, an existing box is
-        deleted and no snapshot is used.
+        deleted and no snapshot is used. With `base`, a box that did not start from these files is replaced by one that
+        does. If they cannot be restored, it raises `SnapshotNotFound` or `WrongSnapshot`.
         """
-        return await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces)
+        return await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces, base=base)
 
     async def move(
         self,
@@ -239,9 +241,13 @@ class Boxes:
 
     # --- snapshots and volumes ---
 
-    async def snapshot(self, id: str, labels: Mapping[str, str] | None = None) -> Snapshot:
-        """Save the files of the box as they are now. The snapshot is labelled with the box's key, spec and owner."""
-        return await self._snapshots.take(id, labels)
+    async def snapshot(
+        self, id: str, labels: Mapping[str, str] | None = None, *, checkpoint: str | None = None
+    ) -> Snapshot:
+        """Save the files of the box as they are now. The snapshot is labelled with the box's key, spec and owner, and
+        with what it is a checkpoint of.
+        """
+        return await self._snapshots.take(id, labels, checkpoint)
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """Returns the snapshots of every provider, oldest first."""

@@ -9,7 +9,7 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import check_labels
 from holdfast.api.errors.boxes import SnapshotNotFound
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.labels import KEY, TENANT, refuse_reserved
+from holdfast.boxes.labels import CHECKPOINT, KEY, TENANT, refuse_reserved
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.providers import Providers
@@ -26,12 +26,14 @@ class SnapshotStore:
         self._activity = activity
         self._states = states
 
-    async def take(self, id: str, labels: Mapping[str, str] | None) -> Snapshot:
+    async def take(self, id: str, labels: Mapping[str, str] | None, checkpoint: str | None = None) -> Snapshot:
         row = await self._registry.get_live(id)
         given = dict(labels or {})
         refuse_reserved(given)
         require(row.provider, self._providers.of(row).capabilities, Capability.SNAPSHOTS)
         ours = {name: value for name, value in row.labels.items() if name.startswith(RESERVED)}
+        if checkpoint is not None:
+            ours[CHECKPOINT] = checkpoint
         check_labels({**given, **ours})
         with self._activity.using(id):
             async with await self._states.peek(id) as box:

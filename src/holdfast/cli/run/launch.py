@@ -52,6 +52,9 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    delegate: Annotated[
+        bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
+    ] = False,
     *,
     files: FilesOptions,
     box: BoxOptions,
@@ -97,7 +100,7 @@ def run(
                 note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
             sent = await send_files(client, chosen, home_or_default(where.home), quiet=as_json)
             state.sent = True
-            if info is not None and info.run is not None and sent is None and not box_settings:
+            if info is not None and info.run is not None and sent is None and not box_settings and not delegate:
                 # With the settings of the earlier launch: with others, its box would be replaced.
                 launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
             else:
@@ -111,6 +114,7 @@ def run(
                     source=None if sent is None else sent.source,
                     box=box_settings,
                     timeout=seconds or None,
+                    delegate=delegate,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
 

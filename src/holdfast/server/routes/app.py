@@ -30,6 +30,8 @@ from holdfast.server.routes import (
     providers,
     runs,
     runtime_tests,
+    secrets,
+    tasks,
     threads,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
@@ -53,6 +55,8 @@ _ROUTERS = (
     providers.router,
     runs.router,
     runtime_tests.router,
+    secrets.router,
+    tasks.router,
 )
 
 

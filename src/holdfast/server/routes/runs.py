@@ -57,7 +57,15 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
-        Options(new.agent, new.model, spec, new.workspace, source=new.source, timeout=new.timeout),
+        Options(
+            new.agent,
+            new.model,
+            spec,
+            new.workspace,
+            source=new.source,
+            timeout=new.timeout,
+            delegates=new.delegate,
+        ),
         thread=new.thread,
         new_thread=new.new_thread,
         title=new.title,
@@ -213,4 +221,6 @@ def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         usage=None if run.usage is None else TokenUsage.from_json(run.usage),
         ended_by=run.ended_by,
+        turn=run.turn,
+        checkpoint=None if run.checkpoint is None or run.checkpoint.files is None else run.checkpoint.files.snapshot,
     )

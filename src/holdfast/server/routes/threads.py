@@ -13,6 +13,7 @@ from holdfast.api.limits import ThreadId
 from holdfast.api.threads import (
     Chatted,
     EntryPage,
+    ForkSource,
     LastEntry,
     NewChat,
     NewThread,
@@ -162,4 +163,7 @@ def thread_info(row: ThreadRow) -> ThreadInfo:
         last_entry=LastEntry(**row.last_entry) if row.last_entry else None,
         stream=f"{PREFIX}{THREADS}{row.id}",
         run=None if row.runs.latest is None else run_info(row.id, row.runs.latest, len(row.runs.waiting)),
+        fork_of=None
+        if row.lineage.fork_of is None
+        else ForkSource(thread=row.lineage.fork_of.thread, turn=row.lineage.fork_of.turn),
     )

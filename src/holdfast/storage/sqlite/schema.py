@@ -117,12 +117,17 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     created_at INTEGER NOT NULL,
     last_activity_at INTEGER NOT NULL,
     last_entry TEXT,
-    runs TEXT, /* as of fold 1: another number here makes every row anew */
+    runs TEXT, /* as of fold 3: another number here makes every row anew */
+    lineage TEXT,
+    fork_of TEXT,
     unsettled INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
 CREATE INDEX IF NOT EXISTS threads_by_parent ON threads_cache (tenant, parent, last_activity_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS threads_by_source
+    ON threads_cache (tenant, fork_of, last_activity_at DESC, id DESC) WHERE fork_of IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_with_lineage ON threads_cache (tenant) WHERE lineage IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_unsettled ON threads_cache (tenant) WHERE unsettled = 1;
 CREATE TABLE IF NOT EXISTS runs_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
@@ -130,7 +135,7 @@ CREATE TABLE IF NOT EXISTS runs_cache (
     thread TEXT NOT NULL,
     agent TEXT NOT NULL,
     status TEXT NOT NULL,
-    run TEXT NOT NULL, /* as of fold 1 */
+    run TEXT NOT NULL, /* as of fold 3 */
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_thread ON runs_cache (tenant, thread, id DESC);
@@ -218,6 +223,34 @@ CREATE TABLE IF NOT EXISTS provider_accounts (
     changed_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS named_secrets (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    bindings TEXT NOT NULL,
+    expose TEXT,
+    placeholder TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    changed_by TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS secret_events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    action TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    by_user TEXT NOT NULL,
+    box TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    host TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS secret_events_by_name ON secret_events (tenant, name, number DESC);
 
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',

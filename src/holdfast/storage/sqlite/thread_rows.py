@@ -11,6 +11,7 @@ import orjson
 from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.store import SqliteStreams
+from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow
 from holdfast.threads.run_events import Run, ThreadRuns
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _COLUMNS = (
     "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at,"
-    " last_entry, runs"
+    " last_entry, runs, lineage"
 )
 
 
@@ -41,6 +42,9 @@ class SqliteThreadRows:
         if wanted.parent is not None:
             where.append("parent = ?")
             values.append(wanted.parent)
+        if wanted.fork_of is not None:
+            where.append("fork_of = ?")
+            values.append(wanted.fork_of)
         if wanted.status is not None:
             where.append("status = ?")
             values.append(wanted.status.value)
@@ -89,7 +93,7 @@ class SqliteThreadRows:
         return [id for (id,) in (*behind, *gone)]
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        values = [(*_values(row), _is_unsettled(row), self._tenant) for row in rows]
+        values = [(*_values(row), _source(row), _is_unsettled(row), self._tenant) for row in rows]
         runs = [
             (
                 run.run,
@@ -109,7 +113,8 @@ class SqliteThreadRows:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany(
-                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, unsettled, tenant) VALUES ({'?, ' * 14}?)", values
+                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, fork_of, unsettled, tenant) VALUES ({'?, ' * 16}?)",
+                values,
             )
             # An unproven claim must not take over a run id from another thread.
             connection.executemany(
@@ -141,6 +146,10 @@ class SqliteThreadRows:
         query = f"SELECT thread, run FROM runs_cache WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
         return [_run(row) for row in await self._all(query, *values, wanted.limit)]
 
+    async def needed_snapshots(self) -> set[str]:
+        rows = await self._all("SELECT lineage FROM threads_cache WHERE tenant = ? AND lineage NOT NULL", self._tenant)
+        return {each for (text,) in rows for each in Lineage.from_json(orjson.loads(text)).snapshots}
+
     async def unsettled_ids(self) -> list[str]:
         rows = await self._all("SELECT id FROM threads_cache WHERE tenant = ? AND unsettled = 1", self._tenant)
         return [id for (id,) in rows]
@@ -164,11 +173,16 @@ def _values(row: ThreadRow) -> tuple[Any, ...]:
         row.last_activity_at,
         orjson.dumps(row.last_entry).decode(),
         None if row.runs.is_empty else orjson.dumps(row.runs.to_json()).decode(),
+        None if row.lineage == NO_LINEAGE else orjson.dumps(row.lineage.to_json()).decode(),
     )
 
 
+def _source(row: ThreadRow) -> str | None:
+    return None if row.lineage.fork_of is None else row.lineage.fork_of.thread
+
+
 def _is_unsettled(row: ThreadRow) -> bool:
-    return row.runs.live is not None or bool(row.runs.waiting)
+    return row.runs.is_unsettled
 
 
 def _run(values: tuple[Any, ...]) -> RunRow:
@@ -182,4 +196,5 @@ def _row(values: tuple[Any, ...]) -> ThreadRow:
     row[7] = bool(row[7])
     row[11] = orjson.loads(row[11])
     row[12] = ThreadRuns() if row[12] is None else ThreadRuns.from_json(orjson.loads(row[12]))
+    row[13] = NO_LINEAGE if row[13] is None else Lineage.from_json(orjson.loads(row[13]))
     return ThreadRow(*row)

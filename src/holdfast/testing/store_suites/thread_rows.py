@@ -22,6 +22,7 @@ from holdfast.api.run_info import CancelKind, RunStatus, Stage
 from holdfast.api.threads import ThreadStatus
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 from holdfast.threads.access.seals import Origin
+from holdfast.threads.checkpoints import Base, Checkpoint, Files, ForkOf, Lineage, Undo
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow
 from holdfast.threads.run_events import AgentSession, Run, ThreadRuns, Waiting
@@ -83,6 +84,8 @@ class ThreadRowSuite:
             cancel=CancelKind.INTERRUPT,
             status=RunStatus.FAILED,
             error={"code": "timed_out"},
+            turn=4,
+            checkpoint=Checkpoint(90, 7, Files("s-1", "local", "img"), 12),
         )
         whole = ThreadRow(
             "t-1",
@@ -97,13 +100,28 @@ class ThreadRowSuite:
             100,
             200,
             {"id": "e-9", "ts": 200, "type": "chat", "text": "bye"},
-            ThreadRuns(3, 4, latest, (Waiting("e-3", True),), {"pi": AgentSession("r-1", "s", "b", True)}, "digest"),
+            ThreadRuns(
+                3, 4, latest, (Waiting("e-3", True),), {"pi": AgentSession("r-1", "s", "b", True)}, "digest", ((5, 9),)
+            ),
+            Lineage(
+                ForkOf("t-9", 2, 50), Base("rewound-w-1", Files("s-2", "local")), Undo(3, 70, Files("s-3", "local"))
+            ),
         )
         bare = ThreadRow("t-2", 8)
         await store.save_rows([whole, bare], [])
         assert await store.get_row("t-1") == whole
         assert await store.get_row("t-2") == bare
         assert await store.get_row("t-3") is None
+
+    async def test_threads_are_found_by_what_they_were_forked_from(self, store: RowStore) -> None:
+        fork = Lineage(ForkOf("t-1", 2, 50), Base("forked-t-2", Files("s-1", "local")))
+        rewound = Lineage(None, Base("rewound-w-1", Files("s-2", "local")), Undo(3, 70, Files("s-3", "local")))
+        await store.save_rows([ThreadRow("t-1", 1, lineage=rewound), ThreadRow("t-2", 2, lineage=fork)], [])
+        assert await listed(store, fork_of="t-1") == ["t-2"]
+        assert await listed(store, fork_of="t-2") == []
+        assert await store.needed_snapshots() == {"s-1", "s-2", "s-3"}
+        await store.save_rows([], ["t-1"])
+        assert await store.needed_snapshots() == {"s-1"}
 
     async def test_a_row_is_replaced_whole(self, store: RowStore) -> None:
         await store.save_rows([ThreadRow("t-1", 1, title="a", labels={"a": "b"}), ThreadRow("t-2", 2)], [])
