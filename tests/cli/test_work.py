@@ -104,6 +104,7 @@ def test_apply_push_and_pull_request_bring_it_home(world: World) -> None:
     assert "t0ken" not in (world.checkout / "config.txt").read_text()
     assert world.run("apply", world.thread)[0] == 0
 
+    pushed: dict[str, Any] = {}
     for folder in (world.checkout.parent, world.checkout):  # through the mirror, and from the checkout
         code, out, err = world.run("push", world.thread, "--json", cwd=folder)
         assert code == 0, err
