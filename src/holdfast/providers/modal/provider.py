@@ -422,12 +422,21 @@ class ModalProvider(Provider):
             raise BoxNotFound(f"there is no modal box {id}")
         power = Power.STOPPED
         if record.state is State.RUNNING:
-            if await self._has_ended(record):
+            if await self._is_gone(record):
                 raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
             power = Power.RUNNING
             if not self._egress.serves(id):
                 await self._open_egress(self.guest(id), record)
         return self._box(record, power, wake)
+
+    async def _is_gone(self, record: BoxRecord) -> bool:
+        """Returns whether the sandbox has ended. A box whose stream is open can be used while Modal does not tell."""
+        try:
+            return await self._has_ended(record)
+        except BoxUnreachable:
+            if not self.guest(record.id).alive:
+                raise
+            return False
 
     async def probe(self, id: str) -> Liveness:
         try:
