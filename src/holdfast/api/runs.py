@@ -70,6 +70,8 @@ class NewRun(Document):
     """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
     """Seconds after which the run is ended as `timed_out`."""
+    delegate: StrictBool = False
+    """Give the agent tools to delegate tasks to other agents. Later runs of the thread have them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

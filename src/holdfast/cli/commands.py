@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "steer": "run.steer:steer",
     "cancel": "run.cancel:cancel",
     "diff": "run.diff:diff",
+    "delegate": "run.delegate:delegate",
     "up": "server.up:up",
     "down": "server.down:down",
     "relay": "server.relay:relay",
@@ -40,6 +41,8 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "thread.commands:delete",
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
+            "tree": "thread.tree:tree",
+            "wait": "thread.tree:wait",
         },
     ),
     "box": Group(

@@ -90,13 +90,14 @@ class Runs:
         workspace: str | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        delegate: bool = False,
         author_id: str | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
         image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
-        no client is connected any more.
+        no client is connected any more. With `delegate`, the agent gets tools to delegate tasks to other agents.
         """
         new = NewRun(
             prompt=prompt,
@@ -110,6 +111,7 @@ class Runs:
             labels=dict(labels or {}),
             workspace=workspace,
             timeout=timeout,
+            delegate=delegate,
             author_id=author_id,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)

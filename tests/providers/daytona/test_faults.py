@@ -30,7 +30,7 @@ from holdfast.providers.daytona import provider as provider_module
 from holdfast.testing.provider_suite.base import all_of, eventually, prints
 from holdfast.testing.server import ServerProcess
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled]
 SPEC = BoxSpec(provider="daytona")
 CREATE = r"/daytona/sandbox$"
 ONE = r"/daytona/sandbox/[^/]+$"

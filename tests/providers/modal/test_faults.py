@@ -24,7 +24,7 @@ from holdfast.providers.modal import provider as provider_module
 from holdfast.testing.modal import FOREVER, Fault, ModalCloud
 from holdfast.testing.provider_suite.base import all_of, prints
 
-pytestmark = [pytest.mark.anyio, pytest.mark.box]
+pytestmark = [pytest.mark.anyio, pytest.mark.box, pytest.mark.sampled]
 SPEC = BoxSpec(provider="modal")
 
 

@@ -64,6 +64,9 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    delegate: Annotated[
+        bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
+    ] = False,
     *,
     box: BoxOptions,
     where: Where,
@@ -106,7 +109,7 @@ def run(
                 await client.runs.check(agent=agent, model=model, thread=known, box=box_settings)
             workspace = await _prepare(client, folder, may_be_empty=empty or thread is not None, quiet=as_json)
             state.sent = True
-            if info is not None and info.run is not None and workspace is None and not box_settings:
+            if info is not None and info.run is not None and workspace is None and not box_settings and not delegate:
                 # With the settings of the earlier launch: with others, its box would be replaced.
                 launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
             else:
@@ -119,6 +122,7 @@ def run(
                     workspace=workspace,
                     box=box_settings,
                     timeout=seconds or None,
+                    delegate=delegate,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
 

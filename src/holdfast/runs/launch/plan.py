@@ -53,6 +53,12 @@ class Options:
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    delegates: bool = False
+    """Give the agent the tools to delegate tasks."""
+    shares: str | None = None
+    """The thread whose box is used, instead of a box of its own."""
+    forks: str | None = None
+    """The box whose files a first box of its own starts with."""
 
     @property
     def box(self) -> BoxSpec:
@@ -66,6 +72,9 @@ class Options:
             **({} if self.workspace is None else {"workspace": self.workspace}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({"delegates": True} if self.delegates else {}),
+            **({} if self.shares is None else {"shares": self.shares}),
+            **({} if self.forks is None else {"forks": self.forks}),
         }
 
 
@@ -77,7 +86,20 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         found = with_life(BoxSpec.from_json(known))
     except (InvalidSpec, TypeError, ValueError) as error:
         raise InvalidRun(f"the thread has an invalid spec of its box: {error}") from None
-    return Options(agent, model, found, workspace, timeout=timeout_in(kept))
+    return Options(
+        agent,
+        model,
+        found,
+        workspace,
+        timeout=timeout_in(kept),
+        delegates=kept.get("delegates") is True,
+        shares=_text(kept.get("shares")),
+        forks=_text(kept.get("forks")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None) -> Options:
@@ -86,6 +108,10 @@ def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: Bo
     The options of a run that this server cannot prove to be its own are ignored.
     """
     last = runs.latest
+    if last is None and runs.delegation is not None:
+        task = runs.delegation
+        workspace = _text(task.options.get("workspace"))
+        return options_of(agent or task.agent, model or task.model or None, task.options, workspace)
     if last is None or not last.is_proven:
         assert agent is not None
         return Options(agent, model, default_spec())

@@ -57,7 +57,7 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
-        Options(new.agent, new.model, spec, new.workspace, timeout=new.timeout),
+        Options(new.agent, new.model, spec, new.workspace, timeout=new.timeout, delegates=new.delegate),
         thread=new.thread,
         new_thread=new.new_thread,
         title=new.title,

@@ -28,6 +28,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
+from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.service import Threads
 
@@ -52,6 +53,7 @@ class Services:
     open_metrics: bool
     """Whether `/metrics`, which names boxes, requires no key: only on loopback."""
     previews: Previews
+    links: PreviewLinks
     shutdown: Shutdown
     egress: Lazy[ServerEgress]
     boxes: Lazy[Boxes]
