@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
+    from holdfast.api.repositories import Source
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
@@ -476,6 +477,7 @@ class SyncRuns(SyncHandle):
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
         workspace: str | None = None,
+        source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
         delegate: bool = False,
@@ -483,9 +485,10 @@ class SyncRuns(SyncHandle):
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
-        `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
-        image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
-        no client is connected any more. With `delegate`, the agent gets tools to delegate tasks to other agents.
+        `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
+        box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
+        is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
+        the agent gets tools to delegate tasks to other agents.
         """
         return self._loop.run(
             self._async.launch(
@@ -496,6 +499,7 @@ class SyncRuns(SyncHandle):
                 title=title,
                 labels=labels,
                 workspace=workspace,
+                source=source,
                 box=box,
                 timeout=timeout,
                 delegate=delegate,
@@ -569,6 +573,10 @@ class SyncRuns(SyncHandle):
     def patch(self, id: str) -> SyncIterator[bytes]:
         """Yields a patch for `git apply` that turns the initial workspace into the current one."""
         return SyncIterator._wrap(self._async.patch(id), self)
+
+    def changed_files(self, id: str) -> SyncIterator[bytes]:
+        """Yields a tar archive with both versions of every changed file: `holdfast.repositories.changes` reads it."""
+        return SyncIterator._wrap(self._async.changed_files(id), self)
 
     def page(
         self,

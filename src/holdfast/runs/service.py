@@ -368,6 +368,12 @@ class Runs:
             ):
                 yield compared
 
+    async def about_changes(self, id: str) -> dict[str, Any]:
+        """Returns what is known about the changes of a thread beside the files: where they began."""
+        thread = (await self.get(id)).thread
+        runs = await self._log.runs(thread)
+        return {"version": 1, "thread": thread, "source": runs.source}
+
     async def changes(self, id: str) -> Changes:
         """Returns what changed in the workspace of a thread, for people."""
         async with self.compared(id) as compared:

@@ -74,6 +74,7 @@ CAPABILITIES: Final = frozenset(Capability) - {
     Capability.PAUSE,
     Capability.PIDS_LIMIT,
     Capability.PREVIEW,
+    Capability.SECRETS,
 }
 """Previews need ports that are named in advance."""
 

@@ -16,6 +16,7 @@ from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.models import Api, shared
+from holdfast.api.repositories import Source
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import MOVED_FROM
 from holdfast.boxes.rows import BoxRow
@@ -49,6 +50,8 @@ class Options:
     """None: the spec of the thread's box, or the default."""
     workspace: str | None = None
     """Digest of the files for a new box. None: the thread's first workspace, or no files."""
+    source: Source | None = None
+    """Where the files came from."""
     fresh: bool = False
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
@@ -70,6 +73,7 @@ class Options:
         return {
             "spec": kept,
             **({} if self.workspace is None else {"workspace": self.workspace}),
+            **({} if self.source is None else {"source": self.source.to_request()}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
             **({"delegates": True} if self.delegates else {}),

@@ -257,7 +257,11 @@ class Launcher:
         row = acquired.row
         mode = row.spec.network.mode
         network = "no network" if mode is Network.NONE else f"network {mode}"
-        return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
+        exposed = self._boxes.secrets.exposed(row.spec.network)
+        bound = [use for use in row.spec.network.secrets if use.partition(":")[0] not in exposed]
+        secrets = f"secrets kept outside: {', '.join(bound)}" if bound else ""
+        loud = f"SECRETS IN THE BOX: {', '.join(exposed)}" if exposed else ""
+        return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network, secrets, loud)))
 
     async def _unpack(self, box: Box, digest: str | None) -> FilesHow:
         if digest is None:
