@@ -8,12 +8,14 @@ from pathlib import Path
 
 from holdfast.egress import DecisionLog, EnvironmentPolicies
 from holdfast.egress.models import Models
+from holdfast.environments.secrets import Secrets
 from holdfast.providers.accounts import Accounts
 from holdfast.providers.registry import descriptors
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.models import SqliteModels
+from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 
 
@@ -33,6 +35,12 @@ async def open_policies(path: Path) -> AsyncIterator[EnvironmentPolicies]:
 async def open_models(path: Path, secret: bytes) -> AsyncIterator[Models]:
     async with Database(path) as database, Models(SqliteModels(database), secret) as models:
         yield models
+
+
+@asynccontextmanager
+async def open_secrets(path: Path, secret: bytes) -> AsyncIterator[Secrets]:
+    async with Database(path) as database, Secrets(SqliteNamedSecrets(database), secret) as secrets:
+        yield secrets
 
 
 @asynccontextmanager

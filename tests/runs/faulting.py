@@ -386,9 +386,17 @@ class Struck:
             return
         self.gate.release()
         if self.cell.moment is Moment.TOOL and self.box:
-            with contextlib.suppress(HoldfastError, BoxError):
-                async with await self.world.client.boxes.open(self.box) as box:
-                    await box.files.write("go", b"")
+            if self.cell.fault in SURVIVED:
+                await self.until(self._let_go, "the command of the agent cannot be let go on")
+            else:
+                await self._let_go()
+
+    async def _let_go(self) -> bool:
+        with contextlib.suppress(HoldfastError, BoxError):
+            async with await self.world.client.boxes.open(self.box) as box:
+                await box.files.write("go", b"")
+            return True
+        return False
 
     async def until(
         self,
@@ -592,9 +600,13 @@ class Struck:
         return await asyncio.wait_for(self.world.client.runs.wait(launched.run), PATIENCE)
 
     async def left_behind(self, resumed: RunInfo) -> list[str]:
-        """Processes of either run, those in the box that nobody marked, and boxes that are not the thread's."""
+        """Processes of either run, those in the box that nobody marked, bridges of servers that are gone, and boxes
+        that are not the thread's.
+        """
         runs = [each for each in (self.run, self.queued, resumed.id) if each]
         left = [f"process {pid} of {run}" for run in runs for pid in self.processes(run)]
+        if self.world.cloud is not None and len(found := bridges(str(resumed.box))) > 1:
+            left.append(f"bridges {found}")
         boxes = self.world.client.boxes
         async for each in boxes.list():
             if each.owner.thread == self.thread and each.id != resumed.box:
@@ -659,6 +671,22 @@ def _words(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def bridges(box: str) -> list[int]:
+    """Processes in a box at a cloud that carry requests to its guest."""
+    words = {int(each.name): _words(int(each.name)) for each in os.scandir("/proc") if each.name.isdigit()}
+    guests = {pid for pid, of_it in words.items() if f"box={box}".encode() in of_it and b"start" in of_it}
+    namespaces = {_namespace(pid) for pid in guests} - {""}
+    joined = [pid for pid, of_it in words.items() if b"join" in of_it and b"-c" not in of_it]
+    return [pid for pid in joined if _namespace(pid) in namespaces]
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115
+    except OSError:
+        return ""
 
 
 def guest_of(pid: int) -> int:

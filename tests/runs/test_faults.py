@@ -37,10 +37,8 @@ from holdfast.threads.run_events import FINISHED, STARTED, end_id
 
 pytestmark = pytest.mark.anyio
 
-DRAWN = 2
-"""Cells of each agent, where not all of them are wanted: all take long."""
-DRAWN_AT_CLOUDS = 1
-"""Of each agent at each cloud."""
+DRAWN = 1
+"""Cells of each agent on this machine, and of each cloud, where not all of them are wanted: all take long."""
 
 Note = Callable[[str, object], None]
 Entry = dict[str, object]
@@ -56,8 +54,8 @@ def wanted() -> list[Cell]:
     columns: dict[str, list[Cell]] = {}
     for cell in every:
         if cell.fault not in PATIENT:
-            columns.setdefault(cell.column, []).append(cell)
-    drawn = [draw.sample(each, DRAWN if each[0].provider == LOCAL else DRAWN_AT_CLOUDS) for each in columns.values()]
+            columns.setdefault(cell.column if cell.provider == LOCAL else cell.provider, []).append(cell)
+    drawn = [draw.sample(each, DRAWN) for each in columns.values()]
     return [cell for each in drawn for cell in each]
 
 

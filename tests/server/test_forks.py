@@ -179,11 +179,8 @@ def test_two_branches_are_compared_where_they_part(client: SyncClient, model: Sc
     assert (ours.test.exit_code, ours.test.output) == (0, "2\n")
     assert (theirs.test.exit_code, theirs.test.output) == (1, "other\n")
     assert "by-the-test" not in files(client, thread), "tests run in a copy"
-    tree = client.forks.tree(forked.thread)
-    assert [(each.id, each.relation, each.turn) for each in tree.nodes] == [
-        (thread, "root", None),
-        (forked.thread, "fork", 1),
-    ]
+    tree = client.tasks.tree(forked.thread)
+    assert [(each.id, each.fork_of) for each in tree.threads] == [(thread, None), (forked.thread, thread)]
     alone = turn(client, model, 1)
     with pytest.raises(Conflict) as refused:
         client.forks.compare(thread, alone)

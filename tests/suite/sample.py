@@ -1,5 +1,5 @@
-"""Chooses a part of the large suites that every remote provider has: a whole run of `bin/test` takes a third, or what
-`sampled(share=…)` says.
+"""Chooses a part of the large suites, such as the contract that every provider has: a whole run of `bin/test` takes a
+third, or what `sampled(share=…)` says.
 
 The seed of the run chooses, so every process of tests chooses alike, and a run can be repeated. `bin/test --all`, and
 `bin/test` with a path, run all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.errors import InvalidRequest
@@ -21,7 +21,7 @@ from holdfast.api.limits import (
 )
 from holdfast.api.run_info import RunStatus, TokenUsage
 from holdfast.api.runs import FileChange
-from holdfast.api.threads import ForkSource, ThreadStatus
+from holdfast.api.threads import ForkSource
 
 _GIGABYTE: Final = 1 << 30
 _SIZE: Final = re.compile(r"(\d{1,9})([kmgt]?)b?", re.IGNORECASE)
@@ -185,26 +185,3 @@ class Comparison(Document):
     branches: tuple[Branch, ...]
     """The two threads, in the order of the request."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeNode(Document):
-    """A thread among its relatives."""
-
-    id: str
-    title: str | None
-    status: ThreadStatus
-    relation: Literal["root", "fork", "child"]
-    of: str | None
-    """The thread that it was forked from, or whose child it is."""
-    turn: int | None
-    """The turn that it was forked at."""
-    turns: int
-    """How many runs it has had, with those before the fork."""
-    created_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadTree(Document):
-    nodes: tuple[TreeNode, ...]
-    """The oldest thread first, and each thread before its forks and children."""
-    truncated: bool

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
+    from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
+    from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.agents import AgentStore
     from holdfast.client.box.box import RemoteBox
@@ -47,7 +49,9 @@ if TYPE_CHECKING:
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.runs import Runs
+    from holdfast.client.secrets import SecretStore
     from holdfast.client.sync import SyncClient
+    from holdfast.client.tasks import Tasks
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Thread
@@ -56,6 +60,7 @@ __all__ = [
     "Acknowledgement",
     "AgentRecord",
     "AgentStore",
+    "Binding",
     "BoxRecord",
     "BoxRecordPage",
     "BoxUsage",
@@ -74,6 +79,7 @@ __all__ = [
     "Entry",
     "EntryPage",
     "EnvironmentPolicy",
+    "Exposure",
     "Forbidden",
     "Gone",
     "HoldfastError",
@@ -93,6 +99,7 @@ __all__ = [
     "NotFound",
     "NotUnderstood",
     "OfferedModel",
+    "Placement",
     "ProducerGap",
     "Pruned",
     "Refused",
@@ -103,6 +110,9 @@ __all__ = [
     "RunInfo",
     "RunPage",
     "Runs",
+    "SecretEvent",
+    "SecretRecord",
+    "SecretStore",
     "ServerFailed",
     "StaleEpoch",
     "Steered",
@@ -112,10 +122,14 @@ __all__ = [
     "SyncThread",
     "SyncVolumes",
     "Tail",
+    "TaskInfo",
+    "TaskResult",
+    "Tasks",
     "Terminal",
     "Thread",
     "ThreadInfo",
     "ThreadPage",
+    "ThreadTree",
     "Token",
     "TooLarge",
     "TooManyRequests",
@@ -140,6 +154,8 @@ _HOMES = {
     "holdfast.api.models": "ModelAnswer ModelRecord ModelTrial",
     "holdfast.api.run_info": "RunInfo",
     "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
+    "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
+    "holdfast.api.tasks": "TaskInfo TaskResult ThreadTree",
     "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.agents": "AgentStore",
     "holdfast.client.box.box": "RemoteBox",
@@ -152,6 +168,8 @@ _HOMES = {
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.runs": "Runs",
+    "holdfast.client.secrets": "SecretStore",
+    "holdfast.client.tasks": "Tasks",
     "holdfast.client.sync": "SyncClient",
     "holdfast.client.thread.sync": "SyncTail SyncThread",
     "holdfast.client.thread.tail": "Tail",

@@ -11,7 +11,6 @@ from holdfast.api.checkpoints import (
     NewFork,
     Rewind,
     Rewound,
-    ThreadTree,
     TurnInfo,
     TurnList,
 )
@@ -87,10 +86,6 @@ class Forks:
             "POST", "/compare", wanted.to_request(), timeout=LONG_SECONDS + 2 * seconds
         )
         return answer.read(Comparison.from_json)
-
-    async def tree(self, thread: str) -> ThreadTree:
-        """Returns the thread that a thread descends from, and all forks and children of that one."""
-        return (await self._thread(thread).ask("GET", "/tree")).read(ThreadTree.from_json)
 
     def _thread(self, id: str) -> Resource:
         return Resource(self._connection, f"/v1/threads/{quote(id, safe='')}")

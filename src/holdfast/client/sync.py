@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.box.records import Preview
-    from holdfast.api.checkpoints import Comparison, Forked, Rewound, ThreadTree, TurnInfo
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
@@ -37,13 +36,15 @@ if TYPE_CHECKING:
     from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
+    from holdfast.api.repositories import Source
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
+    from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
+    from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.client.agents import AgentStore
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.egress import Egress
-    from holdfast.client.forks import Forks
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
+    from holdfast.client.secrets import SecretStore
+    from holdfast.client.tasks import Tasks
     from holdfast.client.transport import Transport
 
 
@@ -103,10 +106,6 @@ class SyncClient(SyncOwner):
         return SyncEgress._wrap(self._async.egress, self)
 
     @property
-    def forks(self) -> SyncForks:
-        return SyncForks._wrap(self._async.forks, self)
-
-    @property
     def images(self) -> SyncImages:
         return SyncImages._wrap(self._async.images, self)
 
@@ -119,8 +118,16 @@ class SyncClient(SyncOwner):
         return SyncProviderStore._wrap(self._async.providers, self)
 
     @property
+    def secrets(self) -> SyncSecretStore:
+        return SyncSecretStore._wrap(self._async.secrets, self)
+
+    @property
     def runs(self) -> SyncRuns:
         return SyncRuns._wrap(self._async.runs, self)
+
+    @property
+    def tasks(self) -> SyncTasks:
+        return SyncTasks._wrap(self._async.tasks, self)
 
     @property
     def interpreters(self) -> SyncInterpreters:
@@ -282,58 +289,6 @@ class SyncEgress(SyncHandle):
         return SyncIterator._wrap(self._async.decisions(box, denied_only=denied_only, limit=limit), self)
 
 
-class SyncForks(SyncHandle):
-    """`Forks` for code without `await`."""
-
-    _async: Forks
-
-    def turns(self, thread: str) -> tuple[TurnInfo, ...]:
-        """Returns the turns of a thread, oldest first, with those before it was forked."""
-        return self._loop.run(self._async.turns(thread))
-
-    def fork(
-        self,
-        thread: str,
-        at: int | str | None = None,
-        *,
-        prompt: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        title: str | None = None,
-        author_id: str | None = None,
-    ) -> Forked:
-        """Make a new thread with the entries up to a turn, and a box with the files as they were at its end.
-
-        `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
-        written. It defaults to the latest turn. With a prompt, a run is launched there.
-        """
-        return self._loop.run(
-            self._async.fork(thread, at, prompt=prompt, agent=agent, model=model, title=title, author_id=author_id)
-        )
-
-    def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
-        """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
-
-        Raises `ThreadBusy` if a run is in progress.
-        """
-        return self._loop.run(self._async.rewind(thread, at))
-
-    def undo(self, thread: str) -> Rewound:
-        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
-        return self._loop.run(self._async.undo(thread))
-
-    def compare(self, first: str, second: str, *, test: str | None = None, seconds: int = 600) -> Comparison:
-        """Compare two threads: where they part, and what each has changed and used since then.
-
-        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most.
-        """
-        return self._loop.run(self._async.compare(first, second, test=test, seconds=seconds))
-
-    def tree(self, thread: str) -> ThreadTree:
-        """Returns the thread that a thread descends from, and all forks and children of that one."""
-        return self._loop.run(self._async.tree(thread))
-
-
 class SyncModelStore(SyncHandle):
     """`ModelStore` for code without `await`."""
 
@@ -444,6 +399,43 @@ class SyncProviderStore(SyncHandle):
         return self._loop.run(self._async.list())
 
 
+class SyncSecretStore(SyncHandle):
+    """`SecretStore` for code without `await`."""
+
+    _async: SecretStore
+
+    def list(self) -> list[SecretRecord]:
+        """Returns all secrets by name, without their values."""
+        return self._loop.run(self._async.list())
+
+    def get(self, name: str) -> SecretRecord:
+        return self._loop.run(self._async.get(name))
+
+    def set(
+        self,
+        name: str,
+        value: str,
+        bindings: Sequence[Binding] = (),
+        *,
+        expose: Exposure | None = None,
+        placeholder: str | None = None,
+    ) -> SecretRecord:
+        """Store a secret, in place of the one of that name. It needs a binding, or an exposure."""
+        return self._loop.run(self._async.set(name, value, bindings, expose=expose, placeholder=placeholder))
+
+    def rotate(self, name: str, value: str) -> SecretRecord:
+        """Give a secret a new value. Its bindings stay."""
+        return self._loop.run(self._async.rotate(name, value))
+
+    def remove(self, name: str) -> None:
+        """Remove a secret. Boxes can no longer use it."""
+        self._loop.run(self._async.remove(name))
+
+    def events(self, name: str, *, limit: int = 100) -> tuple[SecretEvent, ...]:
+        """Returns who changed a secret and which boxes used it where, newest first."""
+        return self._loop.run(self._async.events(name, limit=limit))
+
+
 class SyncAgentStore(SyncHandle):
     """`AgentStore` for code without `await`."""
 
@@ -485,17 +477,18 @@ class SyncRuns(SyncHandle):
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
         workspace: str | None = None,
+        source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
-        checkpoints: str | None = None,
+        delegate: bool = False,
         author_id: str | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
-        `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
-        image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
-        no client is connected any more. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the
-        box are saved.
+        `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
+        box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
+        is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
+        the agent gets tools to delegate tasks to other agents.
         """
         return self._loop.run(
             self._async.launch(
@@ -506,9 +499,10 @@ class SyncRuns(SyncHandle):
                 title=title,
                 labels=labels,
                 workspace=workspace,
+                source=source,
                 box=box,
                 timeout=timeout,
-                checkpoints=checkpoints,
+                delegate=delegate,
                 author_id=author_id,
             )
         )
@@ -527,7 +521,6 @@ class SyncRuns(SyncHandle):
         memory: int | None = None,
         disk: int | None = None,
         timeout: int | None = None,
-        checkpoints: str | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
@@ -548,7 +541,6 @@ class SyncRuns(SyncHandle):
                 memory=memory,
                 disk=disk,
                 timeout=timeout,
-                checkpoints=checkpoints,
                 author_id=author_id,
             )
         )
@@ -582,6 +574,10 @@ class SyncRuns(SyncHandle):
         """Yields a patch for `git apply` that turns the initial workspace into the current one."""
         return SyncIterator._wrap(self._async.patch(id), self)
 
+    def changed_files(self, id: str) -> SyncIterator[bytes]:
+        """Yields a tar archive with both versions of every changed file: `holdfast.repositories.changes` reads it."""
+        return SyncIterator._wrap(self._async.changed_files(id), self)
+
     def page(
         self,
         *,
@@ -604,6 +600,59 @@ class SyncRuns(SyncHandle):
     ) -> SyncIterator[RunInfo]:
         """Yields matching runs, newest first, at most `limit`."""
         return SyncIterator._wrap(self._async.list(thread=thread, status=status, agent=agent, limit=limit), self)
+
+
+class SyncTasks(SyncHandle):
+    """`Tasks` for code without `await`."""
+
+    _async: Tasks
+
+    def delegate(
+        self,
+        thread: str,
+        prompt: str,
+        *,
+        title: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        box: str = "own",
+        wake: bool = False,
+        key: str | None = None,
+        author_id: str | None = None,
+    ) -> TaskInfo:
+        """Start a task of a thread. Returns once it is on the server's disk, before its agent has started.
+
+        `box` is `own`, `fork` (a copy of the thread's box) or `same`. With `wake`, the result starts a run of the
+        thread. Calls with the same `key` on the same thread start one task.
+        """
+        return self._loop.run(
+            self._async.delegate(
+                thread, prompt, title=title, agent=agent, model=model, box=box, wake=wake, key=key, author_id=author_id
+            )
+        )
+
+    def get(self, task: str) -> TaskInfo:
+        return self._loop.run(self._async.get(task))
+
+    def list(self, thread: str) -> list[TaskInfo]:
+        """Returns the tasks of a thread, most recently active first."""
+        return self._loop.run(self._async.list(thread))
+
+    def result(self, task: str) -> TaskResult:
+        """Wait until a task has ended, and return its result."""
+        return self._loop.run(self._async.result(task))
+
+    def cancel(self, task: str, *, by: str | None = None) -> TaskInfo:
+        """End a task, and all tasks below it."""
+        return self._loop.run(self._async.cancel(task, by=by))
+
+    def tree(self, thread: str) -> ThreadTree:
+        """Returns the tree that a thread is in: its root, and the tasks and forks below that."""
+        return self._loop.run(self._async.tree(thread))
+
+    def wait(self, thread: str) -> ThreadTree:
+        """Wait until a thread and all threads below it have nothing left to do. Returns its tree."""
+        return self._loop.run(self._async.wait(thread))
 
 
 class SyncInterpreters(SyncHandle):

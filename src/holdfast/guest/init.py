@@ -42,8 +42,9 @@ _children: "dict[int, Callable[[int], None]]" = {}
 """Callbacks for children that have exited."""
 _helpers: "set[int]" = set()
 """Children that do slow work for us."""
-_bridges: "dict[HostConnection, int]" = {}
+_bridges: "dict[HostConnection, Bridge]" = {}
 """Processes that carry requests to us over a stream, by the connection that each keeps open."""
+_last_bridge = 0
 _spawned: "dict[str, Spawned]" = {}
 _connections: "set[HostConnection]" = set()
 _neighbours: "set[int]" = set()
@@ -650,19 +651,30 @@ def op_resize(connection: HostConnection, request: "Any") -> None:
 def list_processes() -> "list[int]":
     """Returns all processes in this box, except this one and its helpers."""
     running = [int(name) for name in posix.listdir("/proc") if name.isdigit()]
-    bridges = set(_bridges.values())
+    bridges = {each.pid for each in _bridges.values()}
     bridges.update(_neighbours)
     return [pid for pid in running if pid != posix.getpid() and pid not in _helpers and pid not in bridges]
+
+
+class Bridge:
+    """A process that carries requests of one host. A later one has a higher number."""
+
+    def __init__(self, pid: int, number: int) -> None:
+        self.pid = pid
+        self.number = number
+        self.has_egress = False
 
 
 def op_bridge(connection: HostConnection, request: "Any") -> None:
     """Register the caller as a bridge that carries requests to us while it keeps this connection open. It does not
     count as a process of the box.
     """
+    global _last_bridge
     credentials = connection.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-    _bridges[connection] = int.from_bytes(credentials[:4], sys.byteorder)
+    _last_bridge += 1
+    _bridges[connection] = Bridge(int.from_bytes(credentials[:4], sys.byteorder), _last_bridge)
     connection.on_hangup = lambda: _bridges.__delitem__(connection)
-    connection.send({})
+    connection.send({"number": _last_bridge})
 
 
 def op_activity(connection: HostConnection, request: "Any") -> None:
@@ -730,12 +742,36 @@ _egress_listeners: "list[_socket.socket]" = []
 
 
 def op_listen(connection: HostConnection, request: "Any") -> None:
-    """Hand out the egress listener, which is created once."""
+    """Hand out the egress listener, which is created once. The latest bridge takes it over from earlier ones."""
     if not _egress_listeners:
         import egress_listener  # type: ignore[import-not-found]
 
         _egress_listeners.append(egress_listener.make_listener(request["port"], _ISOLATED and not _neighbours))
-    connection.answer({}, (_egress_listeners[0].fileno(),))
+    if take_over_egress(request.get("bridge", 0)):
+        connection.answer({}, (_egress_listeners[0].fileno(),))
+    else:
+        connection.answer({"replaced": True})
+
+
+def take_over_egress(number: int) -> bool:
+    """Let one bridge have the egress. Returns False if a later one has it.
+
+    A host sends nothing before its bridge is registered. So the host of the later bridge lived when that of the earlier
+    one had asked already, and what an earlier one asks now was delayed. Its host may be long dead.
+    """
+    having = [(each, bridge) for each, bridge in _bridges.items() if bridge.has_egress]
+    if not number:
+        return True  # a host without bridges
+    if [bridge for _, bridge in having if bridge.number > number]:
+        return False
+    for each, bridge in having:
+        if bridge.number < number:
+            bridge.has_egress = False
+            each.send({"replaced": True})
+    for bridge in _bridges.values():
+        if bridge.number == number:
+            bridge.has_egress = True
+    return True
 
 
 # --- the root, and this process

@@ -64,6 +64,9 @@ class StreamServer:
         self.watched_sources: dict[int, Callable[[], None]] = {}
         self.steady: set[Source] = set()
         self.calls: dict[int, Call] = {}
+        self.number = 0
+        """Among the bridges of the guest, by the time of their start. 0: a guest of an older version."""
+        self.listening: Call | None = None
         self.own = 0
         self.last_own = frames.FIRST_OWN
         self.unsent: collections.deque[Any] = collections.deque()
@@ -109,10 +112,7 @@ class StreamServer:
 
     def run(self) -> None:
         """Returns when the host has disconnected."""
-        self.put(frames.GREETING)
-        register = GuestRequest(
-            self, {"op": "bridge", "looks": True}, (), lambda message, descriptors: None, self.without_guest
-        )
+        register = GuestRequest(self, {"op": "bridge", "looks": True}, (), self.on_guest, self.without_guest)
         next_tick = time.monotonic() + _TICK
         try:
             while True:
@@ -136,6 +136,23 @@ class StreamServer:
             pass
         finally:
             register.close()
+
+    def on_guest(self, message: bytes, descriptors: "list[int]") -> None:
+        """The guest has registered this bridge, or has passed the egress to a later one."""
+        close_all(descriptors)
+        answer = codec.decode(message)
+        if "replaced" in answer:
+            self.replaced()
+        self.number = answer.get("number", 0)
+        # Not earlier: bridges are numbered in the order in which their hosts begin to send.
+        self.put(frames.GREETING)
+
+    def replaced(self) -> None:
+        """Another bridge serves the egress now. The host of this one is told so, if it lives."""
+        if self.listening is not None:
+            self.listening.answer({"replaced": True})
+        self.flush()
+        raise Lost("a later bridge serves the egress")
 
     def without_guest(self) -> None:
         raise Lost("the guest has gone")
@@ -416,6 +433,10 @@ class StreamServer:
 
     def ask_for_one(self, call: Call, request: "Any", then: "Callable[[int, bytes], None]") -> None:
         """Request a descriptor from the guest."""
+        call.ask(request, (), self.one_descriptor(call, then))
+
+    def one_descriptor(self, call: Call, then: "Callable[[int, bytes], None]") -> "Callable[[bytes, list[int]], None]":
+        """Returns what receives an answer with one descriptor."""
 
         def on_message(message: bytes, descriptors: "list[int]") -> None:
             answer = codec.decode(message)
@@ -427,7 +448,7 @@ class StreamServer:
             else:
                 then(descriptors[0], message)
 
-        call.ask(request, (), on_message)
+        return on_message
 
     # --- ports ---
 
@@ -475,6 +496,12 @@ class StreamServer:
     def listen(self, call: Call, request: "Any") -> None:
         """Serve connections to the egress, with a separate call for each."""
 
+        def on_message(message: bytes, descriptors: "list[int]") -> None:
+            self.listening = call
+            if "replaced" in codec.decode(message):
+                self.replaced()
+            on_one(message, descriptors)
+
         def on_listener(descriptor: int, message: bytes) -> None:
             call.asked()
             listener = socket.socket(fileno=descriptor)
@@ -483,7 +510,8 @@ class StreamServer:
             call.send({"port": listener.getsockname()[1]})
             self.watch(listener.fileno(), select.EPOLLIN, lambda events: self.accept(listener))
 
-        self.ask_for_one(call, request, on_listener)
+        on_one = self.one_descriptor(call, on_listener)
+        call.ask({**request, "bridge": self.number}, (), on_message)
 
     def accept(self, listener: socket.socket) -> None:
         try:

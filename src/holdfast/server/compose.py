@@ -16,6 +16,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
+from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.api.ids import now_ms
 from holdfast.client.local_server import RunningServer
 from holdfast.harnesses import registry
@@ -32,17 +33,21 @@ from holdfast.server.components import (
     open_models,
     open_puller,
     open_runs,
+    open_secrets,
 )
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.guest_api import GuestApi
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Dispatch, Ports
-from holdfast.server.wire.preview import Previews
+from holdfast.server.wire.preview import Previews, expiry
+from holdfast.server.wire.preview_addresses import PreviewAddresses
+from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import Server, make_config
 from holdfast.storage import CannotOpen, open_storage
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
 
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
+    from holdfast.boxes.service.boxes import Boxes
     from holdfast.server.egress import Outside
     from holdfast.server.wire.port_relay import PortRelay
 
@@ -191,7 +197,8 @@ async def _serve(
         authority = Authority(seals, frozenset(registry.entry_prefixes()))
         surface = StreamSurface(store, authority, long_poll_timeout=settings.long_poll_timeout)
         tails = Tails(store, cycle_seconds=settings.tail_cycle)
-        origins = OriginPolicy(open_server=not settings.auth)
+        hosts = BoxHosts(settings.preview_url)
+        origins = OriginPolicy(open_server=not settings.auth, hosts=hosts)
         streams = StreamService(
             surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
         )
@@ -201,12 +208,18 @@ async def _serve(
         # which asks the runs, which use the boxes, whose network is the egress. `Lazy` breaks it: a part gets other
         # parts unopened, and an opener is called only once the server answers. So one of them, that of the egress, may
         # name an object that is created below: the guest API.
-        egress = Lazy("egress", lambda: open_egress(storage, home.path, make_outside, guest_api))
+        secrets = Lazy("secrets", lambda: open_secrets(storage, derive(secret, "named secrets")))
+        egress = Lazy(
+            "egress",
+            lambda: open_egress(
+                storage, home.path, make_outside, guest_api, secrets, derive(secret, "certificates of boxes")
+            ),
+        )
         providers = Lazy(
             "providers",
             lambda: open_accounts(storage, derive(secret, "provider credentials"), egress, open_providers, settings),
         )
-        boxes = Lazy("boxes", lambda: open_boxes(storage, providers, node=home.node(), pool=settings.pool))
+        boxes = Lazy("boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
         gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
         runs = Lazy(
@@ -231,7 +244,15 @@ async def _serve(
         )
         puller = Lazy("image puller", lambda: open_puller(egress, home.path, settings.registry_mirrors))
         samples = BoxSamples()
-        for close in (egress.close, providers.close, boxes.close, samples.close, models.close, gateway.close):
+        for close in (
+            secrets.close,
+            egress.close,
+            providers.close,
+            boxes.close,
+            samples.close,
+            models.close,
+            gateway.close,
+        ):
             stack.push_async_callback(close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(interpreters.close)
@@ -239,7 +260,17 @@ async def _serve(
         guest_api = GuestApi(surface, access, streams.next_request_id, runs, gateway, max_body=settings.max_body)
         shutdown = Shutdown()
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
-        ports = Ports(access, origins, previews)
+        ports = Ports(access, origins, previews, hosts)
+
+        async def serve_preview(listener: socket.socket, address: PreviewAddress) -> asyncio.AbstractServer:
+            return await server.listen(
+                listener, functools.partial(StreamProtocol, service=streams, front=front, preview=address)
+            )
+
+        addresses = PreviewAddresses(
+            derive(secret, "preview addresses"), serve_preview, lambda token: expiry(token) * 1000, previews.clock
+        )
+        links = PreviewLinks(hosts, addresses)
 
         def make_app() -> FastAPI:
             from holdfast.server.routes.app import create_app
@@ -254,11 +285,13 @@ async def _serve(
                 settings.max_body,
                 is_loopback(settings.host),
                 previews,
+                links,
                 shutdown,
                 egress,
                 boxes,
                 samples,
                 models,
+                secrets,
                 gateway,
                 runs,
                 find_agent,
@@ -286,6 +319,7 @@ async def _serve(
                         egress,
                         puller,
                         previews,
+                        links,
                         origins,
                         shutdown,
                         derive(secret, "daytona file urls"),
@@ -321,6 +355,7 @@ async def _serve(
 
         def on_stopping() -> None:
             shutdown.begin()
+            addresses.close()
             tails.close()
             surface.close()
 
@@ -338,6 +373,7 @@ async def _serve(
         server = Server(config, on_starting, on_started, on_stopping)
         beside.append(asyncio.create_task(_sweep(server, settings.request_timeout, settings.keep_alive)))
         beside.append(asyncio.create_task(_watch_home(server, home)))
+        beside.append(asyncio.create_task(_sweep_previews(addresses, boxes)))
         try:
             await server.serve(sockets=[listener])
         finally:
@@ -359,6 +395,18 @@ async def _sweep(server: Server, request_timeout: float, keep_alive: float) -> N
         await asyncio.sleep(min(_SWEEP_SECONDS, request_timeout, keep_alive))
         if slow := sweep_connections(server.connections, loop.time(), request_timeout, keep_alive):
             log.info("closed %d connections whose requests did not arrive in time", slow)
+
+
+async def _sweep_previews(addresses: PreviewAddresses, boxes: Lazy[Boxes]) -> None:
+    """Close the addresses of boxes that are gone."""
+
+    async def is_there(box: str) -> bool:
+        try:
+            return not (await (await boxes.get()).get(box)).tombstone
+        except BoxNotFound:
+            return False
+
+    await addresses.keep_swept(is_there)
 
 
 async def _watch_home(server: Server, home: Home) -> None:

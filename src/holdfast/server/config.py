@@ -43,6 +43,8 @@ class Settings:
     """The proxy of this network for the traffic of boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
     daytona: bool = False
     """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
+    preview_url: str | None = None
+    """Names below the host of this URL lead to this server. Ports of boxes are then reached there."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -17,6 +17,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
+from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.storage import Storage
 from holdfast.threads.access.credentials import Access
 
@@ -29,6 +30,7 @@ async def open_daytona(
     egress: Lazy[ServerEgress],
     puller: Lazy[Puller],
     previews: Previews,
+    links: PreviewLinks,
     origins: OriginPolicy,
     shutdown: Shutdown,
     secret: bytes,
@@ -42,7 +44,16 @@ async def open_daytona(
         await (await egress.get()).ready()
 
     needs = Dependencies(
-        access, boxes.get, records, puller.get, network_ready, previews, secret, origins.check, shutdown.until_stopping
+        access,
+        boxes.get,
+        records,
+        puller.get,
+        network_ready,
+        previews,
+        links,
+        secret,
+        origins.check,
+        shutdown.until_stopping,
     )
     async with opened_daytona(needs) as daytona:
         yield create_app(daytona)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.egress.environment_policies import PolicyStore
     from holdfast.egress.models.model import ModelStore
     from holdfast.egress.records import DecisionStore
+    from holdfast.environments.secrets.rows import NamedSecretStore
     from holdfast.providers.accounts import AccountStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
@@ -66,6 +67,9 @@ class Storage(Protocol):
 
     @property
     def provider_accounts(self) -> AccountStore: ...
+
+    @property
+    def named_secrets(self) -> NamedSecretStore: ...
 
     @property
     def daytona_records(self) -> RecordStore: ...

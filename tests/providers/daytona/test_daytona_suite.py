@@ -21,7 +21,7 @@ from holdfast.testing.provider_suite.base import BoxFactory, Reopen, fresh
 from holdfast.testing.server import ServerProcess
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(share=0.2)
 class TestDaytona(ProviderSuite):
     claimed = CAPABILITIES
 

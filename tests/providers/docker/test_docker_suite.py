@@ -22,6 +22,7 @@ from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.base import Reopen, appears, eventually
 
 
+@pytest.mark.sampled
 class TestDocker(ProviderSuite):
     claimed = frozenset(Capability) - {
         Capability.DISK_LIMIT,  # the storage of the tests' daemon keeps none

@@ -24,7 +24,7 @@ from holdfast.providers.modal import provider as provider_module
 from holdfast.testing.modal import FOREVER, Fault, ModalCloud
 from holdfast.testing.provider_suite.base import all_of, prints
 
-pytestmark = [pytest.mark.anyio, pytest.mark.box]
+pytestmark = [pytest.mark.anyio, pytest.mark.box, pytest.mark.sampled]
 SPEC = BoxSpec(provider="modal")
 
 
@@ -176,6 +176,7 @@ async def test_a_control_plane_that_is_gone_kills_nothing(
     with pytest.raises(BoxUnreachable):
         await modal_provider.sweep()
     assert (await box.exec(["echo", "alive"])).text == "alive\n"
+    assert (await (await modal_provider.attach("b-1")).exec(["echo", "again"])).text == "again\n"
     cloud.faults.clear()
     cloud.faults.add(Fault("SandboxWaitV2", seconds=5.0))
     monkeypatch.setattr(account, "CALL_SECONDS", 0.5)

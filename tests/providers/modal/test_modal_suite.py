@@ -18,7 +18,7 @@ from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.base import Reopen
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(share=0.2)
 class TestModal(ProviderSuite):
     claimed = CAPABILITIES
 

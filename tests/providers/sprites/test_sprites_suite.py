@@ -18,7 +18,7 @@ from holdfast.testing.provider_suite.base import Reopen
 from holdfast.testing.sprites import SpritesCounterpart
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(share=0.2)
 class TestSprites(ProviderSuite):
     claimed = SpritesProvider.capabilities
 

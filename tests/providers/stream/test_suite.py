@@ -13,6 +13,7 @@ from holdfast.testing.provider_suite import ProviderSuite
 from holdfast.testing.provider_suite.base import Reopen
 
 
+@pytest.mark.sampled
 class TestStream(ProviderSuite):
     claimed = PipesProvider.capabilities
 

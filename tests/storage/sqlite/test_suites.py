@@ -14,12 +14,14 @@ from holdfast.api.errors import Unavailable
 from holdfast.egress.environment_policies import PolicyStore
 from holdfast.egress.models.model import ModelStore
 from holdfast.egress.records import DecisionStore
+from holdfast.environments.secrets import NamedSecretStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.models import SqliteModels
+from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.storage.sqlite.streams import SqliteStreams
@@ -30,6 +32,7 @@ from holdfast.testing.store_suites import (
     ApiKeySuite,
     DecisionSuite,
     ModelSuite,
+    NamedSecretSuite,
     PolicySuite,
     SecretSuite,
     SubscriptionSuite,
@@ -102,6 +105,17 @@ class TestSqliteAccounts(AccountSuite):
         async def open_store(tenant: str) -> AsyncIterator[AccountStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteAccounts(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteNamedSecrets(NamedSecretSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[NamedSecretStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[NamedSecretStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteNamedSecrets(database, tenant=tenant)
 
         return open_store
 

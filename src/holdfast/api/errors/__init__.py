@@ -207,6 +207,8 @@ def class_of(code: str) -> type[HoldfastError] | None:
         models,
         providers,
         runs,
+        secrets,
+        tasks,
         threads,
     )
 

@@ -45,34 +45,42 @@ ForwardOption = Annotated[
     bool, Option("--forward", "-f", help="Listen on this machine and forward connections, until Ctrl-C.")
 ]
 
+AddressOption = Annotated[
+    bool, Option("--address", help="A URL for programs that keep only its host and port. Valid for twelve hours.")
+]
+
 
 def port(
     box: BoxArgument,
     port: PortArgument,
     local: LocalPortArgument = None,
     forward: ForwardOption = False,
+    address: AddressOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
     """Print the URL of a port in a box, or forward the port to this machine.
 
-    The URL is for HTTP, through the server. --forward is for any TCP, such as databases and debuggers, and listens on
-    loopback only.
+    The URL is for HTTP, through the server. It has a token for a browser. With --address, host and port are all that a
+    program needs. --forward is for any TCP, such as databases and debuggers, and listens on loopback only.
 
     \b
     holdfast box port b-1 8000
+    holdfast box port b-1 8000 --address
     holdfast box port b-1 5432 --forward
     holdfast box port b-1 5432 --forward 15432
     """
     command = f"holdfast box port {box} {port}"
     check_local_port(local, command, forward=forward)
+    if forward and address:
+        raise usage_error("--forward and --address do not go together", f"{command} --address")
     if forward:
         return forward_port(where, lambda client: open_box(client, box), port, local, as_json=as_json)
 
     async def work(client: Client) -> Preview:
         async with await open_box(client, box) as handle:
-            return await handle.preview(port)
+            return await (client.boxes.preview_address(handle.id, port) if address else handle.preview(port))
 
     show_preview(ask(where, work), command, as_json=as_json)
     return Exit.OK

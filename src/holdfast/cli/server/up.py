@@ -9,7 +9,7 @@ from pathlib import Path  # the command line is read by these types
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parsing.parameters import Option, OptionsUsed
@@ -85,6 +85,14 @@ def up(
     daytona: Annotated[
         bool, Option("--daytona", help="Serve the Daytona API over the boxes of this server, at /compat/daytona.")
     ] = False,
+    preview_url: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            envvar="HOLDFAST_PREVIEW_URL",
+            help="Where ports of boxes are reached: names below its host lead to this server.",
+        ),
+    ] = None,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     log_level: Annotated[LogLevel, Option(help="Level of the log on standard error.")] = LogLevel.INFO,
     first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
@@ -112,6 +120,7 @@ def up(
         registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
         pool=pool,
         daytona=daytona,
+        preview_url=_preview_url(preview_url),
         provider_settings=flags,
         provider_environment=environment,
         first_key=first_key,
@@ -150,6 +159,16 @@ def up(
         ) from None
     if not as_json:
         note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
+
+
+def _preview_url(text: str | None) -> str | None:
+    from holdfast.server.wire.box_hosts import BadPreviewUrl, BoxHosts
+
+    try:
+        BoxHosts(text)
+    except BadPreviewUrl as error:
+        raise usage_error(f"--preview-url {error}", "holdfast up --preview-url https://preview.example.com") from None
+    return text
 
 
 def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> None:

@@ -19,6 +19,7 @@ from holdfast.api.box.records import (
     MadeBox,
     NewBox,
     Owner,
+    Preview,
     Pruned,
     Step,
     Steps,
@@ -126,6 +127,11 @@ class Boxes:
         """Change what a box may reach, from now on."""
         answer = await self._boxes.below(id).ask("PUT", "/network", policy.to_json(), timeout=LONG_SECONDS)
         return answer.read(BoxRecord.from_json)
+
+    async def preview_address(self, id: str, port: int) -> Preview:
+        """The URL of a port, for programs: its host and port are all that a visitor needs. Valid for twelve hours."""
+        answer = await self._boxes.below(id).ask("GET", "/preview-address", parameters=[("port", str(port))])
+        return answer.read(Preview.from_json)
 
     async def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None

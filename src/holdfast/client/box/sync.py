@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.box.box import Deleted
     from holdfast.api.box.network import NetworkPolicy
-    from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, MovedBox, Owner, Pruned, Step
+    from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, MovedBox, Owner, Preview, Pruned, Step
     from holdfast.api.box.snapshots import Snapshot, Volume
     from holdfast.api.box.spec import BoxSpec
     from holdfast.api.box.usage import BoxUsages
@@ -91,6 +91,10 @@ class SyncBoxes(SyncHandle):
     def set_network(self, id: str, policy: NetworkPolicy) -> BoxRecord:
         """Change what a box may reach, from now on."""
         return self._loop.run(self._async.set_network(id, policy))
+
+    def preview_address(self, id: str, port: int) -> Preview:
+        """The URL of a port, for programs: its host and port are all that a visitor needs. Valid for twelve hours."""
+        return self._loop.run(self._async.preview_address(id, port))
 
     def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None

@@ -43,6 +43,7 @@ PREVIEW_SECONDS: Final = 7 * 24 * 3600
 _SIGNED_SECONDS: Final = 60
 _MOST_MINUTES: Final = 10_000_000
 _MOST_EXPIRED: Final = 1000
+_MOST_LINKS: Final = 64
 
 
 def _shown(connection: HTTPConnection, parts: Parts, sandbox: Sandbox, state: str | None = None) -> Response:
@@ -221,27 +222,33 @@ async def rotate_signing_key(request: Request) -> Response:
     return answer(daytona.signing_key(changed))
 
 
-def _port_url(request: Request, sandbox: Sandbox, port: int) -> str:
-    """Where programs reach a port. By path: not every resolver knows names below localhost."""
-    host = request.headers.get("host") or "localhost"
-    return f"{request.url.scheme}://{host}/v1/boxes/{sandbox.row.id}/ports/{port}"
+async def _link(request: Request, parts: Parts, sandbox: Sandbox, port: int, token: str | None = None) -> str:
+    """Returns a link to a port, which is remembered, so that it is there after a restart."""
+    daytona = daytona_of(request)
+    url = await daytona.needs.links.link(request, sandbox.row.id, port, token)
+    known = [(each, signed) for each, signed in sandbox.details.links]
+    if (port, token) not in known:
+        ended = daytona.needs.previews.ends_early
+        live = [each for each in known if each[1] is None or ended(each[1], sandbox.row.id, each[0])]
+        await parts.sandboxes.change(sandbox, links=[*live, (port, token)][-_MOST_LINKS:])
+    return url
 
 
 async def get_preview(request: Request) -> Response:
     daytona = daytona_of(request)
-    _, sandbox = await daytona.sandbox(request)
+    parts, sandbox = await daytona.sandbox(request)
     port = port_of(request)
     token = daytona.needs.previews.preview_token(sandbox.row.id, port, PREVIEW_SECONDS)
-    return answer({"sandboxId": sandbox.id, "url": _port_url(request, sandbox, port), "token": token})
+    return answer({"sandboxId": sandbox.id, "url": await _link(request, parts, sandbox, port), "token": token})
 
 
 async def get_signed_preview(request: Request) -> Response:
     daytona = daytona_of(request)
-    _, sandbox = await daytona.sandbox(request)
+    parts, sandbox = await daytona.sandbox(request)
     port = port_of(request)
     seconds = number_of(request, "expiresInSeconds", _SIGNED_SECONDS, 1, 24 * 3600)
     token = daytona.needs.previews.preview_token(sandbox.row.id, port, seconds)
-    url = f"{_port_url(request, sandbox, port)}/?holdfast_token={token}"
+    url = await _link(request, parts, sandbox, port, token)
     return answer({"sandboxId": sandbox.id, "port": port, "token": token, "url": url})
 
 

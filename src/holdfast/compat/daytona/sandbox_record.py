@@ -74,6 +74,8 @@ class SandboxDetails:
     key_version: int = 0
     """Goes up when the key that signs its file URLs is rotated."""
     expired_previews: list[str] = field(default_factory=list)
+    links: list[tuple[int, str | None]] = field(default_factory=list)
+    """Ports with links that were given out, and the tokens of signed ones. A new server opens them again."""
 
     @classmethod
     def of(cls, record: Record) -> SandboxDetails:

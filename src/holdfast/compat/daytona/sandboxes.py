@@ -60,7 +60,10 @@ class Sandboxes:
         volumes: Volumes,
         network_ready: Callable[[], Awaitable[None]],
         set_public: Callable[[str, bool], None],
+        close_ports: Callable[[str], None],
     ) -> None:
+        """`set_public` and `close_ports` are called with the id of a box: who may visit its ports, and that nobody can
+        any more."""
         self.boxes = boxes
         self._records = records
         self._images = images
@@ -68,6 +71,7 @@ class Sandboxes:
         self._volumes = volumes
         self._network_ready = network_ready
         self._set_public = set_public
+        self._close_ports = close_ports
         self._used: Counter[str] = Counter()
         self._watch: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[Sandbox, str], None]] = set()
@@ -334,12 +338,12 @@ class Sandboxes:
             await self.pending.remove(sandbox.id)
             return self._tell(sandbox, "destroyed")
         await self.boxes.delete(sandbox.row.id)
-        self._set_public(sandbox.row.id, False)
+        self._close_ports(sandbox.row.id)
         await self._records.remove(self.tenant, KIND, sandbox.id)
         return self._tell(sandbox, "destroyed")
 
     async def fork(self, sandbox: Sandbox, name: str | None) -> Sandbox:
-        details = partial(replace, sandbox.details, parent=sandbox.id, archived=False, expired_previews=[])
+        details = partial(replace, sandbox.details, parent=sandbox.id, archived=False, expired_previews=[], links=[])
         return await self._made(name, lambda box: details(box=box), lambda: self.boxes.fork(sandbox.row.id))
 
     async def snapshot(self, sandbox: Sandbox, name: str) -> Record:
@@ -377,10 +381,10 @@ class Sandboxes:
                 await self.boxes.delete_snapshot(taken.id)
         if not started:
             moved = await self.boxes.stop(moved.id)
-        sandbox = await self._change(sandbox, moved, box=moved.id, **given)
+        sandbox = await self._change(sandbox, moved, box=moved.id, links=[], **given)
         self._set_public(moved.id, details.public)
         await self.boxes.delete(row.id)
-        self._set_public(row.id, False)
+        self._close_ports(row.id)
         return self._tell(sandbox)
 
     # --- use ---

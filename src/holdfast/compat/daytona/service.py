@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from starlette.requests import HTTPConnection
 
+from holdfast.api.errors import HoldfastError
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.compat.daytona.errors import ApiError
 from holdfast.compat.daytona.images import Images
@@ -46,6 +47,19 @@ class Previews(Protocol):
         """End a token before its time."""
 
 
+class Links(Protocol):
+    """Links to the ports of boxes that have an origin of their own."""
+
+    async def link(self, caller: HTTPConnection, box: str, port: int, token: str | None = None) -> str:
+        """The URL of a port, for the caller of a request. With a token, it is all that a visitor needs."""
+
+    async def reopen(self, box: str, port: int, token: str | None) -> None:
+        """Serve a link that an earlier server gave."""
+
+    def close_box(self, box: str) -> None:
+        """Close the links of a box that was deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """What the Daytona API needs of a server."""
@@ -56,6 +70,7 @@ class Dependencies:
     puller: Callable[[], Awaitable[Puller]]
     network_ready: Callable[[], Awaitable[None]]
     previews: Previews
+    links: Links
     secret: bytes
     """Signs file URLs."""
     check_origin: Callable[[dict[bytes, bytes]], None]
@@ -88,15 +103,36 @@ class Daytona:
         images = Images(boxes, records, self.needs.puller, self.needs.network_ready)
         snapshots, volumes = Snapshots(boxes, records, images), Volumes(boxes, records)
         sandboxes = Sandboxes(
-            boxes, records, images, snapshots, volumes, self.needs.network_ready, self.needs.previews.set_public
+            boxes,
+            records,
+            images,
+            snapshots,
+            volumes,
+            self.needs.network_ready,
+            self.needs.previews.set_public,
+            self._close_ports,
         )
         for sandbox in await sandboxes.all():  # none is being built yet
             self.needs.previews.set_public(sandbox.row.id, sandbox.details.public)
             for token in sandbox.details.expired_previews:
                 self.needs.previews.expire(token)
+            await self._reopen(sandbox)
         await snapshots.open()
         sandboxes.open()
         return Parts(boxes, sandboxes, snapshots, volumes)
+
+    def _close_ports(self, box: str) -> None:
+        self.needs.previews.set_public(box, False)
+        self.needs.links.close_box(box)
+
+    async def _reopen(self, sandbox: Sandbox) -> None:
+        """Links of sandboxes outlive the server."""
+        for port, token in sandbox.details.links:
+            if token is None or self.needs.previews.ends_early(token, sandbox.row.id, port):
+                try:
+                    await self.needs.links.reopen(sandbox.row.id, port, token)
+                except HoldfastError as error:
+                    log.warning("the link to port %d of sandbox %s is not served: %s", port, sandbox.id, error)
 
     async def close(self) -> None:
         for close in self.closers:

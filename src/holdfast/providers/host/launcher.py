@@ -73,6 +73,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     settings = json.loads(sys.argv[2])
+    _lower_priority()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the server
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel reaps children
     try:
@@ -104,6 +105,12 @@ def main() -> None:
             control.send(json.dumps(answer).encode())
         except ConnectionError:  # the server was killed: the next one finds what was started
             return
+
+
+def _lower_priority() -> None:
+    """Boxes inherit our priority. That of a server which runs before all others is not meant for them."""
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 def _receive(control: socket.socket) -> "tuple[bytes, list[int]]":

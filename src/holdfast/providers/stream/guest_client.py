@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from holdfast.api.box.box import Wake
-from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
+from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.boxes.shielded import to_the_end
 from holdfast.guest import codec, frames
 from holdfast.providers.guest_protocol import ArchiveRefused, GuestRefused, check_refused, read_answer
@@ -627,7 +627,8 @@ class StreamGuestClient(GuestRequests):
     async def serve(self, port: int, opened: Opened) -> int:
         """Serve every connection that the box makes to its own `port`. Returns the port.
 
-        Continues over later streams: a lost one is dialled again until the box does not run.
+        Continues over later streams: a lost one is dialled again until the box does not run. Ends when another host
+        serves the box. Raises `BoxConflict` if that is so from the start.
         """
         await self.stop_serving()
         self._opened = opened
@@ -655,12 +656,20 @@ class StreamGuestClient(GuestRequests):
         while True:
             try:
                 with await self.call({"op": "listen", "port": port, "looks": True}) as call:
-                    listening = (await call.answer()).get("port")
-                    if not ready.done():
-                        ready.set_result(listening if isinstance(listening, int) else port)
-                    pause = _REDIAL_FIRST
-                    await call.answer(None)  # no answer comes until the stream is lost
-            except (BoxStopped, BoxGone) as error:
+                    answer = await call.answer()
+                    if "replaced" not in answer:
+                        if not ready.done():
+                            listening = answer.get("port")
+                            ready.set_result(listening if isinstance(listening, int) else port)
+                        pause = _REDIAL_FIRST
+                        answer = await call.answer(None)  # none comes until the stream or the egress is lost
+                if "replaced" in answer:
+                    await self._drop("another server serves it")  # the bridge ends
+                    raise BoxConflict(
+                        f"another server serves box {self.box}", hint="use one server for the boxes of a home"
+                    )
+            except (BoxStopped, BoxGone, BoxConflict) as error:
+                log.info("the egress of box %s is no longer served: %s", self.box, error)
                 if not ready.done():
                     ready.set_exception(error)
                 return

@@ -60,7 +60,10 @@ class Rewinds:
         launcher: Launcher,
         *,
         reconcile: Callable[..., Awaitable[ThreadRow]],
+        open_tasks: Callable[[str], Awaitable[list[ThreadRow]]],
     ) -> None:
+        """`open_tasks` returns the tasks of a thread that have not ended: some work in its box."""
+        self._open_tasks = open_tasks
         self._log = log
         self._boxes = boxes
         self._checkpoints = checkpoints
@@ -98,6 +101,11 @@ class Rewinds:
         row = await self._reconcile(thread, force=True)
         if row.runs.live is not None:
             raise thread_busy(thread, row.runs.live.run)
+        for task in await self._open_tasks(thread):
+            if task.runs.live is not None and task.runs.live.options.get("shares") == thread:
+                raise ThreadBusy(
+                    f"task {task.id} works in the box of thread {thread}", hint=f"wait for it: holdfast thread wait {thread}"
+                )
         await self._checkpoints.settle(thread)
         await self.finish(thread)
         return await self._log.row(thread)

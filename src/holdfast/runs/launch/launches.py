@@ -109,7 +109,10 @@ class Launches:
         try:
             box = await self._planner.box_of(thread)
             base = (await self._log.row(thread)).lineage.base
-            await self.claim(thread, None, self._planner.fit(next_options(runs, None, None, box, base)))
+            options = next_options(runs, None, None, box, base)
+            if runs.latest is not None:  # a task that cannot be started ends with the reason
+                options = self._planner.fit(options)
+            await self.claim(thread, None, options)
         except _NothingWaiting:
             return False
         except ThreadBusy:

@@ -31,6 +31,8 @@ from holdfast.server.routes import (
     providers,
     runs,
     runtime_tests,
+    secrets,
+    tasks,
     threads,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
@@ -55,6 +57,8 @@ _ROUTERS = (
     providers.router,
     runs.router,
     runtime_tests.router,
+    secrets.router,
+    tasks.router,
 )
 
 

@@ -1,4 +1,4 @@
-"""REST: the turns of a thread, forks, rewinds, comparisons and lineage."""
+"""REST: the turns of a thread, forks, rewinds and comparisons."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from holdfast.api.checkpoints import (
     NewFork,
     Rewind,
     Rewound,
-    ThreadTree,
-    TreeNode,
     TurnInfo,
     TurnList,
 )
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import ThreadId
 from holdfast.api.threads import ForkSource
-from holdfast.runs.checkpoint.tree import Relative
 from holdfast.runs.checkpoint.turns import Turn
 from holdfast.runs.launch.plan import Prompt
 from holdfast.server.routes.requests import BOX_ERRORS
@@ -82,13 +79,6 @@ async def compare_threads(id: ThreadId, wanted: NewComparison, runs: UseRuns) ->
     return await runs.comparisons.compare(id, wanted.other, test=wanted.test, seconds=wanted.seconds)
 
 
-@router.get("/tree")
-async def show_tree(id: ThreadId, runs: UseRuns) -> ThreadTree:
-    """Show the thread that a thread descends from, and all forks and children of that one."""
-    found, truncated = await runs.family(id)
-    return ThreadTree(nodes=tuple(map(_node, found)), truncated=truncated)
-
-
 def _turn(turn: Turn, rewound: bool, there: frozenset[str]) -> TurnInfo:
     run, checkpoint = turn.run, turn.run.checkpoint
     files = None if checkpoint is None else checkpoint.files
@@ -109,16 +99,3 @@ def _turn(turn: Turn, rewound: bool, there: frozenset[str]) -> TurnInfo:
         rewound=rewound,
     )
 
-
-def _node(relative: Relative) -> TreeNode:
-    row = relative.row
-    return TreeNode(
-        id=row.id,
-        title=row.title,
-        status=row.status,
-        relation=relative.relation,
-        of=relative.of,
-        turn=None if relative.relation != "fork" or row.lineage.fork_of is None else row.lineage.fork_of.turn,
-        turns=row.runs.count,
-        created_at=row.created_at,
-    )

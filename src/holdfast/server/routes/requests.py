@@ -20,6 +20,8 @@ T = TypeVar("T")
 OCTETS: Final = "application/octet-stream"
 TAR: Final = "application/x-tar"
 
+_ADDRESS_SECONDS: Final = 12 * 3600
+
 BOX_ERRORS: Final = documented(
     (400, "The request is invalid."),
     (401, "No credential, or an invalid one."),
@@ -52,6 +54,12 @@ def preview_of(services: Services, request: Request, box: str, port: int) -> Pre
     """The URL of a port of a box, for a browser that reaches us as the caller of this request does."""
     host = request.headers.get("host") or "localhost"
     return Preview(services.previews.url(request.url.scheme, host, box, port))
+
+
+async def address_of(services: Services, request: Request, box: str, port: int) -> Preview:
+    """The URL of a port of a box whose host and port are all that a visitor needs."""
+    token = services.previews.preview_token(box, port, _ADDRESS_SECONDS) if services.previews.required else None
+    return Preview(await services.links.link(request, box, port, token))
 
 
 @contextlib.asynccontextmanager

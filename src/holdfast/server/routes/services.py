@@ -17,6 +17,7 @@ from holdfast.api.document import Document
 from holdfast.api.server import ErrorAnswer
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models import ModelGateway, Models
+from holdfast.environments.secrets import Secrets
 from holdfast.images.registry.pull import Puller
 from holdfast.runs.service import Runs
 from holdfast.server.box_metrics import BoxSamples
@@ -27,6 +28,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
+from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.service import Threads
 
@@ -51,11 +53,13 @@ class Services:
     open_metrics: bool
     """Whether `/metrics`, which names boxes, requires no key: only on loopback."""
     previews: Previews
+    links: PreviewLinks
     shutdown: Shutdown
     egress: Lazy[ServerEgress]
     boxes: Lazy[Boxes]
     samples: BoxSamples
     models: Lazy[Models]
+    secrets: Lazy[Secrets]
     gateway: Lazy[ModelGateway]
     runs: Lazy[Runs]
     find_agent: FindAgent
@@ -121,6 +125,11 @@ async def _models(services: Use, _: Administrator) -> Models:
     return await services.models.get()
 
 
+async def _secrets(services: Use, _: Administrator) -> Secrets:
+    return await services.secrets.get()
+
+
+UseSecrets = Annotated[Secrets, Depends(_secrets)]
 UseModels = Annotated[Models, Depends(_models)]
 UseRuns = Annotated[Runs, Depends(_runs)]
 UseBoxes = Annotated[Boxes, Depends(_boxes)]

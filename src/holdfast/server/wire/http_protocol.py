@@ -14,8 +14,8 @@ from typing import Any, Final
 import httptools
 
 from holdfast.api.errors import Refused, TooLarge
-from holdfast.server.wire.box_hosts import is_box_host
-from holdfast.server.wire.ports import Dispatch
+from holdfast.server.wire.box_hosts import PreviewAddress
+from holdfast.server.wire.ports import Dispatch, Ports
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
@@ -206,24 +206,28 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
-def _ends_with_client(cycle: Any) -> bool:
+def _ends_with_client(cycle: Any, ports: Ports) -> bool:
     """Whether a request ends when its client leaves: work in a box, which nothing else would end, and requests to a
     model, which cost money."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
         return False
     scope = cycle.scope
-    return bool(scope["raw_path"].startswith((_BOXES, _COMPLETIONS))) or is_box_host(
-        dict(scope["headers"]).get(b"host", b"")
+    return bool(scope["raw_path"].startswith((_BOXES, _COMPLETIONS))) or (
+        ports.find(scope["headers"], scope["raw_path"], scope["state"].get("preview")) is not None
     )
 
 
 class StreamProtocol(HttpToolsProtocol):
     """A connection. Reads requests in order; answers stream requests itself, in order."""
 
-    def __init__(self, *args: Any, service: StreamService, front: Dispatch, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, service: StreamService, front: Dispatch, preview: PreviewAddress | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.service = service
         self.front = front
+        self._preview = preview
+        """The port of a box for which the address stands that the client connected to."""
         self._upgrading = False
         """The last request on this connection, after which it no longer speaks HTTP."""
         self.reading_since: float | None = None
@@ -267,7 +271,7 @@ class StreamProtocol(HttpToolsProtocol):
         if self._deaf or cycle is None or cycle.response_complete or self._is_coming_in(cycle):
             return False
         cycles = (self._answering, *(queued for queued, _ in self.pipeline))
-        if any(_is_live(each) or _ends_with_client(each) for each in cycles):
+        if any(_is_live(each) or _ends_with_client(each, self.front.ports) for each in cycles):
             return False
         cycle.keep_alive = False
         return True
@@ -307,7 +311,7 @@ class StreamProtocol(HttpToolsProtocol):
             self._hand_to_asgi()
             return
         headers = dict(self.headers)
-        if is_box_host(headers.get(b"host", b"")):
+        if self._is_of_a_box(headers):
             self._hand_to_asgi()  # all paths of such a host belong to the box
             return
         target, _, query = self.url[len(_PREFIX) :].partition(b"?")
@@ -362,6 +366,7 @@ class StreamProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expect
         self.headers.extend(headers)
         self.scope["state"]["transport"] = self.transport
+        self.scope["state"]["preview"] = self._preview
         if sum(name == b"host" for name, _ in headers) > 1:
             self._refuse_connection(
                 400, "bad_request", "a request must have exactly one Host"
@@ -378,9 +383,11 @@ class StreamProtocol(HttpToolsProtocol):
     def _should_upgrade_to_ws(self) -> bool:
         """Only a few paths can be upgraded. Any other gets a plain answer."""
         headers = dict(self.headers)
-        return b"sec-websocket-key" in headers and (
-            self.url.startswith(_SOCKETS) or is_box_host(headers.get(b"host", b""))
-        )
+        return b"sec-websocket-key" in headers and (self.url.startswith(_SOCKETS) or self._is_of_a_box(headers))
+
+    def _is_of_a_box(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether the client asks for a port of a box, by the host name or the address that it uses."""
+        return self._preview is not None or self.front.ports.hosts.named(headers.get(b"host", b"")) is not None
 
     def _may_upgrade(self) -> bool:
         names = {name for name, _ in self.headers}
@@ -396,7 +403,7 @@ class StreamProtocol(HttpToolsProtocol):
         if not self._upgrading:
             return  # a plain answer follows
         url = httptools.parse_url(self.url)
-        target = self.front.ports.find(self.headers, url.path or b"/")
+        target = self.front.ports.find(self.headers, url.path or b"/", self._preview)
         if target is None:
             # Imported here, because it takes long.
             from holdfast.server.wire.websocket_protocol import WebSocketProtocol

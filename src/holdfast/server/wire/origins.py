@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.api.errors import Forbidden
-from holdfast.server.wire.box_hosts import is_box_host
+from holdfast.server.wire.box_hosts import BoxHosts
 
 _EXPOSED: Final = (
     b"stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-ttl, stream-expires-at,"
@@ -38,15 +38,16 @@ def is_loopback(host: str) -> bool:
 class OriginPolicy:
     """Checks the Host and Origin of a request, and returns the CORS headers of its response."""
 
-    def __init__(self, *, open_server: bool) -> None:
+    def __init__(self, *, open_server: bool, hosts: BoxHosts | None = None) -> None:
         self._open = open_server
         """No key is required."""
+        self._hosts = hosts or BoxHosts()
 
     def check(self, headers: dict[bytes, bytes]) -> None:
         if not self._open:
             return
         host = headers.get(b"host", b"localhost")
-        if not _is_local(b"//" + host):
+        if not self._is_local(b"//" + host):
             name = host.decode("latin-1")
             raise Forbidden(f"this server runs without keys and answers to localhost only, not to {name!r}")
         origin = headers.get(b"origin")
@@ -60,8 +61,12 @@ class OriginPolicy:
         """Check a request to a port of a box: allowed are its own pages, and those that may use the API."""
         if not self._open or origin is None or is_same_site(origin, host):
             return
-        if not _is_local(origin) or _port_of(origin) != _port_of(b"//" + (host or b"")):
+        if not self._is_local(origin) or _port_of(origin) != _port_of(b"//" + (host or b"")):
             raise Forbidden(_STRANGER)
+
+    def _is_local(self, url: bytes) -> bool:
+        host = _local_host(url)
+        return host is not None and self._hosts.named(host) is None
 
     def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
         if origin is None or self._open:
@@ -75,12 +80,13 @@ def is_same_site(origin: bytes, host: bytes | None) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _is_local(url: bytes) -> bool:
+def _local_host(url: bytes) -> bytes | None:
+    """The host and port of a URL, if they are of this machine."""
     try:
         parts = urlsplit(url.decode("latin-1"))
-        return is_loopback(parts.hostname or "") and not is_box_host(parts.netloc.encode("latin-1"))
+        return parts.netloc.encode("latin-1") if is_loopback(parts.hostname or "") else None
     except ValueError:  # not a URL, for example an incomplete IPv6 address
-        return False
+        return None
 
 
 def _port_of(url: bytes) -> int | None:

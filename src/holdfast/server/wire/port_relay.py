@@ -88,7 +88,7 @@ class PortRelay:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int:
         headers: list[Header] = scope["headers"]
-        target = self.ports.find(headers, scope["raw_path"])
+        target = self.ports.find(headers, scope["raw_path"], scope["state"].get("preview"))
         assert target is not None
         visit = await self.ports.admit(target, scope["method"], scope["query_string"], headers, scheme=scope["scheme"])
         if isinstance(visit, Exchange):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
 from holdfast.api.guest_url import GUEST_PREFIX
 from holdfast.server.lazy import Lazy
-from holdfast.server.wire.box_hosts import PortTarget, find_target
+from holdfast.server.wire.box_hosts import BoxHosts, PortTarget, PreviewAddress
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
 from holdfast.threads.access.credentials import KEY_PREFIX, Access
@@ -59,6 +59,16 @@ class BadAnswer(Refused):
     code = "bad_gateway"
 
 
+class Misdirected(Refused):
+    """A page of another host leads to the address of a preview, as in DNS rebinding."""
+
+    status = 421
+    code = "misdirected"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"this address belongs to a port of a box, and answers to {url} only")
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """A request that may pass to a port of a box."""
@@ -86,9 +96,11 @@ class Ports:
     access: Access
     origins: OriginPolicy
     previews: Previews
+    hosts: BoxHosts = field(default_factory=BoxHosts)
 
-    def find(self, headers: list[Header], raw_path: bytes) -> PortTarget | None:
-        return find_target(_first(headers, b"host"), raw_path)
+    def find(self, headers: list[Header], raw_path: bytes, address: PreviewAddress | None = None) -> PortTarget | None:
+        """`address` is the one through which the request came, if it is not the server's own."""
+        return self.hosts.find(_first(headers, b"host"), raw_path, address)
 
     async def admit(
         self, target: PortTarget, method: str, query: bytes, headers: list[Header], *, scheme: str
@@ -97,6 +109,8 @@ class Ports:
         if not 1 <= target.port <= 65535:
             raise InvalidRequest(f"port {target.port} is not a number from 1 to 65535")
         host, origin = _first(headers, b"host"), _first(headers, b"origin")
+        if target.address is not None and (host or b"").lower() != target.address.host:
+            raise Misdirected(target.address.url)
         if target.prefix:
             self.origins.check(dict(headers))
         else:
@@ -104,6 +118,8 @@ class Ports:
         tokens, query = _take_token(query)
         location = target.prefix + (target.path or b"/") + (b"?" + query if query else b"")
         shown = [*tokens, *(value.decode("latin-1") for name, value in headers if name == _TOKEN_HEADER)][:8]
+        if target.token is not None:
+            shown.append(target.token)
         passing_authorization = await self._authenticate(target, headers, shown, host, origin)
         if tokens and method == "GET" and _is_navigation(headers):
             return Exchange(_without_authority(location), self._cookie(target))
@@ -276,7 +292,8 @@ class Dispatch:
         return self._make_relay()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"]) is not None:
+        address = scope["state"].get("preview") if scope["type"] == "http" else None
+        if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"], address) is not None:
             await self.relay(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].startswith(_GUEST):
             await self._guest_api(scope, receive, send)

@@ -42,12 +42,12 @@ class Previews:
     def issue(self, carrier: Carrier, box: str, port: int, *, seconds: int | None = None) -> str:
         """`seconds` is how long the credential lives, if not as long as others of its carrier."""
         expires = self.clock() // 1000 + (seconds or _SECONDS[carrier])
-        return f"{expires:x}.{self._sign(carrier, box, port, expires)}"
+        return f"{expires:x}-{self._sign(carrier, box, port, expires)}"
 
     def holds(self, credential: str, carrier: Carrier, box: str, port: int) -> bool:
         if credential in self.expired:
             return False
-        expires, signature = _expiry(credential), credential.partition(".")[2]
+        expires, signature = expiry(credential), credential.partition("-")[2]
         expected = self._sign(carrier, box, port, expires)
         return hmac.compare_digest(signature.encode("utf-8", "replace"), expected.encode()) and (
             self.clock() // 1000 < expires
@@ -67,7 +67,7 @@ class Previews:
     def expire(self, token: str) -> None:
         """End a token before its time. Tokens that have expired by themselves are forgotten."""
         now = self.clock() // 1000
-        self.expired.difference_update([each for each in self.expired if _expiry(each) <= now])
+        self.expired.difference_update([each for each in self.expired if expiry(each) <= now])
         self.expired.add(token)
 
     def url(self, scheme: str, host: str, box: str, port: int) -> str:
@@ -83,12 +83,13 @@ class Previews:
 
     def _sign(self, carrier: Carrier, box: str, port: int, expires: int) -> str:
         text = f"{carrier.value} {box} {port} {expires}".encode()
-        return base64.urlsafe_b64encode(hmac.digest(self.key, text, "sha256")).rstrip(b"=").decode()
+        # Half of the digest, in lower case: it has to fit into a host name.
+        return base64.b32encode(hmac.digest(self.key, text, "sha256")[:16]).rstrip(b"=").decode().lower()
 
 
-def _expiry(credential: str) -> int:
+def expiry(credential: str) -> int:
     """Returns when a credential expires, in seconds; 0 if it is none."""
     try:
-        return int(credential.partition(".")[0], 16)
+        return int(credential.partition("-")[0], 16)
     except ValueError:
         return 0

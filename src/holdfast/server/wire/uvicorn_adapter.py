@@ -60,6 +60,14 @@ class Server(uvicorn.Server):
         """The protocols of all open connections."""
         return self.server_state.connections
 
+    async def listen(self, listener: socket.socket, protocol: Any) -> asyncio.AbstractServer:
+        """Serve the connections of one more socket by `protocol`. They count among those of this server."""
+        return await asyncio.get_running_loop().create_server(
+            lambda: protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state),
+            sock=listener,
+            backlog=128,
+        )
+
     def stop(self) -> None:
         """Make `serve` return, once the requests in progress have ended."""
         self.should_exit = True

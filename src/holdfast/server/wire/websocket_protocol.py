@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from holdfast.server.wire.uvicorn_adapter import Config, ServerState
+
+_HANDSHAKE: Final = ("websocket.accept", "websocket.http.response.start", "websocket.http.response.body")
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -16,6 +18,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         self._lost = asyncio.Event()
         super().__init__(config, server_state, {**app_state, "lost": self._lost})
+
+    async def send(self, message: Any) -> None:
+        """Send a message. An answer to the handshake of a client that has left is dropped: the next use of the
+        connection reports the loss. Starlette treats an error at this point as one of the application.
+        """
+        if self.disconnected and message["type"] in _HANDSHAKE:
+            return
+        await super().send(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

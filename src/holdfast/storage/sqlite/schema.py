@@ -224,6 +224,34 @@ CREATE TABLE IF NOT EXISTS provider_accounts (
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS named_secrets (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    bindings TEXT NOT NULL,
+    expose TEXT,
+    placeholder TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    changed_by TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS secret_events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    action TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    by_user TEXT NOT NULL,
+    box TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    host TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS secret_events_by_name ON secret_events (tenant, name, number DESC);
+
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',
     kind TEXT NOT NULL,

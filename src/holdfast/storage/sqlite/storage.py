@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.models import SqliteModels
+    from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
     from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 
 
@@ -94,6 +95,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 
         return SqliteAccounts(self._database)
+
+    @cached_property
+    def named_secrets(self) -> SqliteNamedSecrets:
+        from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
+
+        return SqliteNamedSecrets(self._database)
 
     @cached_property
     def daytona_records(self) -> SqliteDaytonaRecords:

@@ -44,7 +44,15 @@ from holdfast.server.routes.box.views import (
     usage,
 )
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
-from holdfast.server.routes.requests import BOX_ERRORS, began, opened, opened_for_work, preview_of, while_connected
+from holdfast.server.routes.requests import (
+    BOX_ERRORS,
+    address_of,
+    began,
+    opened,
+    opened_for_work,
+    preview_of,
+    while_connected,
+)
 from holdfast.server.routes.services import Services, Use, UseBoxes
 
 MAX_ANSWER = 8 * 1024 * 1024
@@ -230,6 +238,19 @@ async def preview_port(
     """The URL of a port of a box, for a browser. It contains a credential for that port, valid for a few minutes."""
     async with await boxes.peek(id) as box:
         return preview_of(services, request, box.id, port)
+
+
+@router.get("/{id}/preview-address")
+async def preview_address(
+    id: BoxId, request: Request, services: Use, boxes: UseBoxes, port: Annotated[PortNumber, Query()]
+) -> Preview:
+    """The URL of a port of a box, for a program. Its host and port are all that a visitor needs.
+
+    It is valid for twelve hours. To callers on this machine it is an address of its own, which other users of the
+    machine can find out.
+    """
+    async with await boxes.peek(id) as box:
+        return await address_of(services, request, box.id, port)
 
 
 @router.post("/{id}/exec")

@@ -1,4 +1,4 @@
-"""`holdfast thread turns` and `holdfast thread tree`: the turns of a thread, and its relatives."""
+"""`holdfast thread turns`: the turns of a thread, and which of them can be forked or rewound to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, ThreadArgument, Where
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
-from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
+from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.checkpoints import ThreadTree, TreeNode, TurnInfo
+    from holdfast.api.checkpoints import TurnInfo
     from holdfast.client import Client
 
 
@@ -51,42 +51,3 @@ def _row(turn: TurnInfo, now: float) -> tuple[Cell | str, ...]:
     style = "dim" if turn.rewound else ""
     return (Cell(str(turn.turn), style or "bold"), Cell(turn.agent, style), Cell(status, style), ended, checkpoint)
 
-
-def tree(
-    id: ThreadArgument,
-    *,
-    where: Where,
-    as_json: JsonOption = False,
-) -> None:
-    """Show what a thread descends from, and all forks and children of that."""
-
-    async def work(client: Client) -> tuple[str, ThreadTree]:
-        found = await find_thread(client, id)
-        return found, await client.forks.tree(found)
-
-    this, found = ask(where, work)
-    if as_json:
-        write_json(found.to_json())
-        return
-    below: dict[str | None, list[TreeNode]] = {}
-    for each in found.nodes:
-        below.setdefault(each.of, []).append(each)
-    for root in below.get(None, []):
-        _write(root, below, this, "", "")
-    if found.truncated:
-        note("cut", "there are more relatives than fit")
-
-
-def _write(node: TreeNode, below: dict[str | None, list[TreeNode]], this: str, before: str, after: str) -> None:
-    how = {"root": "", "fork": f"fork at {node.turn}  ", "child": "child  "}[node.relation]
-    turns = f"{node.turns} turn{'' if node.turns == 1 else 's'}"
-    write_line(
-        Cell(before, "dim"),
-        Cell(node.id, "bold" if node.id == this else ""),
-        Cell(f"  {how}{turns}, {node.status.value}", "dim"),
-        Cell(f"  {plain(node.title or '')}"),
-    )
-    branches = below.get(node.id, [])
-    for number, each in enumerate(branches):
-        last = number == len(branches) - 1
-        _write(each, below, this, after + ("└ " if last else "├ "), after + ("  " if last else "│ "))

@@ -1,0 +1,1 @@
+"""Named recipes for boxes, and the secrets that boxes use without seeing them."""
