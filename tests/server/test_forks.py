@@ -119,8 +119,8 @@ def test_a_fork_sends_the_model_the_turns_up_to_there_once_and_in_order(
         *("do 2", "Working on 2.", "Done with 2."),
         "do 3",
     ]
-    assert files(client, forked.thread) == at(2)
     assert files(client, thread) == at(3)
+    assert files(client, forked.thread) == at(2)
     assert client.thread(forked.thread).info().fork_of is not None
 
 

@@ -184,4 +184,3 @@ class Comparison(Document):
     """The last turn that both have, and the thread that it happened on."""
     branches: tuple[Branch, ...]
     """The two threads, in the order of the request."""
-

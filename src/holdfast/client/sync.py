@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.box.records import Preview
+    from holdfast.api.checkpoints import Comparison, Forked, Rewound, TurnInfo
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.client.agents import AgentStore
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.egress import Egress
+    from holdfast.client.forks import Forks
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -104,6 +106,10 @@ class SyncClient(SyncOwner):
     @property
     def egress(self) -> SyncEgress:
         return SyncEgress._wrap(self._async.egress, self)
+
+    @property
+    def forks(self) -> SyncForks:
+        return SyncForks._wrap(self._async.forks, self)
 
     @property
     def images(self) -> SyncImages:
@@ -287,6 +293,54 @@ class SyncEgress(SyncHandle):
     ) -> SyncIterator[EgressDecision]:
         """Yields the decisions about a box's requests, newest first: all that are kept, or at most `limit`."""
         return SyncIterator._wrap(self._async.decisions(box, denied_only=denied_only, limit=limit), self)
+
+
+class SyncForks(SyncHandle):
+    """`Forks` for code without `await`."""
+
+    _async: Forks
+
+    def turns(self, thread: str) -> tuple[TurnInfo, ...]:
+        """Returns the turns of a thread, oldest first, with those before it was forked."""
+        return self._loop.run(self._async.turns(thread))
+
+    def fork(
+        self,
+        thread: str,
+        at: int | str | None = None,
+        *,
+        prompt: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        author_id: str | None = None,
+    ) -> Forked:
+        """Make a new thread with the entries up to a turn, and a box with the files as they were at its end.
+
+        `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
+        written. It defaults to the latest turn. With a prompt, a run is launched there.
+        """
+        return self._loop.run(
+            self._async.fork(thread, at, prompt=prompt, agent=agent, model=model, title=title, author_id=author_id)
+        )
+
+    def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+        """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
+
+        Raises `ThreadBusy` if a run is in progress.
+        """
+        return self._loop.run(self._async.rewind(thread, at))
+
+    def undo(self, thread: str) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
+        return self._loop.run(self._async.undo(thread))
+
+    def compare(self, first: str, second: str, *, test: str | None = None, seconds: int = 600) -> Comparison:
+        """Compare two threads: where they part, and what each has changed and used since then.
+
+        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most.
+        """
+        return self._loop.run(self._async.compare(first, second, test=test, seconds=seconds))
 
 
 class SyncModelStore(SyncHandle):
@@ -480,6 +534,7 @@ class SyncRuns(SyncHandle):
         source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         delegate: bool = False,
         author_id: str | None = None,
     ) -> Launched:
@@ -488,7 +543,8 @@ class SyncRuns(SyncHandle):
         `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
-        the agent gets tools to delegate tasks to other agents.
+        the agent gets tools to delegate tasks to other agents. `checkpoints` is `every`, `off`, or `every` with limits:
+        when the files of the box are saved.
         """
         return self._loop.run(
             self._async.launch(
@@ -502,6 +558,7 @@ class SyncRuns(SyncHandle):
                 source=source,
                 box=box,
                 timeout=timeout,
+                checkpoints=checkpoints,
                 delegate=delegate,
                 author_id=author_id,
             )
@@ -521,6 +578,7 @@ class SyncRuns(SyncHandle):
         memory: int | None = None,
         disk: int | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         author_id: str | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
@@ -541,6 +599,7 @@ class SyncRuns(SyncHandle):
                 memory=memory,
                 disk=disk,
                 timeout=timeout,
+                checkpoints=checkpoints,
                 author_id=author_id,
             )
         )

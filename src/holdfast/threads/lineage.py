@@ -79,7 +79,6 @@ def _rewound(runs: ThreadRuns, payload: Mapping[str, Any], origin: Origin) -> Th
         count=runs.count,
         latest=latest,
         waiting=(),
-        delegation=runs.delegation,
         sessions={agent: replace(each, whole=False) for agent, each in then.sessions.items()},
         dropped=(*then.dropped, (_number(payload["offset"]), _number(payload["until"]))),
         delegation=runs.delegation,  # what a task has reported to its parent stays reported

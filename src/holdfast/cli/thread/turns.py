@@ -50,4 +50,3 @@ def _row(turn: TurnInfo, now: float) -> tuple[Cell | str, ...]:
     status = f"{turn.status.value}, rewound" if turn.rewound else turn.status.value
     style = "dim" if turn.rewound else ""
     return (Cell(str(turn.turn), style or "bold"), Cell(turn.agent, style), Cell(status, style), ended, checkpoint)
-

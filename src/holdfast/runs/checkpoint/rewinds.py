@@ -104,7 +104,8 @@ class Rewinds:
         for task in await self._open_tasks(thread):
             if task.runs.live is not None and task.runs.live.options.get("shares") == thread:
                 raise ThreadBusy(
-                    f"task {task.id} works in the box of thread {thread}", hint=f"wait for it: holdfast thread wait {thread}"
+                    f"task {task.id} works in the box of thread {thread}",
+                    hint=f"wait for it: holdfast thread wait {thread}",
                 )
         await self._checkpoints.settle(thread)
         await self.finish(thread)

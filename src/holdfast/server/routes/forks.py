@@ -98,4 +98,3 @@ def _turn(turn: Turn, rewound: bool, there: frozenset[str]) -> TurnInfo:
         why=why,
         rewound=rewound,
     )
-
