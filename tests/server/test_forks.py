@@ -63,7 +63,9 @@ def client(running: ServerProcess, model: ScriptedModel) -> Iterator[SyncClient]
 
 def turn(client: SyncClient, model: ScriptedModel, number: int, thread: str | None = None, agent: str = "pi") -> str:
     """A turn that changes files by shell only, as no agent's own rewind notices."""
-    command = f"echo {number} > state; echo {number} >> log; rm -f gone-{number}; echo x > gone-{number + 1}"
+    # Not by `rm -f`, which codex refuses to run.
+    gone = f"test ! -e gone-{number} || unlink gone-{number}"
+    command = f"echo {number} > state; echo {number} >> log; {gone}; echo x > gone-{number + 1}"
     model.script([bash(command, text=f"Working on {number}."), text(f"Done with {number}.")])
     prompt = f"do {number}"
     if thread is None:
@@ -168,7 +170,7 @@ def test_two_branches_are_compared_where_they_part(client: SyncClient, model: Sc
     model.script([bash("echo other > state"), text("Otherwise.")])
     forked = client.forks.fork(thread, 1, prompt="otherwise")
     client.runs.wait(forked.run or "")
-    compared = client.forks.compare(thread, forked.thread, test="cat state; test -e gone-3; touch by-the-test")
+    compared = client.forks.compare(thread, forked.thread, test="cat state; touch by-the-test; test -e gone-3")
     assert (compared.parted.thread, compared.parted.turn) == (thread, 1)
     ours, theirs = compared.branches
     assert {each.path for each in ours.files} == {"state", "log", "gone-2", "gone-3"}
@@ -188,13 +190,12 @@ def test_two_branches_are_compared_where_they_part(client: SyncClient, model: Sc
 
 
 def test_programs_that_run_on_do_not_keep_a_turn_from_being_saved(client: SyncClient, model: ScriptedModel) -> None:
-    command = "echo 1 > state; (setsid sleep 300 >/dev/null 2>&1 &)"
-    model.script([bash(command), text("Started.")])
-    thread = client.runs.launch("start it", agent="pi", model="chat").thread
-    client.runs.wait(thread)
-    forked = client.forks.fork(thread)
-    assert files(client, forked.thread) == {"state": "1\n"}
+    thread = turn(client, model, 1)
     with client.boxes.open(box_of(client, thread)) as box:
+        box.spawn(["sleep", "300"])
+        turn(client, model, 2, thread)
+        forked = client.forks.fork(thread)
+        assert files(client, forked.thread) == at(2)
         assert "sleep 300" in box.exec(["ps", "-eo", "args"]).text, "the program is still there"
 
 
@@ -223,10 +224,10 @@ def test_a_forged_checkpoint_restores_nothing(client: SyncClient, model: Scripte
     forged = {"type": "signal.thread.checkpoint", "run": run.id, "turn": 1, "offset": 1, "snapshot": theirs}
     forged |= {"provider": "local", "image": None, "size": 1, "ms": 1}
     with pytest.raises(HoldfastError, match="reserved"):
-        client.thread(thread).append({"id": f"checkpoint-{run.id}", "payload": forged})
+        client.thread(thread).append(forged, id=f"checkpoint-{run.id}")
     copied = next(iter(client.thread(victim).entries(types="signal.thread.checkpoint"))).payload
-    client.thread(thread).append({"payload": {**copied, "run": run.id}})
-    client.thread(thread).append({"payload": forged})
+    client.thread(thread).append({**copied, "run": run.id})
+    client.thread(thread).append(forged)
     with pytest.raises(Conflict) as refused:
         client.forks.fork(thread)
     assert refused.value.code == "no_checkpoint"
