@@ -109,6 +109,7 @@ TARGETS: Final = (
             Twin("holdfast.client.secrets:SecretStore"),
             Twin("holdfast.client.agents:AgentStore"),
             Twin("holdfast.client.runs:Runs"),
+            Twin("holdfast.client.tasks:Tasks"),
             Twin("holdfast.client.interpreters:Interpreters"),
         ),
     ),

@@ -141,12 +141,19 @@ class MortalLog(RunLog):
     appends = 0
 
     def append(self, thread: str, *entries: Entry, producer: Producer | None = None) -> Any:
+        self._count()
+        return super().append(thread, *entries, producer=producer)
+
+    async def create(self, thread: str, *entries: Entry) -> bool:
+        self._count()
+        return await super().create(thread, *entries)
+
+    def _count(self) -> None:
         self.appends += 1
         if self.die_at is not None and self.appends >= self.die_at:
             self.dead = True
         if self.dead:
             raise Unavailable("this server is dead")
-        return super().append(thread, *entries, producer=producer)
 
 
 class World:

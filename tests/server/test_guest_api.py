@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -47,6 +47,7 @@ class Runs:
     hit: dict[str, str] | None = None
     beats: list[str] = field(default_factory=list)
     model_errors: list[tuple[str, str, str]] = field(default_factory=list)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
 
     async def beat(self, run: str, epoch: int) -> str | None:
         if not await self.lives("t-1", run, epoch):
@@ -64,6 +65,10 @@ class Runs:
 
     async def report_model_error(self, thread: str, run: str, message: str) -> None:
         self.model_errors.append((thread, run, message))
+
+    async def call_tool(self, thread: str, run: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        self.calls.append((thread, run, tool))
+        return {"given": dict(arguments)}
 
 
 @dataclass
@@ -406,3 +411,47 @@ def test_what_was_read_of_a_request_comes_before_what_follows() -> None:
 
     for _ in range(20):
         assert uvloop.run(ask()).startswith(b"HTTP/1.1 404 ")
+
+
+# --- delegation ---
+
+
+@pytest.mark.parametrize("scope", [RunScope.RUNNER, RunScope.MODEL])
+async def test_no_other_token_of_a_run_delegates(world: World, scope: RunScope) -> None:
+    async with world.client(world.token(scope)) as client:
+        answer = await client.post("/v1/tools/delegate_task", json={"prompt": "a"})
+    assert (answer.status_code, world.runs.calls) == (403, [])
+
+
+async def test_a_token_for_delegation_is_for_nothing_else(world: World) -> None:
+    token = world.token(RunScope.DELEGATE)
+    async with world.client(token) as client:
+        called = await client.post("/v1/tools/task_status", json={"task": "t-2"})
+        assert called.json() == {"given": {"task": "t-2"}}
+        for path in ("/v1/runs/r-1/beat", "/v1/runs/r-1/limit", "/model/v1/messages"):
+            assert (await client.post(path, json={})).status_code == 403
+    assert (await world.append(token)).status_code == 403
+    assert world.runs.calls == [("t-1", "r-1", "task_status")]
+
+
+@pytest.mark.parametrize("changed", [{"box": "b-2"}, {"epoch": 3}, {"run": "r-2"}])
+async def test_a_token_of_another_box_epoch_or_run_delegates_nothing(world: World, changed: dict[str, Any]) -> None:
+    async with world.client(world.token(RunScope.DELEGATE, **changed)) as client:
+        answer = await client.post("/v1/tools/delegate_task", json={"prompt": "a"})
+    assert (answer.status_code, world.runs.calls) == (403, [])
+
+
+async def test_nothing_is_delegated_after_the_end_of_the_run(world: World) -> None:
+    token = world.token(RunScope.DELEGATE)
+    world.runs.run = "r-later"
+    async with world.client(token) as client:
+        answer = await client.post("/v1/tools/delegate_task", json={"prompt": "a"})
+    assert (answer.status_code, world.runs.calls) == (403, [])
+    assert "has ended" in answer.text
+
+
+@pytest.mark.parametrize("body", [b"[]", b"7", b"{", b"\xff", b'{"a":' * 5000])
+async def test_arguments_that_are_no_object_are_refused(world: World, body: bytes) -> None:
+    async with world.client(world.token(RunScope.DELEGATE)) as client:
+        answer = await client.post("/v1/tools/delegate_task", content=body)
+    assert (answer.status_code, world.runs.calls) == (400, [])

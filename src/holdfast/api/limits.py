@@ -26,6 +26,12 @@ RESERVED_ENTRY_IDS: Final = (
     "checkpoint-r-",
     "forked-t-",
     "rewound-w-",
+    "task-t-",
+    "child-start-t-",
+    "child-end-r-",
+    "child-result-r-",
+    "child-read-r-",
+    "reported-r-",
 )
 """How the ids of entries begin that only runs write. An id is taken once: a caller that took one of these would keep
 the end of a run off the thread."""

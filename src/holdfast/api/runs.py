@@ -28,6 +28,7 @@ from holdfast.api.limits import (
     ThreadId,
     Title,
 )
+from holdfast.api.repositories import Source
 from holdfast.api.run_info import RunInfo
 
 HowChanged = Literal["added", "changed", "deleted"]
@@ -66,10 +67,14 @@ class NewRun(Document):
     labels: Labels = field(default_factory=dict)
     workspace: Digest | None = None
     """The files that the workspace starts with, uploaded before."""
+    source: Source | None = None
+    """Where these files came from. It is kept on the thread, for the way home of the changes."""
     box: RunBox | None = None
     """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
     """Seconds after which the run is ended as `timed_out`."""
+    delegate: StrictBool = False
+    """Give the agent tools to delegate tasks to other agents. Later runs of the thread have them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

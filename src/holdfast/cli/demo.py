@@ -135,8 +135,8 @@ def _moving_line() -> Iterator[Callable[[str], None]]:
 
 
 async def _play(where: Where, client: Client, folder: Path, *, as_json: bool) -> Exit:
+    from holdfast.cli.run.files import send_folder
     from holdfast.cli.run.follow import Following, interrupts, introduce, outcome, page_link, showing
-    from holdfast.cli.run.launch import send_folder
     from holdfast.cli.run.workspace import Folder
 
     sample = folder / "prices"

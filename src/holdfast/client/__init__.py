@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
+    from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.agents import AgentStore
     from holdfast.client.box.box import RemoteBox
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.client.runs import Runs
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sync import SyncClient
+    from holdfast.client.tasks import Tasks
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Thread
@@ -120,10 +122,14 @@ __all__ = [
     "SyncThread",
     "SyncVolumes",
     "Tail",
+    "TaskInfo",
+    "TaskResult",
+    "Tasks",
     "Terminal",
     "Thread",
     "ThreadInfo",
     "ThreadPage",
+    "ThreadTree",
     "Token",
     "TooLarge",
     "TooManyRequests",
@@ -149,6 +155,7 @@ _HOMES = {
     "holdfast.api.run_info": "RunInfo",
     "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
+    "holdfast.api.tasks": "TaskInfo TaskResult ThreadTree",
     "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.agents": "AgentStore",
     "holdfast.client.box.box": "RemoteBox",
@@ -162,6 +169,7 @@ _HOMES = {
     "holdfast.client.models": "ModelStore",
     "holdfast.client.runs": "Runs",
     "holdfast.client.secrets": "SecretStore",
+    "holdfast.client.tasks": "Tasks",
     "holdfast.client.sync": "SyncClient",
     "holdfast.client.thread.sync": "SyncTail SyncThread",
     "holdfast.client.thread.tail": "Tail",

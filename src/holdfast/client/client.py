@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.tasks import Tasks
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -127,6 +128,12 @@ class Client:
         from holdfast.client.runs import Runs
 
         return Runs(self._connection)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        from holdfast.client.tasks import Tasks
+
+        return Tasks(self._connection)
 
     @cached_property
     def interpreters(self) -> Interpreters:

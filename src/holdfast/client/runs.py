@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 from urllib.parse import quote
 
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.repositories import Source
 from holdfast.api.run_info import RUN_FINISHED, RunInfo
 from holdfast.api.runs import (
     Cancel,
@@ -88,15 +89,18 @@ class Runs:
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
         workspace: str | None = None,
+        source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        delegate: bool = False,
         author_id: str | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
-        `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
-        image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
-        no client is connected any more.
+        `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
+        box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
+        is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
+        the agent gets tools to delegate tasks to other agents.
         """
         new = NewRun(
             prompt=prompt,
@@ -109,7 +113,9 @@ class Runs:
             title=title,
             labels=dict(labels or {}),
             workspace=workspace,
+            source=source,
             timeout=timeout,
+            delegate=delegate,
             author_id=author_id,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
@@ -192,6 +198,12 @@ class Runs:
     async def patch(self, id: str) -> AsyncIterator[bytes]:
         """Yields a patch for `git apply` that turns the initial workspace into the current one."""
         async with self._runs.below(id).exchange("GET", "/patch", silence=LONG_SECONDS) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    async def changed_files(self, id: str) -> AsyncIterator[bytes]:
+        """Yields a tar archive with both versions of every changed file: `holdfast.repositories.changes` reads it."""
+        async with self._runs.below(id).exchange("GET", "/changed-files", silence=LONG_SECONDS) as response:
             async for piece in response.aiter_bytes():
                 yield piece
 

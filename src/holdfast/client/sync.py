@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
+    from holdfast.api.repositories import Source
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
+    from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.client.agents import AgentStore
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.egress import Egress
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from holdfast.client.resource import Resource
     from holdfast.client.runs import Runs
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.tasks import Tasks
     from holdfast.client.transport import Transport
 
 
@@ -121,6 +124,10 @@ class SyncClient(SyncOwner):
     @property
     def runs(self) -> SyncRuns:
         return SyncRuns._wrap(self._async.runs, self)
+
+    @property
+    def tasks(self) -> SyncTasks:
+        return SyncTasks._wrap(self._async.tasks, self)
 
     @property
     def interpreters(self) -> SyncInterpreters:
@@ -470,15 +477,18 @@ class SyncRuns(SyncHandle):
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
         workspace: str | None = None,
+        source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        delegate: bool = False,
         author_id: str | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
-        `workspace` is a digest that `upload` returned. `box` configures the box with the fields of the API: provider,
-        image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run is ended after `timeout` seconds, even if
-        no client is connected any more.
+        `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
+        box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
+        is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
+        the agent gets tools to delegate tasks to other agents.
         """
         return self._loop.run(
             self._async.launch(
@@ -489,8 +499,10 @@ class SyncRuns(SyncHandle):
                 title=title,
                 labels=labels,
                 workspace=workspace,
+                source=source,
                 box=box,
                 timeout=timeout,
+                delegate=delegate,
                 author_id=author_id,
             )
         )
@@ -562,6 +574,10 @@ class SyncRuns(SyncHandle):
         """Yields a patch for `git apply` that turns the initial workspace into the current one."""
         return SyncIterator._wrap(self._async.patch(id), self)
 
+    def changed_files(self, id: str) -> SyncIterator[bytes]:
+        """Yields a tar archive with both versions of every changed file: `holdfast.repositories.changes` reads it."""
+        return SyncIterator._wrap(self._async.changed_files(id), self)
+
     def page(
         self,
         *,
@@ -584,6 +600,59 @@ class SyncRuns(SyncHandle):
     ) -> SyncIterator[RunInfo]:
         """Yields matching runs, newest first, at most `limit`."""
         return SyncIterator._wrap(self._async.list(thread=thread, status=status, agent=agent, limit=limit), self)
+
+
+class SyncTasks(SyncHandle):
+    """`Tasks` for code without `await`."""
+
+    _async: Tasks
+
+    def delegate(
+        self,
+        thread: str,
+        prompt: str,
+        *,
+        title: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        box: str = "own",
+        wake: bool = False,
+        key: str | None = None,
+        author_id: str | None = None,
+    ) -> TaskInfo:
+        """Start a task of a thread. Returns once it is on the server's disk, before its agent has started.
+
+        `box` is `own`, `fork` (a copy of the thread's box) or `same`. With `wake`, the result starts a run of the
+        thread. Calls with the same `key` on the same thread start one task.
+        """
+        return self._loop.run(
+            self._async.delegate(
+                thread, prompt, title=title, agent=agent, model=model, box=box, wake=wake, key=key, author_id=author_id
+            )
+        )
+
+    def get(self, task: str) -> TaskInfo:
+        return self._loop.run(self._async.get(task))
+
+    def list(self, thread: str) -> list[TaskInfo]:
+        """Returns the tasks of a thread, most recently active first."""
+        return self._loop.run(self._async.list(thread))
+
+    def result(self, task: str) -> TaskResult:
+        """Wait until a task has ended, and return its result."""
+        return self._loop.run(self._async.result(task))
+
+    def cancel(self, task: str, *, by: str | None = None) -> TaskInfo:
+        """End a task, and all tasks below it."""
+        return self._loop.run(self._async.cancel(task, by=by))
+
+    def tree(self, thread: str) -> ThreadTree:
+        """Returns the tree that a thread is in: its root, and the tasks and forks below that."""
+        return self._loop.run(self._async.tree(thread))
+
+    def wait(self, thread: str) -> ThreadTree:
+        """Wait until a thread and all threads below it have nothing left to do. Returns its tree."""
+        return self._loop.run(self._async.wait(thread))
 
 
 class SyncInterpreters(SyncHandle):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from holdfast.api.models import Api as Api
 from holdfast.harnesses.runner_archive import pack
+from holdfast.harnesses.tool_server import ToolAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Task:
     model: ModelAccess
     session: str | None = None
     """The agent's id of the session to continue. Its files are in the box, or were rebuilt there."""
+    tools: ToolAccess | None = None
+    """The tools by which it delegates tasks, if it may. Their files are written beside its own."""
 
 
 @dataclass(frozen=True, slots=True)

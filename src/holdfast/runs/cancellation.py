@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.run_info import CancelKind, RunStatus
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.launch.launches import Launches
+from holdfast.runs.cancel_request import CancelRequests
 from holdfast.runs.launch.plan import key_of
-from holdfast.runs.reconcile.probe import TERMINATE, RunnerProbe
 from holdfast.runs.reconcile.reconciler import Reconciler
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.reconcile.sweep import RunSweep
 from holdfast.runs.run_log import RunLog
-from holdfast.threads.run_events import Run, cancel_requested
+from holdfast.threads.run_events import Run
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +27,7 @@ class Cancellation:
         self,
         log: RunLog,
         boxes: Boxes,
-        probe: RunnerProbe,
-        launches: Launches,
+        requests: CancelRequests,
         ends: RunEnds,
         reconciler: Reconciler,
         sweep: RunSweep,
@@ -37,8 +35,7 @@ class Cancellation:
     ) -> None:
         self._log = log
         self._boxes = boxes
-        self._probe = probe
-        self._launches = launches
+        self._requests = requests
         self._ends = ends
         self._reconciler = reconciler
         self._sweep = sweep
@@ -46,15 +43,7 @@ class Cancellation:
 
     async def request(self, thread: str, run: Run, kind: CancelKind, by: str | None) -> None:
         """Ask a live run to end. `by` is the author of the request."""
-        if run.cancel is None or (kind is CancelKind.CANCEL and run.cancel is not kind):
-            entry = self._log.entry(cancel_requested(run.run, kind, by), id=f"{kind}-{run.run}")
-            await self._log.append(thread, entry)
-        if await self._launches.cancel(thread, run.run):
-            return
-        run = (await self._log.runs(thread)).live or run
-        if run.live and run.reached(Stage.RUNNER):
-            self._tasks.start(self._probe.signal(run, TERMINATE))
-        elif run.live:
+        if not await self._requests.send(thread, run, kind, by):
             await self._sweep.reconcile(thread)
 
     async def forget(self, thread: str) -> None:

@@ -24,7 +24,7 @@ from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import PRODUCER, ThreadRuns, is_control
 from holdfast.threads.service import Threads
-from holdfast.threads.store import Appended, AppendRequest, Producer, Slice, StreamStore
+from holdfast.threads.store import Appended, AppendRequest, Producer, Slice, StreamConfig, StreamStore
 
 _TRIES: Final = 20
 _READ_BYTES: Final = 1024 * 1024
@@ -59,6 +59,12 @@ class RunLog:
         """Append entries. Those that control runs get the server's seal."""
         sealed = tuple(keyed(self.sealed(thread, each)) for each in entries)
         return self._store.append(THREADS + thread, AppendRequest(keyed=sealed, producer=producer))
+
+    async def create(self, thread: str, *entries: Entry) -> bool:
+        """Create a thread with these entries. Returns False, and writes nothing, if there is one already."""
+        sealed = tuple(keyed(self.sealed(thread, each)) for each in entries)
+        made = await self._store.create(THREADS + thread, StreamConfig(content_type="application/json"), keyed=sealed)
+        return made.new
 
     def sealed(self, thread: str, entry: Entry) -> Entry:
         """Returns the entry with the server's seal, if the server acts on such entries."""

@@ -16,10 +16,17 @@ from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
 from holdfast.api.run_info import CancelKind
 from holdfast.api.runs import Changes, Diagnosis, Launched, Steered
+from holdfast.api.tasks import DelegationLimits
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.blocked_egress import MOST_TEXT, BlockedEgress, find_blocked, still_away
+from holdfast.runs.cancel_request import CancelRequests
 from holdfast.runs.cancellation import Cancellation
+from holdfast.runs.delegate.agent_tools import AgentTools
+from holdfast.runs.delegate.delegations import Delegations
+from holdfast.runs.delegate.reports import TaskReports
+from holdfast.runs.delegate.rules import title_of
+from holdfast.runs.delegate.tree import Trees
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import thread_busy
 from holdfast.runs.launch.launches import GO_ON, Launches
@@ -51,7 +58,6 @@ from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
 from holdfast.time_limit import time_limit
 
-_LONGEST_TITLE: Final = 80
 _EVIDENCE: Final = 50
 """Results of tools that a diagnosis looks at, the latest ones."""
 _STOP_SECONDS: Final = 5.0
@@ -74,6 +80,7 @@ class Runs:
         ticks: Callable[[], int],
         thresholds: Thresholds | None = None,
         sweep_seconds: float = SWEEP_SECONDS,
+        delegation_limits: DelegationLimits | None = None,
     ) -> None:
         """`ticks` returns the milliseconds of a monotonic clock."""
         self._store = store
@@ -91,6 +98,8 @@ class Runs:
         live = LiveRuns(run_log, projection, self.probe)
         self.ends = RunEnds(run_log, live)
         self.launches = Launches(run_log, planner, launcher, live, self.ends, self.tasks, on_over=due.add, ticks=ticks)
+        trees = Trees(threads, projection)
+        requests = CancelRequests(run_log, self.probe, self.launches, self.tasks)
         self._reconciler = Reconciler(
             run_log,
             boxes,
@@ -100,14 +109,24 @@ class Runs:
             self.tasks,
             ticks=ticks,
             thresholds=self._thresholds,
+            delegated=TaskReports(run_log, projection, trees, requests),
         )
         self._sweep = RunSweep(store, projection, self._reconciler, live, due, self.tasks, seconds=sweep_seconds)
-        self.cancellation = Cancellation(
-            run_log, boxes, self.probe, self.launches, self.ends, self._reconciler, self._sweep, self.tasks
-        )
+        self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
         self.sweep = self._sweep.sweep
-        self.forget = self.cancellation.forget
+        self.delegations = Delegations(
+            store,
+            run_log,
+            projection,
+            trees,
+            boxes,
+            planner,
+            self.cancellation,
+            self.reconcile,
+            limits=delegation_limits or DelegationLimits(),
+        )
+        self.call_tool = AgentTools(self.delegations, run_log).call
         self.beat, self.limit, self.lives = live.beat, live.limit, live.lives
         self.report_model_error = live.report_model_error
 
@@ -140,7 +159,7 @@ class Runs:
         if options.workspace is not None:
             self.workspaces.check(options.workspace)
         if thread is None:
-            title = title or _title(prompt.text)
+            title = title or title_of(prompt.text)
             try:
                 thread = (await self._threads.create(id=new_thread, title=title, labels=labels)).id
             except Conflict:
@@ -237,11 +256,17 @@ class Runs:
         return Steered(thread, run.run, chat.id, "interrupting" if interrupt else "queued")
 
     async def cancel(self, id: str, *, by: str | None = None) -> RunRow:
-        """Cancel a run, or the latest run of a thread. Has no effect on a run that has ended."""
+        """Cancel a run, or the latest run of a thread, and the tasks below it. A run that has ended stays as it is."""
         found = await self.get(id)
         if found.run.live:
             await self.cancellation.request(found.thread, found.run, CancelKind.CANCEL, by)
+        await self.delegations.cancel_below(found.thread, by=by)
         return await self.get(found.run.run)
+
+    async def forget(self, thread: str) -> None:
+        """End the run of a thread that is about to be deleted, and its tasks, and delete its box."""
+        await self.delegations.cancel_below(thread)
+        await self.cancellation.forget(thread)
 
     # --- reading ---
 
@@ -343,6 +368,12 @@ class Runs:
             ):
                 yield compared
 
+    async def about_changes(self, id: str) -> dict[str, Any]:
+        """Returns what is known about the changes of a thread beside the files: where they began."""
+        thread = (await self.get(id)).thread
+        runs = await self._log.runs(thread)
+        return {"version": 1, "thread": thread, "source": runs.source}
+
     async def changes(self, id: str) -> Changes:
         """Returns what changed in the workspace of a thread, for people."""
         async with self.compared(id) as compared:
@@ -351,8 +382,3 @@ class Runs:
 
 def _begin(thread: str) -> str:
     return f'begin with a prompt and an agent: holdfast resume {thread} "…" --agent NAME'
-
-
-def _title(prompt: str) -> str:
-    line = next((line.strip() for line in prompt.splitlines() if line.strip()), prompt.strip())
-    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"

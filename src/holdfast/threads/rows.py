@@ -13,6 +13,7 @@ from holdfast.api.run_info import RunStatus
 from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
+from holdfast.threads.delegation import DELEGATION_SIGNALS
 from holdfast.threads.lineage import FORKED, LINEAGE_SIGNALS, fold_lineage
 from holdfast.threads.run_events import Run, ThreadRuns, concerns_runs, fold_run, is_control
 
@@ -74,7 +75,7 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
                     touched[after.latest.run] = after.latest
                 row = replace(row, status=_STATUS_OF_RUN[after.latest.status])
             runs = after
-        elif kind.startswith("signal.thread."):
+        elif kind.startswith("signal.thread.") and kind not in DELEGATION_SIGNALS:
             row = _apply_signal(row, kind[len("signal.thread.") :], entry["payload"])
         elif concerns_runs(kind, entry["payload"], runs):
             origin = seals.origin(row.id, entry) if is_control(entry["payload"]) else Origin.UNPROVEN

@@ -12,6 +12,13 @@ from typing import Any, Final
 from holdfast.api.run_info import RUN_FINISHED, CancelKind, RunStatus, Stage
 from holdfast.threads.access.seals import Origin
 from holdfast.threads.checkpoints import Checkpoint
+from holdfast.threads.delegation import (
+    CHILD_READ,
+    DELEGATION_SIGNALS,
+    Delegation,
+    child_result_id,
+    fold_delegation,
+)
 
 PRODUCER: Final = "run"
 """The idempotent producer that all runs of a thread write as, each with its own epoch."""
@@ -165,6 +172,8 @@ class Waiting:
     interrupt: bool = False
     since: int = field(default=0, compare=False)
     """A position on the thread shortly before the prompt."""
+    quiet: bool = False
+    """Starts no run by itself: the next run gets it before its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,16 @@ class ThreadRuns:
     """Digest of the files that the thread's first box started with."""
     dropped: tuple[tuple[int, int], ...] = ()
     """Parts of the thread, from one position to another, that were rewound: no agent is told about them."""
+    delegation: Delegation | None = None
+    """What makes the thread a task of another thread."""
+    source: Mapping[str, Any] | None = None
+    """The repository that these files came from."""
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something is left to do: a run, a prompt that starts one, or the report of a task's end."""
+        is_open = self.delegation is not None and self.delegation.is_open
+        return self.live is not None or is_open or not all(each.quiet for each in self.waiting)
 
     @property
     def live(self) -> Run | None:
@@ -197,12 +216,14 @@ class ThreadRuns:
             "epoch": self.epoch,
             "count": self.count,
             "latest": None if self.latest is None else self.latest.to_json(),
-            "waiting": [[each.chat, each.interrupt, each.since] for each in self.waiting],
+            "waiting": [[each.chat, each.interrupt, each.since, each.quiet] for each in self.waiting],
             "sessions": {
                 agent: [each.run, each.session, each.box, each.whole] for agent, each in self.sessions.items()
             },
             "workspace": self.workspace,
+            "source": self.source,
             "dropped": self.dropped,
+            **({} if self.delegation is None else {"delegation": self.delegation.to_json()}),
         }
 
     @classmethod
@@ -217,6 +238,8 @@ class ThreadRuns:
             sessions if believed else {agent: replace(each, whole=False) for agent, each in sessions.items()},
             value["workspace"] if believed else None,
             tuple((begin, end) for begin, end in value.get("dropped", ())),
+            delegation=Delegation.from_json(value["delegation"]) if value.get("delegation") else None,
+            source=value.get("source") if believed else None,
         )
 
 
@@ -227,7 +250,7 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
     """Whether an entry of this type can change the state of a thread's runs. Must be fast: it is called for every
     entry.
     """
-    if kind.startswith(PREFIX):
+    if kind.startswith(PREFIX) or kind in DELEGATION_SIGNALS:
         return True
     if kind == "chat":
         return payload.get("queued") is True
@@ -238,7 +261,9 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
 def is_control(payload: Mapping[str, Any]) -> bool:
     """Returns whether the server acts on entries with this payload. It seals such entries when it writes them."""
     kind: str = payload["type"]
-    return kind.startswith(PREFIX) or (kind == "chat" and payload.get("queued") is True)
+    if kind == "chat":
+        return payload.get("queued") is True
+    return kind.startswith(PREFIX) or kind in DELEGATION_SIGNALS
 
 
 def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: int = 0) -> ThreadRuns:
@@ -251,6 +276,8 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
     kind: str = payload["type"]
     if kind == "chat":
         return _queued(runs, entry, payload, since) if origin is Origin.HERE else runs
+    if kind in DELEGATION_SIGNALS:
+        return _delegation(runs, payload) if origin is Origin.HERE else runs
     if kind == STARTED:
         return _started(runs, entry, payload, origin, since)
     run = runs.latest
@@ -340,6 +367,7 @@ def _started(
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
         workspace=runs.workspace or (_text(options.get("workspace")) if origin is not Origin.UNPROVEN else None),
+        source=runs.source or (_dict(options.get("source")) if origin is not Origin.UNPROVEN else None),
     )
 
 
@@ -397,7 +425,16 @@ def _queued(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, An
         return runs
     if len(runs.waiting) >= MAX_WAITING:
         return runs
-    return replace(runs, waiting=(*runs.waiting, Waiting(entry["id"], payload.get("interrupt") is True, since)))
+    interrupt, quiet = payload.get("interrupt") is True, payload.get("quiet") is True
+    return replace(runs, waiting=(*runs.waiting, Waiting(entry["id"], interrupt, since, quiet)))
+
+
+def _delegation(runs: ThreadRuns, payload: Mapping[str, Any]) -> ThreadRuns:
+    if payload["type"] == CHILD_READ:
+        read = child_result_id(str(payload.get("run")))
+        return replace(runs, waiting=tuple(each for each in runs.waiting if each.chat != read))
+    delegation = fold_delegation(runs.delegation, payload)
+    return runs if delegation is runs.delegation else replace(runs, delegation=delegation)
 
 
 def _sign(run: Run, ts: int) -> Run:
@@ -437,6 +474,10 @@ def _options(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or len(repr(value)) > _MAX_OPTIONS:
         return {}
     return value
+
+
+def _dict(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _error(value: object) -> dict[str, Any] | None:

@@ -208,6 +208,7 @@ def class_of(code: str) -> type[HoldfastError] | None:
         providers,
         runs,
         secrets,
+        tasks,
         threads,
     )
 

@@ -217,6 +217,8 @@ class RunLines:
         elif payload.get("interrupt") is True:
             self._waiting[entry.id] = None
             yield from self._quote(f"{text}  (interrupts)")
+        elif payload.get("quiet") is True:
+            yield from self._quote(text)  # a result that waits for the next prompt
         elif payload.get("queued") is True:
             self._waiting[entry.id] = None
             yield from self._quote(f"{text}  (queued)")

@@ -15,6 +15,7 @@ from holdfast.api.errors.agents import UnknownAgent
 from holdfast.harnesses.acp.session import rebuild
 from holdfast.harnesses.acp.transcript import NAME
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, ModelAccess, Package, Rebuilt, Task
+from holdfast.harnesses.tool_server import NAME as TOOLS
 
 
 class Acp(Harness):
@@ -44,8 +45,11 @@ class Acp(Harness):
     def command(self, task: Task) -> Command:
         place = task.place
         resumed = () if task.session is None else (f"--session={task.session}",)
+        tools: tuple[str, ...] = ()
+        if task.tools is not None:
+            tools = ("--mcp", json.dumps([{"name": TOOLS, **task.tools.mcp_server(), "env": []}]))
         return Command(
-            argv=("--workspace", place.workspace, "--state", place.state, *resumed, "--", *self.argv),
+            argv=("--workspace", place.workspace, "--state", place.state, *tools, *resumed, "--", *self.argv),
             env=_environment(task.model),
             stdin=json.dumps({"type": "prompt", "text": task.prompt}) + "\n",
             abort=AbortByLine('{"type":"abort"}'),

@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--workspace", required=True)
     options.add_argument("--state", required=True)
     options.add_argument("--session")
+    options.add_argument("--mcp", default="[]", help="The MCP servers of the session, as JSON.")
     options.add_argument("command", nargs="+")
     chosen = options.parse_args(arguments)
     own_input = rpc.Lines(0)
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _say({"type": "failed", "stage": "start", "error": {"message": f"{chosen.command[0]}: {error.strerror}"}})
         return 127
-    turn = _Turn(rpc.RpcConnection(process, own_input, early), chosen.workspace, Transcript(chosen.state))
+    connection = rpc.RpcConnection(process, own_input, early)
+    turn = _Turn(connection, chosen.workspace, Transcript(chosen.state), json.loads(chosen.mcp))
     try:
         turn.run(prompt, chosen.session)
     except rpc.Gone:
@@ -114,8 +116,11 @@ def _say(record: Message) -> None:
 class _Turn:
     """One prompt to the agent, and its complete answer."""
 
-    def __init__(self, connection: rpc.RpcConnection, workspace: str, transcript: Transcript) -> None:
+    def __init__(
+        self, connection: rpc.RpcConnection, workspace: str, transcript: Transcript, mcp: list[Message]
+    ) -> None:
         self._connection = connection
+        self._mcp = mcp
         self._workspace = workspace
         self._transcript = transcript
         self._session: str | None = None
@@ -154,7 +159,7 @@ class _Turn:
     # --- the session ---
 
     def _begin(self, agent: Message, session: str | None) -> str:
-        place: Message = {"cwd": self._workspace, "mcpServers": []}
+        place: Message = {"cwd": self._workspace, "mcpServers": self._mcp}
         if session is not None:
             method = _resume_method(agent.get("agentCapabilities"))
             if method is not None:

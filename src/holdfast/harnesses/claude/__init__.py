@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast.harnesses.claude.session import rebuild
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.tool_server import CALL_SECONDS, NAME, STARTUP_SECONDS
 
 _MODELS: Final = (
     "ANTHROPIC_MODEL",
@@ -26,6 +27,7 @@ _MODELS: Final = (
 )
 _SETTINGS: Final = "holdfast.json"
 _TOKEN: Final = "model-token"
+_MCP: Final = "mcp.json"
 
 
 class Claude(Harness):
@@ -45,14 +47,19 @@ class Claude(Harness):
             # Repeats the environment, because settings of a repository override that, but not these.
             "env": self._environment(task),
         }
-        return {
+        files = {
             f"{state}/{_SETTINGS}": json.dumps(settings).encode(),
             f"{state}/{_TOKEN}": task.model.token.encode(),
         }
+        if task.tools is not None:
+            servers = {"mcpServers": {NAME: {"type": "stdio", **task.tools.mcp_server()}}}
+            files[f"{state}/{_MCP}"] = json.dumps(servers).encode()
+        return files
 
     def command(self, task: Task) -> Command:
         place = task.place
         resumed = () if task.session is None else ("--resume", task.session)
+        tools = () if task.tools is None else ("--mcp-config", f"{place.state}/{_MCP}")
         return Command(
             argv=(
                 f"{place.program}/node_modules/.bin/claude",
@@ -67,6 +74,7 @@ class Claude(Harness):
                 "--dangerously-skip-permissions",
                 "--settings",
                 f"{place.state}/{_SETTINGS}",
+                *tools,
                 *resumed,
             ),
             env=self._environment(task),
@@ -84,7 +92,19 @@ class Claude(Harness):
 
     def _environment(self, task: Task) -> dict[str, str]:
         model = task.model
+        # Its tools are there from the first request on, and not looked up by another tool.
+        tools = (
+            {}
+            if task.tools is None
+            else {
+                "ENABLE_TOOL_SEARCH": "false",
+                "MCP_CONNECTION_NONBLOCKING": "0",
+                "MCP_TIMEOUT": str(STARTUP_SECONDS * 1000),
+                "MCP_TOOL_TIMEOUT": str(CALL_SECONDS * 1000),
+            }
+        )
         return {
+            **tools,
             **dict.fromkeys(_MODELS, model.model),
             "ANTHROPIC_BASE_URL": model.url,
             "CLAUDE_CONFIG_DIR": task.place.state,

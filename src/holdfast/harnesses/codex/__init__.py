@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast.harnesses.codex.session import rebuild
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.tool_server import CALL_SECONDS, NAME, STARTUP_SECONDS
 
 _PROVIDER: Final = "holdfast"
 _TOKEN: Final = "HOLDFAST_MODEL_TOKEN"
@@ -28,7 +29,7 @@ class Codex(Harness):
 
     def files(self, task: Task) -> Mapping[str, bytes]:
         model = task.model
-        lines = (
+        lines: tuple[str, ...] = (
             f"model = {_toml(model.model)}",
             f'model_provider = "{_PROVIDER}"',
             f"model_context_window = {model.context_window}",
@@ -51,6 +52,15 @@ class Codex(Harness):
             f"request_max_retries = {self._retries}",
             f"stream_max_retries = {self._retries}",
         )
+        if task.tools is not None:
+            first, *others = task.tools.command
+            lines += (
+                f"[mcp_servers.{NAME}]",
+                f"command = {_toml(first)}",
+                f"args = [{', '.join(map(_toml, others))}]",
+                f"startup_timeout_sec = {STARTUP_SECONDS}",
+                f"tool_timeout_sec = {CALL_SECONDS}",
+            )
         return {f"{task.place.state}/config.toml": ("\n".join(lines) + "\n").encode()}
 
     def command(self, task: Task) -> Command:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
 from holdfast.harnesses.opencode.session import rebuild
+from holdfast.harnesses.tool_server import CALL_SECONDS, NAME
 
 _PROVIDER: Final = "holdfast"
 _TOKEN: Final = "HOLDFAST_MODEL_TOKEN"
@@ -34,7 +35,7 @@ class OpenCode(Harness):
     def files(self, task: Task) -> Mapping[str, bytes]:
         model = task.model
         name = f"{_PROVIDER}/{model.model}"
-        configuration = {
+        configuration: dict[str, Any] = {
             "autoupdate": False,
             "share": "disabled",
             "snapshot": False,
@@ -57,6 +58,9 @@ class OpenCode(Harness):
                 }
             },
         }
+        if task.tools is not None:
+            server = {"type": "local", "command": list(task.tools.command), "enabled": True}
+            configuration["mcp"] = {NAME: {**server, "timeout": CALL_SECONDS * 1000}}
         return {_configuration(task): json.dumps(configuration).encode(), _catalog(task): b"{}"}
 
     def command(self, task: Task) -> Command:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
@@ -20,6 +21,8 @@ _APIS: Final = {
     Api.ANTHROPIC: "anthropic-messages",
 }
 _RETRIES: Final = 5
+_EXTENSION: Final = Path(__file__).with_name("delegate_extension.js")
+"""pi has no MCP: its tools are an extension."""
 
 
 class Pi(Harness):
@@ -64,14 +67,19 @@ class Pi(Harness):
             },
             "retry": {"enabled": True, "maxRetries": _RETRIES, "baseDelayMs": self._retry_delay_ms},
         }
-        return {
+        files = {
             f"{task.place.state}/models.json": json.dumps(models).encode(),
             f"{task.place.state}/settings.json": json.dumps(settings).encode(),
         }
+        if task.tools is not None:
+            files[_extension(task)] = _EXTENSION.read_bytes()
+        return files
 
     def command(self, task: Task) -> Command:
         place = task.place
         resumed = () if task.session is None else ("--session", task.session)
+        tools = () if task.tools is None else ("--extension", _extension(task))
+        where = {} if task.tools is None else {"HOLDFAST_TOOLS": task.tools.configuration}
         return Command(
             argv=(
                 place.node,
@@ -85,9 +93,10 @@ class Pi(Harness):
                 "--session-dir",
                 _sessions(task),
                 "--no-approve",
+                *tools,
                 *resumed,
             ),
-            env={"PI_CODING_AGENT_DIR": place.state, "PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+            env={"PI_CODING_AGENT_DIR": place.state, "PI_OFFLINE": "1", "PI_TELEMETRY": "0", **where},
             stdin="".join(
                 json.dumps(line) + "\n"
                 for line in (
@@ -113,3 +122,7 @@ def kept_tokens(context_window: int) -> int:
 
 def _sessions(task: Task) -> str:
     return f"{task.place.state}/sessions"
+
+
+def _extension(task: Task) -> str:
+    return f"{task.place.state}/tools/delegate_extension.js"

@@ -79,7 +79,7 @@ class StreamEgress:
             await serve_egress(guest, self._egress)
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        if self._egress is None or not self.wanted(policy):
+        if self._egress is None or self._direct:
             return {}
         return without_proxy(self._egress.environment(policy), self._relay)
 

@@ -104,7 +104,10 @@ class Launches:
             return False
         try:
             box = await self._planner.box_of(thread)
-            await self.claim(thread, None, self._planner.fit(next_options(runs, None, None, box)))
+            options = next_options(runs, None, None, box)
+            if runs.latest is not None:  # a task that cannot be started ends with the reason
+                options = self._planner.fit(options)
+            await self.claim(thread, None, options)
         except _NothingWaiting:
             return False
         except ThreadBusy:

@@ -16,6 +16,7 @@ from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.models import Api, shared
+from holdfast.api.repositories import Source
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import MOVED_FROM
 from holdfast.boxes.rows import BoxRow
@@ -49,10 +50,18 @@ class Options:
     """None: the spec of the thread's box, or the default."""
     workspace: str | None = None
     """Digest of the files for a new box. None: the thread's first workspace, or no files."""
+    source: Source | None = None
+    """Where the files came from."""
     fresh: bool = False
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    delegates: bool = False
+    """Give the agent the tools to delegate tasks."""
+    shares: str | None = None
+    """The thread whose box is used, instead of a box of its own."""
+    forks: str | None = None
+    """The box whose files a first box of its own starts with."""
 
     @property
     def box(self) -> BoxSpec:
@@ -64,8 +73,12 @@ class Options:
         return {
             "spec": kept,
             **({} if self.workspace is None else {"workspace": self.workspace}),
+            **({} if self.source is None else {"source": self.source.to_request()}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({"delegates": True} if self.delegates else {}),
+            **({} if self.shares is None else {"shares": self.shares}),
+            **({} if self.forks is None else {"forks": self.forks}),
         }
 
 
@@ -77,7 +90,20 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         found = with_life(BoxSpec.from_json(known))
     except (InvalidSpec, TypeError, ValueError) as error:
         raise InvalidRun(f"the thread has an invalid spec of its box: {error}") from None
-    return Options(agent, model, found, workspace, timeout=timeout_in(kept))
+    return Options(
+        agent,
+        model,
+        found,
+        workspace,
+        timeout=timeout_in(kept),
+        delegates=kept.get("delegates") is True,
+        shares=_text(kept.get("shares")),
+        forks=_text(kept.get("forks")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None) -> Options:
@@ -86,6 +112,10 @@ def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: Bo
     The options of a run that this server cannot prove to be its own are ignored.
     """
     last = runs.latest
+    if last is None and runs.delegation is not None:
+        task = runs.delegation
+        workspace = _text(task.options.get("workspace"))
+        return options_of(agent or task.agent, model or task.model or None, task.options, workspace)
     if last is None or not last.is_proven:
         assert agent is not None
         return Options(agent, model, default_spec())

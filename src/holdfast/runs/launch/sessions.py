@@ -27,6 +27,8 @@ class FilesHow(StrEnum):
     KEPT = "kept"
     SNAPSHOT = "snapshot"
     WORKSPACE = "workspace"
+    FORK = "fork"
+    """Those of another thread's box, as they were when this one was made."""
     EMPTY = "empty"
 
 
@@ -87,6 +89,7 @@ _ABOUT_FILES: Final = {
         "The machine that you worked in is gone, and its files with it. This is a new one, with the workspace as it was"
         " first prepared: changes that were made since then are lost, and have to be made again."
     ),
+    FilesHow.FORK: "You are in another machine, with a copy of the files of the thread that delegated this task.",
     FilesHow.EMPTY: (
         "The machine that you worked in is gone, and its files with it. This is a new one, and the workspace is empty:"
         " files that were made before are lost, and have to be made again."

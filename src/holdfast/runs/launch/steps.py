@@ -32,6 +32,7 @@ from holdfast.boxes.workspace_copy import NOTES, home_of, is_noted
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
 from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
+from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
@@ -81,6 +82,17 @@ class Launch:
     """The thread's runs before the claim."""
     began: int
     """The time of the claim, in ticks."""
+
+    @property
+    def root(self) -> str:
+        """The thread at the root of its tree of tasks."""
+        return self.thread if self.before.delegation is None else self.before.delegation.root
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it starts with the files of another box: until the thread has had a box."""
+        last = self.before.latest
+        return self.options.forks is not None and (last is None or last.box is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +155,12 @@ class Launcher:
 
     async def _ready_for(self, launch: Launch) -> BoxRow | None:
         """Move the thread's box if this run wants another machine. Returns the old box if it was moved."""
-        spec, key = launch.options.box, key_of(launch.thread)
+        spec = launch.options.box
         if spec.network.mode is not Network.NONE:
             await self._network_ready()
-        row = await self._boxes.of_key(key)
+        if launch.options.shares is not None:
+            return None  # the box is another thread's, and stays as it is
+        row = await self._boxes.of_key(key_of(launch.thread))
         if row is None:
             return None
         if not self._boxes.differs(row, spec):
@@ -162,9 +176,22 @@ class Launcher:
         return moved.source
 
     async def _acquire(self, launch: Launch) -> Acquired:
-        return await self._boxes.acquire(
-            key_of(launch.thread), launch.options.box, owner=Owner(thread=launch.thread), timeout=_BOX_SECONDS
-        )
+        options, owner = launch.options, Owner(thread=launch.thread)
+        key, spec = key_of(options.shares or launch.thread), options.box
+        if options.shares is not None:
+            row = await self._boxes.of_key(key)
+            if row is None:
+                raise LaunchFailed(
+                    "box_gone",
+                    f"the box of thread {options.shares}, which this thread shares, is gone",
+                    f"continue that thread first: holdfast resume {options.shares}",
+                )
+            spec, owner = row.spec, row.owner
+        elif launch.is_fork and await self._boxes.of_key(key) is None:
+            assert options.forks is not None
+            with suppress(BoxConflict):  # an earlier attempt has made it
+                await self._boxes.fork(options.forks, owner=owner, key=key)
+        return await self._boxes.acquire(key, spec, owner=owner, timeout=_BOX_SECONDS)
 
     async def _retire(self, row: BoxRow) -> None:
         """Delete a box. If the provider has snapshots, the next box of its key starts from its files."""
@@ -197,7 +224,11 @@ class Launcher:
         digest = launch.options.workspace or launch.before.workspace
         if not known and (acquired.how is How.CREATED or not await is_noted(box, home, launch.thread)):
             # An interrupted launch leaves no such note, so the workspace is unpacked again. A moved box has it.
-            files = await self._unpack(box, digest)
+            if launch.is_fork:
+                await self._forget_sessions(box, home)
+                files = FilesHow.FORK
+            else:
+                files = await self._unpack(box, digest)
             await box.files.write(note, json.dumps({"workspace": digest}).encode())
         if not known:
             await self._identify(box, home)
@@ -226,7 +257,11 @@ class Launcher:
         row = acquired.row
         mode = row.spec.network.mode
         network = "no network" if mode is Network.NONE else f"network {mode}"
-        return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
+        exposed = self._boxes.secrets.exposed(row.spec.network)
+        bound = [use for use in row.spec.network.secrets if use.partition(":")[0] not in exposed]
+        secrets = f"secrets kept outside: {', '.join(bound)}" if bound else ""
+        loud = f"SECRETS IN THE BOX: {', '.join(exposed)}" if exposed else ""
+        return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network, secrets, loud)))
 
     async def _unpack(self, box: Box, digest: str | None) -> FilesHow:
         if digest is None:
@@ -234,6 +269,13 @@ class Launcher:
         async with time_limit(_STEP_SECONDS):
             await box.files.upload_tar(self._workspaces.read(digest), box.spec.workdir)
         return FilesHow.WORKSPACE
+
+    async def _forget_sessions(self, box: Box, home: str) -> None:
+        """Delete what the agents of the copied box kept: their sessions and tokens are not those of this thread."""
+        for folder in ("threads", "runs"):
+            path = f"{home}/.holdfast/{folder}"
+            if await box.files.exists(path):
+                await box.files.delete(path, recursive=True)
 
     async def _identify(self, box: Box, home: str) -> None:
         """Give git a name and an address, so that the agent can commit. Settings of the repository take precedence."""
@@ -277,14 +319,26 @@ class Launcher:
         box, harness, model = prepared.box, plan.harness, plan.model
         # Both tokens are valid only in this box, in the epoch that the runner is about to take.
         by_url = prepared.guest_api != GUEST_API_URL
-        issue = partial(self._access.issue_run, launch.thread, launch.run, launch.epoch + 1, box.id, by_url=by_url)
+        issue = partial(
+            self._access.issue_run,
+            launch.thread,
+            launch.run,
+            launch.epoch + 1,
+            box.id,
+            by_url=by_url,
+            root=launch.root,
+        )
         runner_token = issue(RunScope.RUNNER, agent=harness.name).token
         model_token = issue(RunScope.MODEL, model=str(model)).token
+        state = f"{prepared.home}/.holdfast/threads/{launch.thread}/{harness.name}"
+        files: dict[str, bytes] = {}
+        if launch.options.delegates:
+            files = tool_files(state, prepared.guest_api, issue(RunScope.DELEGATE).token)
         task = Task(
             prompt=launch.prompt,
             place=Place(
                 workspace=box.spec.workdir,
-                state=f"{prepared.home}/.holdfast/threads/{launch.thread}/{harness.name}",
+                state=state,
                 program=placed.program,
                 node=placed.node,
                 python=python,
@@ -297,8 +351,9 @@ class Launcher:
                 context_window=model.context_window,
                 max_tokens=model.max_tokens,
             ),
+            tools=tool_access(state, python) if files else None,
         )
-        how, task, command = await self._session(launch, harness, prepared, task)
+        how, task, command = await self._session(launch, harness, prepared, task, files)
         await self._append(
             launch,
             provisioned(
@@ -312,13 +367,15 @@ class Launcher:
         return command, runner_token
 
     async def _session(
-        self, launch: Launch, harness: Harness, prepared: LaunchBox, task: Task
+        self, launch: Launch, harness: Harness, prepared: LaunchBox, task: Task, files: dict[str, bytes]
     ) -> tuple[SessionHow, Task, Command]:
-        """Write the agent's files, including its session. Returns how the session was made, and the agent's command."""
+        """Write the agent's files, including its session, and the given ones. Returns how the session was made, and the
+        agent's command.
+        """
         plan = plan_session(launch.before, harness.agent, prepared.box.id)
         if prepared.changed and plan.how is SessionHow.CONTINUED:
             plan = replace(plan, how=SessionHow.REBUILT, session=None)
-        how, session, files = plan.how, plan.session, dict[str, bytes]()
+        how, session = plan.how, plan.session
         commands: tuple[tuple[str, ...], ...] = ()
         if how is SessionHow.REBUILT:
             rebuilt = await rebuild(self._log, launch.thread, launch.run, harness, task)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from holdfast.boxes.service.boxes import Boxes
@@ -18,15 +18,18 @@ from holdfast.runs.launch.launches import Launches
 from holdfast.runs.launch.plan import timeout_in
 from holdfast.runs.reconcile.probe import KILL, RunnerProbe
 from holdfast.runs.reconcile.rules import (
+    CancelTask,
     End,
     Known,
     LaunchWaiting,
     Nothing,
     ProbeBox,
     ProbeResult,
+    ReportTask,
     Thresholds,
     decide,
     is_due,
+    is_open_task,
 )
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
@@ -46,6 +49,24 @@ class _Signs:
     cancelled_at: int | None = None
 
 
+class Tasks(Protocol):
+    """What the reconciler asks about a thread that is the task of another one."""
+
+    async def announce(self, thread: str, row: ThreadRow) -> None:
+        """Tell the parent that the task is about to start."""
+        ...
+
+    async def is_parent_cancelled(self, runs: ThreadRuns) -> bool: ...
+
+    async def cancel(self, thread: str, run: Run) -> None:
+        """Cancel the run of a task."""
+        ...
+
+    async def report(self, thread: str, row: ThreadRow) -> bool:
+        """Tell the parent the end of the task. Returns False if it has to wait for tasks of its own."""
+        ...
+
+
 class Reconciler:
     """Reconciles each thread in one task at a time. Keeps the boxes of live runs in use until `close`."""
 
@@ -60,6 +81,7 @@ class Reconciler:
         *,
         ticks: Callable[[], int],
         thresholds: Thresholds,
+        delegated: Tasks,
     ) -> None:
         """`ticks` returns the milliseconds of a monotonic clock."""
         self._log = log
@@ -70,6 +92,7 @@ class Reconciler:
         self._tasks = tasks
         self._ticks = ticks
         self._thresholds = thresholds
+        self._delegated = delegated
         self._signs: dict[str, _Signs] = {}
         """By thread."""
         self._in_use: dict[str, tuple[str, AbstractContextManager[None]]] = {}
@@ -89,7 +112,8 @@ class Reconciler:
         row = await self._log.row(thread)
         if row.runs.live is None and not is_due(row.runs):
             self.forget(thread)
-            return row
+            if not is_open_task(row.runs):
+                return row
         async with self._locks.setdefault(thread, asyncio.Lock()):
             return await self._reconcile(thread, force)
 
@@ -119,6 +143,8 @@ class Reconciler:
             runs = row.runs
             self._use_box(thread, runs.live)
             known = self._known(thread, runs, look, launching or self._launches.is_launching(thread))
+            if runs.live is not None and is_open_task(runs):
+                known = replace(known, parent_cancelled=await self._delegated.is_parent_cancelled(runs))
             match decide(runs, known, thresholds):
                 case Nothing():
                     return row
@@ -130,7 +156,15 @@ class Reconciler:
                     posted = await self._ends.post(thread, runs.live.run, end, by="reconciler")
                     if posted and (look is None or not look.is_over):
                         await self._probe.signal(runs.live, KILL)  # its processes may still be in the box
+                case CancelTask():
+                    assert runs.live is not None
+                    await self._delegated.cancel(thread, runs.live)
+                case ReportTask():
+                    if not await self._delegated.report(thread, row):
+                        return row
                 case LaunchWaiting():
+                    if runs.latest is None:
+                        await self._delegated.announce(thread, row)
                     if not await self._launches.launch_waiting(thread, runs):
                         return row
         return await self._log.row(thread)

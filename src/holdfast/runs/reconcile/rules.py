@@ -70,6 +70,8 @@ class Known:
     look: ProbeResult | None = None
     overdue: bool = False
     """Its timeout and the runner's grace period are over."""
+    parent_cancelled: bool = False
+    """The thread is a task, and the run that delegated it was cancelled or its thread deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,17 @@ class LaunchWaiting:
     """Launch a run for the waiting prompts."""
 
 
-Action = Nothing | ProbeBox | End | LaunchWaiting
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Cancel the run of a task, because its parent was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTask:
+    """Tell the parent of a task that it has ended."""
+
+
+Action = Nothing | ProbeBox | End | LaunchWaiting | CancelTask | ReportTask
 
 NOTHING = Nothing()
 _RESUME = "holdfast resume THREAD continues from the entries of the thread"
@@ -126,7 +138,11 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
     """Returns what to do next."""
     run = runs.live
     if run is None:
-        return LaunchWaiting() if is_due(runs) else NOTHING
+        if is_due(runs):
+            return LaunchWaiting()
+        return ReportTask() if is_open_task(runs) and runs.latest is not None else NOTHING
+    if known.parent_cancelled and run.cancel is not CancelKind.CANCEL and run.is_ours:
+        return CancelTask()
     if known.launching:
         return NOTHING
     if not run.is_ours:
@@ -216,6 +232,15 @@ def limit_hint(hit: LimitHit) -> str:
 def is_due(runs: ThreadRuns) -> bool:
     """Returns whether waiting prompts should be launched. After a cancel they wait until a user resumes the thread."""
     run = runs.latest
-    if not runs.waiting or run is None or run.live or not run.is_proven:
+    if all(each.quiet for each in runs.waiting):
+        return False
+    if run is None:
+        return is_open_task(runs)
+    if run.live or not run.is_proven:
         return False
     return not (run.status is RunStatus.CANCELLED and run.cancel is not CancelKind.INTERRUPT)
+
+
+def is_open_task(runs: ThreadRuns) -> bool:
+    """Returns whether the thread is a task whose parent has not been told its end."""
+    return runs.delegation is not None and runs.delegation.is_open

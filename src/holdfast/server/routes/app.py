@@ -31,6 +31,7 @@ from holdfast.server.routes import (
     runs,
     runtime_tests,
     secrets,
+    tasks,
     threads,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
@@ -55,6 +56,7 @@ _ROUTERS = (
     runs.router,
     runtime_tests.router,
     secrets.router,
+    tasks.router,
 )
 
 

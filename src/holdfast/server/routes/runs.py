@@ -57,7 +57,15 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
-        Options(new.agent, new.model, spec, new.workspace, timeout=new.timeout),
+        Options(
+            new.agent,
+            new.model,
+            spec,
+            new.workspace,
+            source=new.source,
+            timeout=new.timeout,
+            delegates=new.delegate,
+        ),
         thread=new.thread,
         new_thread=new.new_thread,
         title=new.title,
@@ -163,6 +171,15 @@ async def patch_run(id: RunId, runs: UseRuns) -> Response:
     held = AsyncExitStack()
     compared = await held.enter_async_context(runs.compared(id))
     return StreamingResponse(await began(compared.patch(), held), media_type="text/x-diff")
+
+
+@router.get("/runs/{id}/changed-files", response_class=Response)
+async def changed_files_of_run(id: RunId, runs: UseRuns) -> Response:
+    """Both versions of every changed file, and where they began, as a tar archive: for a three-way merge."""
+    about = await runs.about_changes(id)
+    held = AsyncExitStack()
+    compared = await held.enter_async_context(runs.compared(id))
+    return StreamingResponse(await began(compared.changed_files(about), held), media_type="application/x-tar")
 
 
 async def _thread_of(runs: Any, id: str) -> str:

@@ -5,7 +5,7 @@ the server itself requires no key. A box with a network of its own may use the s
 perhaps through a relay: then the token alone tells the box, and only tokens that were issued for that are valid.
 
 A runner appends to its thread in its own epoch, sends heartbeats and renews its token; an agent uses the model of its
-run.
+run, and may delegate tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -37,6 +37,9 @@ PRODUCER: Final = b"run"
 MODEL: Final = "/model"
 _STREAM: Final = "/v1/stream/"
 _RUNS: Final = "/v1/runs/"
+_TOOLS: Final = "/v1/tools/"
+_MOST_ARGUMENTS: Final = 8 * 1024 * 1024
+"""Of a call of a tool: a prompt of a million characters, however they are written."""
 _HEAD_SECONDS: Final = 20.0
 _BODY_SECONDS: Final = 60.0
 _MOST_SMALL: Final = 64 * 1024
@@ -71,6 +74,10 @@ class GuestRuns(Protocol):
 
     async def report_model_error(self, thread: str, run: str, message: str) -> None:
         """Write on the thread why the model of its run does not answer."""
+        ...
+
+    async def call_tool(self, thread: str, run: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Call a tool by which the agent of a run delegates tasks. Raises an error with a code."""
         ...
 
 
@@ -180,6 +187,8 @@ class GuestApi:
             grant = self._runner(credential, box)
             raw_path = scope["raw_path"].decode("ascii").removeprefix(_STREAM)
             return await self._append(grant, raw_path, headers, await self._body(receive, self._max_body), request_id)
+        if path.startswith(_TOOLS):
+            return await self._call_tool(credential, box, path.removeprefix(_TOOLS), receive)
         await self._body(receive, _MOST_SMALL if box is None else self._max_body)
         if path == "/v1/tokens/renew":
             return await self._renew(credential, box)
@@ -196,8 +205,24 @@ class GuestApi:
     def _runner(self, credential: str | None, box: str | None) -> RunGrant:
         grant = self._access.grant_run(credential, box)
         if grant.scope is not RunScope.RUNNER:
-            raise Forbidden("this token is for the model of a run")
+            raise Forbidden(f"this token is for the scope {grant.scope} of a run, not for its runner")
         return grant
+
+    async def _call_tool(self, credential: str | None, box: str | None, tool: str, receive: Receive) -> Response:
+        grant = self._access.grant_run(credential, box)
+        if grant.scope is not RunScope.DELEGATE:
+            raise Forbidden("this token is not for delegation")
+        runs = self._open_runs()
+        if not await runs.lives(grant.thread, grant.run, grant.epoch):
+            raise Forbidden(f"run {grant.run} has ended, so it can no longer delegate")
+        body = await self._body(receive, min(_MOST_ARGUMENTS, self._max_body))
+        try:
+            arguments = orjson.loads(body or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"the arguments are not valid JSON: {error}") from None
+        if not isinstance(arguments, dict):
+            raise InvalidRequest("the arguments must be a JSON object")
+        return _json(await runs.call_tool(grant.thread, grant.run, tool, arguments))
 
     async def _append(
         self, grant: RunGrant, raw_path: str, headers: dict[bytes, bytes], body: bytes, request_id: str

@@ -182,7 +182,7 @@ def _source(row: ThreadRow) -> str | None:
 
 
 def _is_unsettled(row: ThreadRow) -> bool:
-    return row.runs.live is not None or bool(row.runs.waiting)
+    return row.runs.is_unsettled
 
 
 def _run(values: tuple[Any, ...]) -> RunRow:

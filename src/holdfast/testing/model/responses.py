@@ -83,6 +83,8 @@ def _items(reply: Reply) -> list[dict[str, Any]]:
     for index, call in enumerate(reply.calls):
         kind, key = ("custom_tool_call", "input") if call.is_custom else ("function_call", "arguments")
         made = {"id": f"fc_{reply.token}{index}", "type": kind, "status": "completed", "name": call.name}
+        if call.namespace:
+            made["namespace"] = call.namespace
         items.append({**made, "call_id": f"call_{reply.token}{index}", key: arguments_text(call)})
     return items
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.api.models import Api
@@ -32,6 +32,8 @@ class Offered:
     properties: Mapping[str, Any]
     is_custom: bool = False
     """Whether it takes free text instead of an object."""
+    namespace: str = ""
+    """The group that it is offered in, as Codex does with the tools of an MCP server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,19 @@ class Chosen:
     name: str
     arguments: Mapping[str, Any] | str
     is_custom: bool = False
+    namespace: str = ""
 
 
 def offered_by(api: Api, body: Mapping[str, Any]) -> dict[str, Offered]:
+    """Returns the tools of a request by name. Those of a group are named `<group>__<name>`."""
     tools: dict[str, Offered] = {}
     for tool in body.get("tools") or ():
         if not isinstance(tool, Mapping):
+            continue
+        if tool.get("type") == "namespace":
+            group = str(tool.get("name"))
+            for inner in offered_by(api, tool).values():
+                tools[f"{group}__{inner.name}"] = replace(inner, namespace=group)
             continue
         shape = tool.get("function") or {} if api is Api.OPENAI_CHAT else tool
         name = shape.get("name") or tool.get("type")
@@ -60,7 +69,8 @@ def choose(call: Call, tools: Mapping[str, Offered]) -> Chosen:
     """Choose a tool for a call. Raises `NoSuchTool`."""
     match call:
         case Tool(name, arguments):
-            return Chosen(name, arguments, name in tools and tools[name].is_custom)
+            known = tools.get(name) or Offered(name, {})
+            return Chosen(known.name, arguments, known.is_custom, known.namespace)
         case Bash(command):
             return _shell(command, tools)
         case Write(path, content):
