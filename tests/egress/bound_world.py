@@ -6,12 +6,16 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.egress.conftest import WAIT, Client, Serve, World, make_world
 from tests.stores import open_secrets
 
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.secrets import Binding, Placement
+from holdfast.boxes.provider import Provider
 from holdfast.egress.bound import ServerSecrets
 from holdfast.egress.bound.certificates import BoxAuthority
 from holdfast.environments.secrets import Secrets
@@ -132,3 +136,21 @@ async def bound_world(folder: Path) -> AsyncIterator[BoundWorld]:
             await bound.serve(GIT)
             world.box("other.example.com", secrets=("TOKEN", "REPOS"))
             yield bound
+
+
+async def check_secret(bound: BoundWorld, provider: Provider, spec: BoxSpec) -> None:
+    """A program in a box of a provider uses a secret that the box does not have."""
+    policy = NetworkPolicy(Network.ALLOW, ("other.example.com",), secrets=("TOKEN",))
+    box = await provider.create(replace(spec, network=policy), id="b-secret")
+    try:
+        await bound.server.place(box, None, policy)
+        program = f"import urllib.request; print(urllib.request.urlopen('https://{HOST}/').read().decode())"
+        done = await box.exec(["python3", "-c", program], timeout=60)
+        assert done.exit_code == 0, done.stderr
+        assert b"Authorization: Bearer " + b"*" * len(VALUE) in done.stdout
+        assert bound.outside.header(b"authorization") == [b"Bearer " + VALUE.encode()]
+        environment = (await box.exec(["env"])).text
+        assert "TOKEN=holdfast-placeholder-TOKEN" in environment
+        assert VALUE not in environment
+    finally:
+        await provider.remove(box.id)

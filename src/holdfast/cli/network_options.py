@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from holdfast.cli.completion import complete_secret
 from holdfast.cli.errors import read_value, usage_error
 from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import describe_size, parse_size
@@ -36,6 +37,7 @@ SecretOption = Annotated[
         "--secret",
         metavar="NAME",
         help="Let it use a secret: NAME, or NAME:push to let git push with it. Implies mode allow.",
+        autocompletion=complete_secret,
     ),
 ]
 

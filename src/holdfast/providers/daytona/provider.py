@@ -142,6 +142,7 @@ class DaytonaProvider(Provider):
         self._direct = direct or egress is None
         self._relay = relay
         self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
+        self.capabilities = CAPABILITIES | self._egress.capabilities
         self._snapshots = SnapshotRecords(folder / "snapshots")
         self.images: SnapshotImages = SnapshotImages(self.name, folder / "images", self._snapshots)
         self._locks = BoxLocks(folder / "locks")

@@ -105,12 +105,8 @@ class ContainerLifecycle:
         if self._engine.host.is_local:
             claimed.add(Capability.HOST_MOUNTS)
         if self._egress.exists:
-            claimed |= {
-                Capability.NETWORK_ALLOW,
-                Capability.NETWORK_OPEN,
-                Capability.NETWORK_LIVE,
-                Capability.SECRETS,
-            }
+            claimed |= {Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE}
+            claimed |= self._egress.capabilities
         self.capabilities = frozenset(claimed)
 
     async def close(self) -> None:

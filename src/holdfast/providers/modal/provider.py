@@ -124,8 +124,7 @@ class ModalProvider(Provider):
         self._resuming: asyncio.Task[None] | None = None
         self._volumes: Volumes
         self._sandboxes: Sandboxes
-        if ports:
-            self.capabilities = CAPABILITIES | {Capability.PREVIEW}
+        self.capabilities = CAPABILITIES | self._egress.capabilities | ({Capability.PREVIEW} if ports else set())
 
     async def open(self) -> None:
         """Asks Modal for nothing yet: a server starts, and its other boxes work, while Modal is out of reach."""

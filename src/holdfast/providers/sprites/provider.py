@@ -141,6 +141,7 @@ class SpritesProvider(Provider):
         self._direct = direct or egress is None
         self._relay = relay
         self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
+        self.capabilities = CAPABILITIES | self._egress.capabilities
         self._held: dict[str, _Held] = {}
         self._creating: set[str] = set()
         self._starts = asyncio.Semaphore(_AT_ONCE)
