@@ -20,7 +20,7 @@ from holdfast.testing.server import ServerProcess
 SESSION = "\n".join(
     json.dumps(line)
     for line in (
-        {"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/home/me/project"},
+        {"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/project"},
         {"type": "message", "id": "1", "parentId": None, "timestamp": "2026-01-01T00:00:00.000Z",
          "message": {"role": "user", "content": "What is in here?", "timestamp": 1}},
         {"type": "message", "id": "2", "parentId": "1", "timestamp": "2026-01-01T00:00:01.000Z",

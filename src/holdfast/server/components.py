@@ -62,13 +62,22 @@ async def _load(*modules: str) -> None:
 
 @asynccontextmanager
 async def open_egress(
-    storage: Storage, home: Path, make_outside: Callable[[], Outside], guest_api: GuestApi
+    storage: Storage,
+    home: Path,
+    make_outside: Callable[[], Outside],
+    guest_api: GuestApi,
+    secrets: Lazy[Secrets],
+    certificate_secret: bytes,
 ) -> AsyncIterator[ServerEgress]:
+    """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
     await _load("holdfast.server.egress")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
+    from holdfast.egress.bound import ServerSecrets
     from holdfast.server.egress import ServerEgress
 
-    egress = ServerEgress(storage, home, await asyncio.to_thread(make_outside), guest_api=guest_api)
+    outside = await asyncio.to_thread(make_outside)
+    bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
+    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
     try:
         await egress.open()
         yield egress
@@ -108,7 +117,7 @@ async def open_accounts(
 
 @asynccontextmanager
 async def open_boxes(
-    storage: Storage, accounts: Lazy[ServerProviders], *, node: str, pool: int
+    storage: Storage, accounts: Lazy[ServerProviders], egress: Lazy[ServerEgress], *, node: str, pool: int
 ) -> AsyncIterator[Boxes]:
     """`pool` boxes are kept ready at most. Boxes outlive the service."""
     await _load(
@@ -125,7 +134,7 @@ async def open_boxes(
     if storage.is_exclusive:
         await _release_leases(rows)
     settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
-    boxes = Boxes(rows, providers, node=node, pool=settings)
+    boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
     sweep.add_done_callback(_log_sweep)

@@ -18,6 +18,11 @@ DEFAULT_LIST: Final = "default"
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _METHOD: Final = re.compile(r"[A-Z]{1,32}")
 _MOST_RULES: Final = 1000
+_MOST_SECRETS: Final = 64
+_SECRET_USE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(:push)?")
+
+SecretUse = Annotated[str, Limits(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}(:push)?$")]
+"""The name of a secret, or `NAME:push`."""
 
 
 class Network(StrEnum):
@@ -112,6 +117,9 @@ class NetworkPolicy(Document):
     """Bytes per second, both ways together. None leaves it to the server."""
     connections: Annotated[int, Limits(ge=1, lt=1 << 31, strict=True)] | None = None
     """At once. None leaves it to the server."""
+    secrets: Annotated[tuple[SecretUse, ...], Limits(max_length=_MOST_SECRETS)] = ()
+    """The secrets that requests of the box may use, by name. `NAME:push` also allows git to push with it. The hosts
+    that they are bound to need no rule."""
 
     def check(self) -> None:
         """Raises `InvalidSpec` if this is invalid."""
@@ -120,6 +128,13 @@ class NetworkPolicy(Document):
         if len(self.allow) > _MOST_RULES:
             raise InvalidSpec(f"the box spec is invalid: network: at most {_MOST_RULES} rules")
         self.rules()
+        if len(self.secrets) > _MOST_SECRETS or not all(map(_SECRET_USE.fullmatch, self.secrets)):
+            raise InvalidSpec(
+                f"the box spec is invalid: network secrets {', '.join(self.secrets)[:200]!r}: up to {_MOST_SECRETS}"
+                " names, such as TOKEN or TOKEN:push"
+            )
+        if len({use.partition(":")[0] for use in self.secrets}) < len(self.secrets):
+            raise InvalidSpec("the box spec is invalid: network secrets: a name is given twice")
         for name, value, least in (("bandwidth", self.bandwidth, 1024), ("connections", self.connections, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise InvalidSpec(f"the box spec is invalid: network {name} {value!r}: at least {least}")
@@ -131,13 +146,14 @@ class NetworkPolicy(Document):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> NetworkPolicy:
         """Raises `KeyError`, `TypeError`, `ValueError` or `InvalidSpec` if it is invalid."""
-        if unknown := sorted(set(document) - {"mode", "allow", "bandwidth", "connections"}):
+        if unknown := sorted(set(document) - {"mode", "allow", "bandwidth", "connections", "secrets"}):
             raise InvalidSpec(f"a network policy has no {', '.join(unknown)}")
         policy = cls(
             Network(document["mode"]),
             tuple(_texts(document.get("allow") or ())),
             document.get("bandwidth"),
             document.get("connections"),
+            tuple(_texts(document.get("secrets") or ())),
         )
         policy.check()
         return policy
@@ -145,8 +161,8 @@ class NetworkPolicy(Document):
 
 def _texts(values: Iterable[Any]) -> Iterable[str]:
     if isinstance(values, str):
-        raise TypeError("expected a list of rules")
+        raise TypeError("expected a list of texts")
     for value in values:
         if not isinstance(value, str):
-            raise TypeError(f"{value!r} is not a rule")
+            raise TypeError(f"{value!r} is not a text")
         yield value

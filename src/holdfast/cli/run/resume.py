@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.errors import read_value
 from holdfast.cli.names import find_thread
-from holdfast.cli.network_options import AllowOption, NetworkName, parse_policy
+from holdfast.cli.network_options import AllowOption, NetworkName, SecretOption, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption
@@ -33,6 +33,7 @@ def resume(
     ] = None,
     network: Annotated[NetworkName | None, Option(help="What the box may reach from now on.")] = None,
     allow: AllowOption = None,
+    secret: SecretOption = None,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory of the box from now on, such as 4G.")] = None,
     disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space of the box from now on, such as 20G.")] = None,
     timeout: TimeoutOption = None,
@@ -55,7 +56,7 @@ def resume(
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.session import ensure_server
 
-    policy = parse_policy(network, allow, None, None).to_json() if network or allow else None
+    policy = parse_policy(network, allow, None, None, secret).to_json() if network or allow or secret else None
     memory_bytes = read_value(parse_size, memory)
     disk_bytes = read_value(parse_size, disk)
     seconds = read_value(parse_duration, timeout)

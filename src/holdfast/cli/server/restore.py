@@ -38,7 +38,7 @@ def restore(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CommandError(
             f"{folder} already exists and is not empty",
-            next_step=f"holdfast down, then move it away: mv {shlex.quote(str(folder))} …; or restore to another --home",
+            next_step=f"holdfast down, then move it away: mv {shlex.quote(str(folder))} …; or choose another --home",
             exit=Exit.CONFLICT,
         )
     partial = folder.with_name(f".{folder.name}.restoring")
