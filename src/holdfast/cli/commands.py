@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "apply": "run.apply:apply",
     "push": "run.push:push",
     "pr": "run.push:pull_request",
+    "export": "thread.export:export",
     "import": "run.session_import:import_",
     "delegate": "run.delegate:delegate",
     "up": "server.up:up",
