@@ -27,6 +27,7 @@ from holdfast.egress import (
     Resolver,
     UpstreamProxy,
 )
+from holdfast.egress.bound import ServerSecrets
 from holdfast.testing.outside import LoopbackConnector, StaticNames
 
 PUBLIC = "93.184.215.14"
@@ -184,6 +185,7 @@ async def make_world(
     guest_api: GuestApi | None = None,
     private: Private | None = None,
     upstream: UpstreamProxy | None = None,
+    secrets: ServerSecrets | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     names = names or StaticNames({})
@@ -199,6 +201,7 @@ async def make_world(
             guest_api=guest_api,
             private=private,
             upstream=upstream,
+            secrets=secrets,
         )
         async with proxy:
             world = World(proxy, records, names, connector)

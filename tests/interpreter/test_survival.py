@@ -10,12 +10,14 @@ import pytest
 from tests.interpreter.places import ALL, Place
 
 from holdfast import Interpreter
+from holdfast.api.box.box import Power
 from holdfast.api.box.spec import BoxSpec
 from holdfast.client import Client
 from holdfast.interpreter.client_host import ClientHost
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.replay import replay
 from holdfast.interpreter.smoke_test import smoke
+from holdfast.interpreter.workspace.workspace import CurrentBox, Workspace
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +110,27 @@ async def test_a_box_that_is_stopped_under_its_code_loses_the_memory_says_so_and
         assert (done.error.kind, done.state_lost) == ("KernelKilled", True)
         assert (await py.execute("'x' in globals(), open('kept.txt').read()")).value == (False, "here")
     assert await ends(py) == [True, False, True]
+
+
+@pytest.mark.places("local")
+async def test_a_box_that_is_stopped_just_after_it_was_looked_at_is_started_again(
+    py: Interpreter, host: ClientHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await py.execute("x = open('kept.txt', 'w').write('here')")
+    before = CurrentBox(None, Power.RUNNING)
+    box = py.box.id
+    await host.client.boxes.stop(box)
+
+    async def looked_at_before(workspace: Workspace) -> CurrentBox | None:
+        monkeypatch.undo()
+        return before
+
+    monkeypatch.setattr(Workspace, "_current", looked_at_before)
+    async with asyncio.timeout(WAIT):
+        done = await py.execute("1")
+        assert done.state_lost
+        assert (await py.execute("'x' in globals(), open('kept.txt').read()")).value == (False, "here")
+    assert py.box.id == box
 
 
 @pytest.mark.places(*ALL)

@@ -386,9 +386,17 @@ class Struck:
             return
         self.gate.release()
         if self.cell.moment is Moment.TOOL and self.box:
-            with contextlib.suppress(HoldfastError, BoxError):
-                async with await self.world.client.boxes.open(self.box) as box:
-                    await box.files.write("go", b"")
+            if self.cell.fault in SURVIVED:
+                await self.until(self._let_go, "the command of the agent cannot be let go on")
+            else:
+                await self._let_go()
+
+    async def _let_go(self) -> bool:
+        with contextlib.suppress(HoldfastError, BoxError):
+            async with await self.world.client.boxes.open(self.box) as box:
+                await box.files.write("go", b"")
+            return True
+        return False
 
     async def until(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,9 +51,17 @@ def names_beside(home: Path) -> Path:
     return home.with_name("names.json")
 
 
+def authority_beside(home: Path) -> Path:
+    """The certificate of the authority of this world."""
+    return home.with_name("authority.pem")
+
+
 def outside(settings: Settings) -> Outside:
     async def find_defaults() -> DefaultList:
         return DefaultList((Source(Rule.parse("registry.test"), "pip"),), {"PIP_INDEX_URL": "http://registry.test/"})
 
     names = Names(names_beside(settings.home))
-    return Outside(names, names, find_defaults)
+    trust = None
+    if (authority := authority_beside(settings.home)).exists():
+        trust = ssl.create_default_context(cafile=str(authority))
+    return Outside(names, names, find_defaults, trust=trust)

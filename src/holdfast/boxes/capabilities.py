@@ -31,6 +31,8 @@ class Capability(StrEnum):
     NETWORK_OPEN = "network-open"
     NETWORK_LIVE = "network-live"
     """The network policy of a running box can be changed."""
+    SECRETS = "secrets"
+    """All traffic of a box goes through the egress proxy, which can put secrets into its requests."""
     PAUSE = "pause"
     """Processes can be frozen. Starting a paused box resumes them."""
     POOL = "pool"
@@ -59,6 +61,7 @@ def needed(spec: BoxSpec) -> list[Capability]:
         Capability.PIDS_LIMIT: spec.pids is not None,
         Capability.VOLUMES: bool(spec.volumes),
         Capability.HOST_MOUNTS: bool(spec.mounts),
+        Capability.SECRETS: bool(spec.network.secrets),
         _NETWORKS[spec.network.mode]: True,
         Capability.PAUSE: spec.when_idle is OnIdle.PAUSE,
         Capability.STOP: spec.when_idle is OnIdle.HIBERNATE,

@@ -24,6 +24,7 @@ DEFAULT_IMAGE: Final = "holdfast/default"
 PACKAGES: Final = "packages:"
 """The start of an image that is only declared, for providers that build it themselves: `packages:numpy pandas>=2`."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\]<>=!~-]*(,[<>=!~]+[A-Za-z0-9.*]+)*")
 
 
 def check_reference(name: str) -> str:
@@ -32,6 +33,17 @@ def check_reference(name: str) -> str:
             f"{name!r} cannot name an image", hint="lower case, as in holdfast/base, with a tag if you like: debian:12"
         )
     return name
+
+
+def declared_packages(name: str) -> list[str] | None:
+    """Returns the Python packages of an image that is only declared; None for any other. Raises `InvalidSpec`."""
+    if not name.startswith(PACKAGES):
+        return None
+    packages = name.removeprefix(PACKAGES).split()
+    for each in packages:
+        if not _PACKAGE.fullmatch(each):
+            raise InvalidSpec(f"{each[:80]!r} is no Python package", hint="for example packages:numpy pandas>=2")
+    return packages
 
 
 def local_name(name: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from holdfast.api.box.box import Box
 from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.errors.boxes import Unsupported
 
 PROXY_PORT: Final = 3128
 """The port on the box's loopback that serves the proxy and the guest API."""
@@ -26,6 +28,34 @@ class Traffic:
     received: int = 0
     open: int = 0
     """Connections that are open now."""
+
+
+class PolicySecrets(Protocol):
+    """The secrets that network policies name: whether a box could use them, and the files that it needs for that."""
+
+    def check(self, policy: NetworkPolicy) -> None:
+        """Raises `SecretMissing` or `InvalidSpec` if a box of this policy could not use its secrets."""
+
+    async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
+        """Write the files into a running box. Doing it again replaces them. Raises `BoxError` or `SecretMissing`."""
+
+    def exposed(self, policy: NetworkPolicy) -> tuple[str, ...]:
+        """Returns the names of the secrets whose values are in a box of this policy."""
+        ...
+
+
+class NoSecrets:
+    """`PolicySecrets` where there are none."""
+
+    def check(self, policy: NetworkPolicy) -> None:
+        if policy.secrets:
+            raise Unsupported(f"there are no secrets here, and the box is to use {', '.join(policy.secrets)}")
+
+    async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
+        """There is nothing to write."""
+
+    def exposed(self, policy: NetworkPolicy) -> tuple[str, ...]:
+        return ()
 
 
 class Egress(Protocol):

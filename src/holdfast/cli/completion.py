@@ -56,6 +56,16 @@ def complete_model(incomplete: str) -> Completions:
     )
 
 
+def complete_secret(incomplete: str) -> Completions:
+    """Secrets, each with the hosts that it may be sent to."""
+    return _complete(
+        incomplete,
+        lambda client: (
+            (each.name, ", ".join(binding.host for binding in each.bindings)) for each in client.secrets.list()
+        ),
+    )
+
+
 def complete_provider(incomplete: str) -> Completions:
     """Providers that are ready."""
     return _complete(

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+from holdfast.cli.completion import complete_secret
 from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
@@ -24,7 +25,12 @@ _EVENTS: Final = 20
 
 NameArgument = Annotated[
     str,
-    Argument(metavar="NAME", help="Name of the secret, and of its variable in boxes.", show_default=False),
+    Argument(
+        metavar="NAME",
+        help="Name of the secret, and of its variable in boxes.",
+        show_default=False,
+        autocompletion=complete_secret,
+    ),
 ]
 
 

@@ -9,8 +9,10 @@ from time import monotonic
 from typing import Final
 
 from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.egress.bound.box_secrets import BoxSecrets
+from holdfast.egress.bound.rules import Bound
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
-from holdfast.egress.policy import Allowance, Target
+from holdfast.egress.policy import CONNECT, Allowance, Ruling, Target
 from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
 from holdfast.egress.upstream_proxy import UpstreamProxy
@@ -96,6 +98,8 @@ class BoxAccess:
         self.allowance = Allowance(Network.NONE)
         self.tenant = "default"
         self.environment: str | None = None
+        self.secrets: BoxSecrets | None = None
+        """The secrets that requests of the box may use. Nearly all boxes have none."""
         self.sent = self.received = 0
         self.piece = _MAX_PIECE
         """Bytes to read at a time."""
@@ -116,6 +120,18 @@ class BoxAccess:
         elif self._bandwidth is None or self._bandwidth.rate != rate:
             self._bandwidth = Bucket(rate, burst=rate / 4)
             self.piece = max(512, min(_MAX_PIECE, rate // 64))
+
+    def bound_at(self, target: Target) -> tuple[Bound, ...]:
+        """Returns the secrets that the box may use at the target."""
+        return () if self.secrets is None else self.secrets.bound_at(target.host, target.port)
+
+    def judge(self, target: Target) -> Ruling:
+        """Returns whether the box may reach the target. A secret that is bound to a host opens tunnels to that host."""
+        ruling = self.allowance.judge(target)
+        if ruling.allowed or self.allowance.mode is Network.NONE or target.method != CONNECT:
+            return ruling
+        bound = self.bound_at(target)
+        return Ruling(True, f"secret {bound[0].use.name}") if bound else ruling
 
     def explain(self, target: Target, why: str) -> str:
         """Returns a message for the client in the box."""

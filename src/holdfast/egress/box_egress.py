@@ -62,7 +62,7 @@ class BoxEgress:
             if connection.target is None:
                 if allowance.mode is Network.NONE and connection.is_outside:
                     connection.end(f"the policy has changed: {NO_NETWORK}")
-            elif not (ruling := allowance.judge(connection.target)).allowed:
+            elif not (ruling := self.access.judge(connection.target)).allowed:
                 connection.end(f"the policy has changed: {ruling.why}")
 
     def listen(self, listener: socket.socket) -> None:

@@ -10,20 +10,34 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
 from holdfast.api.box.network import Network
+from holdfast.api.errors.secrets import SecretMissing
+from holdfast.api.secrets import SecretAction
 from holdfast.egress import addresses
+from holdfast.egress.bound.answers import Answers
+from holdfast.egress.bound.rules import Bound, Refusal, choose, forms, with_secrets
+from holdfast.egress.bound.tls import HandshakeFailed, TlsSocket
 from holdfast.egress.box_access import BoxAccess
 from holdfast.egress.http_body import relay_body
-from holdfast.egress.http_head import UNTIL_CLOSE, BadHead, Request, host_name, parse_request, parse_response
+from holdfast.egress.http_head import (
+    UNTIL_CLOSE,
+    BadHead,
+    Request,
+    host_name,
+    parse_request,
+    parse_response,
+    parse_tunnelled_request,
+)
 from holdfast.egress.outbound import CannotConnect, CannotResolve, NeverReached
 from holdfast.egress.policy import CONNECT, Target
 from holdfast.egress.records import Decision
-from holdfast.egress.sockets import Ended, ReadsNoMore, Socket
+from holdfast.egress.sockets import Ended, ReadsNoMore, Socket, Wire
 from holdfast.egress.tls_hello import TLS_BEGINS, NotTls, read_hello
 from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
 from holdfast.time_limit import time_limit
@@ -54,7 +68,7 @@ class Failed(Exception):
 @dataclass(slots=True)
 class _Upstream:
     target: Target
-    wire: Socket
+    wire: Wire
 
 
 class ProxyConnection:
@@ -63,7 +77,17 @@ class ProxyConnection:
     def __init__(self, access: BoxAccess, client: socket.socket) -> None:
         self._access = access
         self._limits = access.limits
-        self._client = Socket(client, _Meter(self, self._sent))
+        self._socket = Socket(client, _Meter(self, self._sent))
+        self._client: Wire = self._socket
+        """The box: the socket itself, or TLS over it for a host that a secret is bound to."""
+        self._answers: Answers | None = None
+        """Keeps secrets out of answers, inside such TLS."""
+        self._trust: ssl.SSLContext | None = None
+        """By what the server is verified then."""
+        self._method: str | None = None
+        """The method of a request inside such TLS."""
+        self._with_secrets = ""
+        """The secrets in it, for its record."""
         self._upstream: _Upstream | None = None
         self._answered = False
         """Whether a byte of the answer to the current request was sent to the box."""
@@ -155,10 +179,10 @@ class ProxyConnection:
         if self._access.guest_api is None:
             return True
         # Requests to a proxy have a whole URL or CONNECT. Requests to a server have a path.
-        first = await self._client.peek(b" ", _LONGEST_METHOD)
+        first = await self._socket.peek(b" ", _LONGEST_METHOD)
         if first.partition(b" ")[2][:1] == b"/":
             self._quiet = self._ends_at = math.inf  # the guest API has its own limits
-            await self._access.guest_api(self._access.box, *self._client.hand_over())
+            await self._access.guest_api(self._access.box, *self._socket.hand_over())
             return False
         if self._access.allowance.mode is Network.NONE:
             self._note(False, NO_NETWORK)
@@ -176,19 +200,10 @@ class ProxyConnection:
     async def _one_request(self) -> bool:
         """Serves one request. Returns whether another may follow."""
         self._begin()
-        self._expect(self._limits.between, self._limits.between)
         try:
-            self._resting = True
-            if not self._client.ahead and not await self._client.more():
-                return False
-            self._resting = False
-            self._expect(self._limits.head, self._limits.head)
-            self._began = monotonic()
-            head = await self._client.head(self._limits.head_size)
+            head = await self._next_head()
             if head is None:
                 return False
-            await self._access.pace()
-            self._expect(self._limits.idle, self._limits.lifetime)
             request = parse_request(head)
         except BadHead as problem:
             self._note(False, f"bad request: {problem}")
@@ -200,9 +215,26 @@ class ProxyConnection:
             return False
         return await self._exchange(request, self.target)
 
-    def _begin(self) -> None:
+    async def _next_head(self) -> bytes | None:
+        """Returns the head of the next request, or None if there is none. Raises `BadHead`."""
+        self._expect(self._limits.between, self._limits.between)
+        self._resting = True
+        if not self._client.ahead and not await self._client.more():
+            return None
+        self._resting = False
+        self._expect(self._limits.head, self._limits.head)
+        self._began = monotonic()
+        head = await self._client.head(self._limits.head_size)
+        if head is not None:
+            await self._access.pace()
+            self._expect(self._limits.idle, self._limits.lifetime)
+        return head
+
+    def _begin(self, target: Target | None = None) -> None:
         self._complete()
-        self.target = None
+        self.target = target
+        self._method = None
+        self._with_secrets = ""
         self._answered = False
         self._began = monotonic()
         self._sent_bytes = self._received_bytes = 0
@@ -211,7 +243,7 @@ class ProxyConnection:
 
     async def _reach(self, target: Target) -> tuple[Socket, str]:
         """Returns a connection to the target and the rule that allows it. Raises `Denied` and `Failed`."""
-        ruling = self._access.allowance.judge(target)
+        ruling = self._access.judge(target)
         if not ruling.allowed:
             raise Denied(ruling.why)
         if self._access.upstream is not None and not self._access.private.names(target.host):
@@ -346,30 +378,48 @@ class ProxyConnection:
             if not used or not request.body.empty or request.method not in _REPEATABLE:
                 raise Failed(502, f"{target}: {nothing}") from None
         self._drop_upstream()
-        wire, _ = await self._reach(target)
+        wire, _ = await self._open(target)
         self._upstream = _Upstream(target, wire)
         try:
             return await self._both_ways(request, wire)
         except _NoAnswer as nothing:
             raise Failed(502, f"{target}: {nothing}") from None
 
-    async def _upstream_for(self, target: Target) -> tuple[Socket, str, bool]:
+    async def _upstream_for(self, target: Target) -> tuple[Wire, str, bool]:
         """Returns a connection, the rule that allows it, and whether the connection was used before."""
         before, self._upstream = self._upstream, None
         if before is not None:
             same = (before.target.host, before.target.port) == (target.host, target.port)
-            ruling = self._access.allowance.judge(target)
+            ruling = self._access.judge(target)
             if same and ruling.allowed and not before.wire.stale():
                 self._upstream = before
                 return before.wire, ruling.why, True
             before.wire.close()
-        wire, rule = await self._reach(target)
+        wire, rule = await self._open(target)
         self._upstream = _Upstream(target, wire)
         return wire, rule, False
 
-    async def _both_ways(self, request: Request, upstream: Socket) -> bool:
+    async def _open(self, target: Target) -> tuple[Wire, str]:
+        """Returns a connection to the target, in TLS if the box is in TLS, and the rule that allows it."""
+        socket, rule = await self._reach(target)
+        if self._answers is None:
+            return socket, rule
+        assert self._trust is not None
+        wire = TlsSocket(socket, self._trust, server_name=target.host)
         try:
-            await upstream.write(request.to_bytes())
+            await wire.handshake(self._limits.connect)
+        except HandshakeFailed as failed:
+            wire.reset()
+            self._note(True, f"{rule}; {failed}", failed=True)
+            raise Failed(502, f"cannot connect to {target}: {failed}") from None
+        except BaseException:
+            wire.reset()
+            raise
+        return wire, rule
+
+    async def _both_ways(self, request: Request, upstream: Wire) -> bool:
+        try:
+            await upstream.write(request.to_bytes(80 if self._answers is None else 443))
         except Ended as ended:
             raise _NoAnswer(str(ended)) from None
         if request.body.empty:
@@ -388,7 +438,7 @@ class ProxyConnection:
                 task.cancel()
             await asyncio.gather(receiver, sender, return_exceptions=True)
 
-    async def _send_body(self, request: Request, upstream: Socket) -> bool:
+    async def _send_body(self, request: Request, upstream: Wire) -> bool:
         """Returns whether the whole body was sent. Raises `Failed`, `BadHead` and `Ended`."""
         limit, total = self._limits.request_body, 0
         window_at, window_sent = monotonic(), self._sent_bytes
@@ -420,13 +470,15 @@ class ProxyConnection:
             await asyncio.gather(watching, return_exceptions=True)
         return True
 
-    async def _receive(self, request: Request, upstream: Socket) -> bool:
+    async def _receive(self, request: Request, upstream: Wire) -> bool:
         while True:
             try:
                 head = await upstream.head(self._limits.head_size)
                 if head is None:
                     raise _NoAnswer("the server closed without an answer")
                 response = parse_response(head, request.method)
+                if self._answers is not None:
+                    response = self._answers.head(response)
             except BadHead as problem:
                 raise Failed(502, f"the server's answer is invalid: {problem}") from None
             except Ended as ended:
@@ -446,7 +498,10 @@ class ProxyConnection:
             await self._tunnel(upstream)
             return False
         try:
-            await relay_body(upstream, self._client, response.body, _anything)
+            if self._answers is None:
+                await relay_body(upstream, self._client, response.body, _anything)
+            else:
+                await self._answers.body(upstream, self._client, response.body)
         except BadHead as problem:
             raise Ended(str(problem)) from None
         if not response.keep_alive:
@@ -456,6 +511,9 @@ class ProxyConnection:
     # --- CONNECT ---
 
     async def _connect(self, target: Target) -> None:
+        if self._access.bound_at(target):
+            await self._serve_bound(target)
+            return
         established = False
         try:
             upstream, rule = await self._reach(target)
@@ -500,11 +558,14 @@ class ProxyConnection:
         if (self._client.ahead or await self._client.more()) and self._client.ahead[0] == TLS_BEGINS:
             await self._check_name(target)
 
-    async def _tunnel(self, upstream: Socket, before: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def _tunnel(self, upstream: Wire, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Relays in both directions until both have ended. Awaits `before` before it sends anything of the box."""
 
-        async def one_way(source: Socket, to: Socket) -> None:
-            await source.pump(to)
+        async def one_way(source: Wire, to: Wire) -> None:
+            if self._answers is None or source is self._client:
+                await source.pump(to)
+            else:
+                await self._answers.stream(source, to)
             to.finish()
 
         async def send() -> None:
@@ -527,12 +588,79 @@ class ProxyConnection:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
+    # --- hosts that a secret is bound to ---
+
+    async def _serve_bound(self, target: Target) -> None:
+        """Serve a tunnel to a host that a secret is bound to: TLS ends here, and every request is checked."""
+        secrets = self._access.secrets
+        assert secrets is not None
+        self._drop_upstream()
+        await self._client.write(_ESTABLISHED)
+        inside: TlsSocket | None = None
+        try:
+            await self._check_name(target)
+            certified, self._trust = await asyncio.to_thread(secrets.contexts, target.host)
+            inside = TlsSocket(self._socket, certified)
+            await inside.handshake(self._limits.head)
+        except Denied as denied:
+            self._refuse(target, str(denied))
+            self._client.reset()
+            return
+        except HandshakeFailed as failed:
+            self._note(False, f"the box does not accept the certificate for {target.host}: {failed}")
+            self._client.reset()
+            return
+        self._client = inside
+        while await self._one_bound_request(target):
+            pass
+        self._client.close()
+
+    async def _one_bound_request(self, target: Target) -> bool:
+        """Serves one request inside TLS. Returns whether another may follow."""
+        self._begin(target)
+        self._answers = Answers(())
+        try:
+            head = await self._next_head()
+            if head is None:
+                return False
+            request = parse_tunnelled_request(head, target.host, target.port)
+        except BadHead as problem:
+            self._refuse(target, f"bad request: {problem}")
+            await self._answer(400, f"the proxy cannot handle this request: {problem}\n", drain=True)
+            return False
+        self._method = request.method
+        try:
+            secrets, bound = self._access.secrets, self._access.bound_at(target)
+            if secrets is None or not bound:
+                raise Refusal(f"the secret that was bound to {target.host} is no longer there", "")
+            chosen = choose(bound, request.method, request.path)
+            values = secrets.values(bound)
+        except (Refusal, SecretMissing) as refusal:
+            self._refuse(target, str(refusal))
+            await self._answer(403, f"{BLOCKED}: {refusal}\n", drain=True, reason=f"{BLOCKED}: {refusal}")
+            return False
+        self._answers = Answers(forms(bound, values))
+        for each in chosen:
+            secrets.note(each.use.name, SecretAction.USED, target.host)
+        self._with_secrets = _names(chosen)
+        return await self._exchange(with_secrets(request, chosen, values), target)
+
+    def _refuse(self, target: Target, why: str) -> None:
+        """Record a refused use of the secrets of a host."""
+        self._note(False, why)
+        if self._access.secrets is not None:
+            for each in self._access.bound_at(target):
+                self._access.secrets.note(each.use.name, SecretAction.REFUSED, target.host, why[:_LONGEST_REASON])
+
     # --- records ---
 
     def _note(self, allowed: bool, why: str, *, failed: bool = False) -> None:
         """Records a decision. The last one of a request counts."""
         self._complete()
         host, port, method = (self.target.host, self.target.port, self.target.method) if self.target else ("", 0, "")
+        if allowed and self._with_secrets:
+            why = f"{why}; with {self._with_secrets}"
+        method = self._method or method
         self._decision = self._access.record(host, port, method, allowed, why, failed=failed)
 
     def _note_end(self, why: str | None) -> None:
@@ -571,6 +699,10 @@ class _Meter:
     def count(self, many: int) -> float:
         self._count(many)
         return self._connection.moved(many)
+
+
+def _names(bound: Iterable[Bound]) -> str:
+    return ", ".join(f"secret {each.use.name}" for each in bound)
 
 
 def _in_one_line(text: str) -> str:

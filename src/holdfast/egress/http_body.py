@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol, TypeVar
 
 from holdfast.egress.http_head import BadHead, Body, parse_trailer
-from holdfast.egress.sockets import Ended
+from holdfast.egress.sockets import Ended, ReadAhead
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _LONGEST_LINE: Final = 4096
@@ -47,6 +47,44 @@ async def relay_body(source: Source[SinkT], to: SinkT, body: Body, allow: Callab
         allow(body.length)
         if await source.pump(to, body.length) < body.length:
             raise Ended("the connection closed within a body")
+
+
+async def read_body(source: ReadAhead, body: Body) -> AsyncIterator[bytes]:
+    """Yields the content of a body, piece by piece, without the framing of chunks and without trailers.
+
+    Raises `BadHead` and `Ended`.
+    """
+    if not body.chunked:
+        left = body.length
+        while left is None or left > 0:
+            if not source.ahead and not await source.more():
+                if left is None:
+                    return
+                raise Ended("the connection closed within a body")
+            piece = source.take(_GATHER if left is None else min(left, _GATHER))
+            left = None if left is None else left - len(piece)
+            yield piece
+        return
+    while True:
+        found = _SIZE.fullmatch(await source.line(_LONGEST_LINE))
+        if found is None:
+            raise BadHead("a chunk has no size")
+        left = int(found[1], 16)
+        if left == 0:
+            break
+        while left > 0:
+            if not source.ahead and not await source.more():
+                raise Ended("the connection closed within a chunk")
+            piece = source.take(min(left, _GATHER))
+            left -= len(piece)
+            yield piece
+        if await source.line(0):
+            raise BadHead("a chunk is longer than its size")
+    for _ in range(_MOST_TRAILERS):
+        if not (line := await source.line(_LONGEST_LINE)):
+            return
+        parse_trailer(line)
+    raise BadHead(f"more than {_MOST_TRAILERS} trailers")
 
 
 async def _relay_chunks(source: Source[SinkT], to: SinkT, allow: Callable[[int], None]) -> None:

@@ -158,6 +158,20 @@ def parse_path_request(head: bytes, host: str, port: int) -> Request:
     return Request(method.decode(), host, port, target, headers, body, keep_alive, version)
 
 
+def parse_tunnelled_request(head: bytes, host: str, port: int) -> Request:
+    """Parses the head of a request inside TLS for a host, which has to be its host. Raises `BadHead`."""
+    method, target, version, headers, hosts = _split_request(head)
+    if method == b"CONNECT" or not target.startswith(b"/"):
+        raise BadHead("inside a tunnel, the first line has to name a path, not a URL or another host")
+    if not _PATH.fullmatch(target):
+        raise BadHead("the path has invalid characters")
+    if not hosts or parse_authority(hosts[0], 443) != (host, port):
+        raise BadHead(f"the Host header is not {host}, which the tunnel is for")
+    body = _body(headers, version)
+    keep_alive = version == b"HTTP/1.1" and _keep_alive(headers, version)
+    return Request(method.decode(), host, port, target, headers, body, keep_alive, version, _upgrade(headers, version))
+
+
 def parse_response(head: bytes, method: str) -> Response:
     """Parses the answer to a request with this method. Raises `BadHead`."""
     first, headers = _split(head)

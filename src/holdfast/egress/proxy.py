@@ -21,6 +21,7 @@ from typing import Final, Self
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.boxes.labels import owner_of
 from holdfast.boxes.network_policy import GUEST_API_URL, Traffic
+from holdfast.egress.bound.box_secrets import ServerSecrets
 from holdfast.egress.box_access import BoxAccess, Limits
 from holdfast.egress.box_egress import BoxEgress
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
@@ -57,16 +58,18 @@ class EgressProxy:
         guest_api: GuestApi | None = None,
         private: Private | None = None,
         upstream: UpstreamProxy | None = None,
+        secrets: ServerSecrets | None = None,
     ) -> None:
         """`guest_api` serves requests of boxes to Holdfast itself; without it, they are refused.
 
         `private` are the private addresses that boxes may reach, by default none. Other traffic goes through
-        `upstream`, if given.
+        `upstream`, if given. `secrets` are put into requests of boxes whose policies name them.
         """
         self.defaults_wanted = asyncio.Event()
         """Set when the default list is needed: at the latest when the first box with a network is admitted."""
         self._private = private or Private()
         self._upstream = upstream
+        self._secrets = secrets
         self._resolver = resolver
         self._connector = connector
         self._records = records
@@ -123,6 +126,8 @@ class EgressProxy:
             )
         owner = owner_of(labels)
         box_egress.access.tenant, box_egress.access.environment = owner.tenant, owner.environment
+        if self._secrets is not None:
+            box_egress.access.secrets = self._secrets.of(box, owner.thread, policy, box_egress.access.secrets)
         self._apply(box_egress, policy)
 
     def listen(self, box: str, listener: socket.socket) -> None:
@@ -150,12 +155,13 @@ class EgressProxy:
         return Traffic(access.sent, access.received, len(box_egress.connections))
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
+        secrets = {} if self._secrets is None else self._secrets.environment(policy)
         if policy.mode is Network.NONE:
-            return MappingProxyType({})
+            return MappingProxyType(secrets)
         names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
         here = "localhost,127.0.0.1,::1"
         proxy = {**dict.fromkeys(names, GUEST_API_URL), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
-        return MappingProxyType({**self._defaults.environment, **proxy})
+        return MappingProxyType({**self._defaults.environment, **proxy, **secrets})
 
     # --- for the server ---
 

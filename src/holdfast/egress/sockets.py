@@ -128,7 +128,37 @@ class ReadAhead(ABC):
             pass
 
 
-class Socket(ReadAhead):
+class Wire(ReadAhead):
+    """A connection in both directions, in the clear or inside TLS. Owned until `close` or `reset`."""
+
+    waiting: bool
+    """Whether a read waits for data from the other end."""
+
+    @abstractmethod
+    def stale(self) -> bool:
+        """Returns whether an idle connection is unusable: the other end closed it or sent data."""
+
+    @abstractmethod
+    async def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Close the sending side. Reading continues."""
+
+    @abstractmethod
+    async def pump(self, to: Wire, most: int | None = None) -> int:
+        """Relay data to another connection, up to `most` bytes or the end. Returns the number of bytes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close after pending data is sent. Closing twice has no effect."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Close so that the other end sees a reset."""
+
+
+class Socket(Wire):
     """Owns one connected socket until `close` or `reset`."""
 
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
@@ -139,7 +169,6 @@ class Socket(ReadAhead):
         """Counts what is read here."""
         self._loop = asyncio.get_running_loop()
         self.waiting = False
-        """Whether a read waits for data from the other end."""
 
     # --- reading ---
 
@@ -168,7 +197,6 @@ class Socket(ReadAhead):
         return socket.socket(fileno=self.socket.detach()), self.take(len(self._ahead))
 
     def stale(self) -> bool:
-        """Returns whether an idle connection is unusable: the other end closed it or sent data."""
         if self._ahead:
             return True
         try:
@@ -192,14 +220,12 @@ class Socket(ReadAhead):
                 raise ReadsNoMore(str(error)) from None
 
     def finish(self) -> None:
-        """Close the sending side. Reading continues."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
     # --- from one to the other ---
 
-    async def pump(self, to: Socket, most: int | None = None) -> int:
-        """Relay data to another socket, up to `most` bytes or the end. Returns the number of bytes."""
+    async def pump(self, to: Wire, most: int | None = None) -> int:
         passed = 0
         if self._ahead:
             data = self.take(len(self._ahead) if most is None else most)
@@ -208,7 +234,7 @@ class Socket(ReadAhead):
         bulk = _BULK
         turn = 0
         while most is None or passed < most:
-            if passed >= bulk:
+            if passed >= bulk and isinstance(to, Socket):
                 if (pipe := _pipes.take()) is not None:
                     try:
                         return passed + await self._splice(to, pipe, None if most is None else most - passed)
@@ -274,14 +300,12 @@ class Socket(ReadAhead):
     # --- the end ---
 
     def close(self) -> None:
-        """Close after pending data is sent. Closing twice has no effect."""
         if self.socket.fileno() >= 0:
             self._loop.remove_reader(self.socket)
             self._loop.remove_writer(self.socket)
             self.socket.close()
 
     def reset(self) -> None:
-        """Close so that the other end sees a reset."""
         if self.socket.fileno() >= 0:
             _linger_not(self.socket)
         self.close()

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from holdfast.api.box.box import Box
 from holdfast.api.box.records import Preview
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors.boxes import BoxError, BoxStopped
 from holdfast.api.errors.interpreters import InvalidInterpreter, InvalidSubmission, KernelLost, KernelUnreachable
 from holdfast.api.ids import new_id
 from holdfast.api.limits import OUTPUT_LIMIT
@@ -348,7 +348,11 @@ class Interpreter:
         self._note({"type": WORKSPACE, "transition": transition.kind.value, "reason": transition.reason,
                     "changed": list(transition.changed)})  # fmt: skip
         if runtime.context is None:
-            opened = await runtime.open_kernel()
+            try:
+                opened = await runtime.open_kernel()
+            except BoxStopped:  # since it was looked at: that took a while
+                transition = await runtime.reacquire_box()
+                opened = await runtime.open_kernel()
             self._note(
                 {
                     "type": STARTED,

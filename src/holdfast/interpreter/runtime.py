@@ -99,6 +99,12 @@ class Runtime:
         self.transition = await self.workspace.configure(wanted)
         return self.transition
 
+    async def reacquire_box(self) -> Transition:
+        """Open the box again, whatever is known of it. One that is being stopped is started after that."""
+        assert self.workspace is not None
+        await self.workspace.close()
+        return await self.open_box(WorkspaceConfig())
+
     async def _workspace_changed(self, box: Box) -> None:
         """The context keeps its memory and moves to the workspace, unless the box is another one."""
         if self.context is not None and self.kernel is not None and self.kernel.box.id == box.id:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress import GuestApi
-    from holdfast.egress.models import ModelGateway, Models
+    from holdfast.egress.models import ModelGateway, Models, Prices
     from holdfast.environments.secrets import Secrets
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
@@ -62,13 +62,22 @@ async def _load(*modules: str) -> None:
 
 @asynccontextmanager
 async def open_egress(
-    storage: Storage, home: Path, make_outside: Callable[[], Outside], guest_api: GuestApi
+    storage: Storage,
+    home: Path,
+    make_outside: Callable[[], Outside],
+    guest_api: GuestApi,
+    secrets: Lazy[Secrets],
+    certificate_secret: bytes,
 ) -> AsyncIterator[ServerEgress]:
+    """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
     await _load("holdfast.server.egress")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
+    from holdfast.egress.bound import ServerSecrets
     from holdfast.server.egress import ServerEgress
 
-    egress = ServerEgress(storage, home, await asyncio.to_thread(make_outside), guest_api=guest_api)
+    outside = await asyncio.to_thread(make_outside)
+    bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
+    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
     try:
         await egress.open()
         yield egress
@@ -108,7 +117,7 @@ async def open_accounts(
 
 @asynccontextmanager
 async def open_boxes(
-    storage: Storage, accounts: Lazy[ServerProviders], *, node: str, pool: int
+    storage: Storage, accounts: Lazy[ServerProviders], egress: Lazy[ServerEgress], *, node: str, pool: int
 ) -> AsyncIterator[Boxes]:
     """`pool` boxes are kept ready at most. Boxes outlive the service."""
     await _load(
@@ -125,7 +134,7 @@ async def open_boxes(
     if storage.is_exclusive:
         await _release_leases(rows)
     settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
-    boxes = Boxes(rows, providers, node=node, pool=settings)
+    boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
     sweep.add_done_callback(_log_sweep)
@@ -178,15 +187,41 @@ async def open_secrets(storage: Storage, secret: bytes) -> AsyncIterator[Secrets
 
 
 @asynccontextmanager
-async def open_gateway(models: Lazy[Models], egress: Lazy[ServerEgress]) -> AsyncIterator[ModelGateway]:
-    opened = await models.get()
-    from holdfast.egress.models import ModelGateway
+async def open_prices(storage: Storage) -> AsyncIterator[Prices]:
+    await _load("holdfast.egress.models")
+    from holdfast.egress.models import Prices
 
-    gateway = ModelGateway(opened, (await egress.get()).make_upstream)
-    try:
-        yield gateway
-    finally:
-        await gateway.close()
+    async with Prices(await load_in_thread(lambda: storage.model_prices)) as prices:
+        yield prices
+
+
+@asynccontextmanager
+async def open_gateway(
+    storage: Storage,
+    projection: Projection,
+    seals: Seals,
+    models: Lazy[Models],
+    prices: Lazy[Prices],
+    egress: Lazy[ServerEgress],
+    clocks: Clocks,
+) -> AsyncIterator[ModelGateway]:
+    opened = await models.get()
+    from holdfast.egress.models import Budgets, Meter, ModelGateway, ThreadJournal, load_from
+
+    async with Budgets(await load_in_thread(lambda: storage.budgets)) as budgets:
+        meter = Meter(
+            await prices.get(),
+            budgets,
+            load_from(projection),
+            ThreadJournal(storage.streams, seals, clocks.now),
+            clock=clocks.now,
+            ticks=clocks.ticks,
+        )
+        gateway = ModelGateway(opened, (await egress.get()).make_upstream, meter=meter, ticks=clocks.ticks)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
 
 
 @asynccontextmanager
@@ -207,6 +242,7 @@ async def open_runs(
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
+    prices: Lazy[Prices],
     find_agent: FindAgent,
     home: Path,
     clocks: Clocks,
@@ -241,7 +277,7 @@ async def open_runs(
         threads,
         projection,
         opened,
-        LaunchPlanner(agents, await models.get(), opened),
+        LaunchPlanner(agents, await models.get(), opened, await prices.get()),
         launcher,
         run_log,
         workspaces,

@@ -31,6 +31,7 @@ from holdfast.server.components import (
     open_gateway,
     open_interpreters,
     open_models,
+    open_prices,
     open_puller,
     open_runs,
     open_secrets,
@@ -208,15 +209,23 @@ async def _serve(
         # which asks the runs, which use the boxes, whose network is the egress. `Lazy` breaks it: a part gets other
         # parts unopened, and an opener is called only once the server answers. So one of them, that of the egress, may
         # name an object that is created below: the guest API.
-        egress = Lazy("egress", lambda: open_egress(storage, home.path, make_outside, guest_api))
+        secrets = Lazy("secrets", lambda: open_secrets(storage, derive(secret, "named secrets")))
+        egress = Lazy(
+            "egress",
+            lambda: open_egress(
+                storage, home.path, make_outside, guest_api, secrets, derive(secret, "certificates of boxes")
+            ),
+        )
         providers = Lazy(
             "providers",
             lambda: open_accounts(storage, derive(secret, "provider credentials"), egress, open_providers, settings),
         )
-        boxes = Lazy("boxes", lambda: open_boxes(storage, providers, node=home.node(), pool=settings.pool))
+        boxes = Lazy("boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
-        secrets = Lazy("secrets", lambda: open_secrets(storage, derive(secret, "named secrets")))
-        gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
+        prices = Lazy("model prices", lambda: open_prices(storage))
+        gateway = Lazy(
+            "model gateway", lambda: open_gateway(storage, projection, seals, models, prices, egress, clocks)
+        )
         runs = Lazy(
             "runs",
             lambda: open_runs(
@@ -228,6 +237,7 @@ async def _serve(
                 boxes,
                 egress,
                 models,
+                prices,
                 find_agent,
                 home.path,
                 clocks,
@@ -246,6 +256,7 @@ async def _serve(
             boxes.close,
             samples.close,
             models.close,
+            prices.close,
             gateway.close,
         ):
             stack.push_async_callback(close)

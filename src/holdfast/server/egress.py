@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.api.box.network import NetworkPolicy, Rule
 from holdfast.api.errors.boxes import InvalidSpec, PolicyNotFound
+from holdfast.boxes.network_policy import NoSecrets, PolicySecrets
 from holdfast.egress import (
     Connector,
     DecisionLog,
@@ -33,6 +35,7 @@ from holdfast.egress import (
     UpstreamProxy,
     git_hosts,
 )
+from holdfast.egress.bound import ServerSecrets
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
 from holdfast.storage import Storage
 from holdfast.time_limit import time_limit
@@ -61,6 +64,8 @@ class Outside:
     """Private addresses that boxes may reach."""
     proxy: UpstreamProxy | None = None
     """The proxy of this network, for the traffic of boxes."""
+    trust: ssl.SSLContext | None = None
+    """By what servers are verified that get secrets. By default, the certificates of this machine."""
 
 
 class ServerEgress:
@@ -74,9 +79,11 @@ class ServerEgress:
         *,
         limits: Limits | None = None,
         guest_api: GuestApi | None = None,
+        secrets: ServerSecrets | None = None,
     ) -> None:
         limits = limits or Limits()
         self.make_upstream = outside.make_upstream
+        self.secrets: PolicySecrets = secrets or NoSecrets()
         self.records = DecisionLog(storage.egress_decisions, kept=limits.decisions)
         self.policies = EnvironmentPolicies(storage.egress_policies)
         self._saved = home / _SAVED
@@ -94,6 +101,7 @@ class ServerEgress:
             guest_api=guest_api,
             private=outside.private,
             upstream=outside.proxy,
+            secrets=secrets,
         )
 
     async def open(self) -> None:
@@ -159,7 +167,12 @@ class ServerEgress:
         return found
 
     async def set_policy(self, environment: str, policy: NetworkPolicy) -> None:
-        """Set the policy. Running boxes get it at once."""
+        """Set the policy. Running boxes get it at once. Raises `InvalidSpec`."""
+        if policy.secrets:
+            raise InvalidSpec(
+                "secrets are given to boxes, not to the policy of an environment",
+                hint="give --secret to the box or run",
+            )
         await self.policies.put(environment, policy)
         self.proxy.refresh(environment)
 

@@ -193,6 +193,8 @@ class ThreadRuns:
     """Parts of the thread, from one position to another, that were rewound: no agent is told about them."""
     delegation: Delegation | None = None
     """What makes the thread a task of another thread."""
+    source: Mapping[str, Any] | None = None
+    """The repository that these files came from."""
 
     @property
     def is_unsettled(self) -> bool:
@@ -219,6 +221,7 @@ class ThreadRuns:
                 agent: [each.run, each.session, each.box, each.whole] for agent, each in self.sessions.items()
             },
             "workspace": self.workspace,
+            "source": self.source,
             "dropped": self.dropped,
             **({} if self.delegation is None else {"delegation": self.delegation.to_json()}),
         }
@@ -236,6 +239,7 @@ class ThreadRuns:
             value["workspace"] if believed else None,
             tuple((begin, end) for begin, end in value.get("dropped", ())),
             delegation=Delegation.from_json(value["delegation"]) if value.get("delegation") else None,
+            source=value.get("source") if believed else None,
         )
 
 
@@ -363,6 +367,7 @@ def _started(
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
         workspace=runs.workspace or (_text(options.get("workspace")) if origin is not Origin.UNPROVEN else None),
+        source=runs.source or (_dict(options.get("source")) if origin is not Origin.UNPROVEN else None),
     )
 
 
@@ -469,6 +474,10 @@ def _options(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or len(repr(value)) > _MAX_OPTIONS:
         return {}
     return value
+
+
+def _dict(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _error(value: object) -> dict[str, Any] | None:

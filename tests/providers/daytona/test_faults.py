@@ -137,6 +137,7 @@ async def test_a_box_lives_on_without_its_control_plane(
         with pytest.raises(BoxUnreachable):
             await work()
     assert (await box.exec(["echo", "alive"])).text == "alive\n"
+    assert (await (await provider.attach(box.id)).exec(["echo", "again"])).text == "again\n"
     # Even a new stream is opened, over the toolbox alone.
     assert proxy.cut() == 1
     with contextlib.suppress(BoxUnreachable):  # whoever uses the stream when it is lost is told so

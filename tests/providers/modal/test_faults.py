@@ -176,6 +176,7 @@ async def test_a_control_plane_that_is_gone_kills_nothing(
     with pytest.raises(BoxUnreachable):
         await modal_provider.sweep()
     assert (await box.exec(["echo", "alive"])).text == "alive\n"
+    assert (await (await modal_provider.attach("b-1")).exec(["echo", "again"])).text == "again\n"
     cloud.faults.clear()
     cloud.faults.add(Fault("SandboxWaitV2", seconds=5.0))
     monkeypatch.setattr(account, "CALL_SECONDS", 0.5)

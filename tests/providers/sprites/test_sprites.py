@@ -98,6 +98,7 @@ async def test_an_unreachable_control_plane_kills_nothing(
         await provider.find()
     # The stream is not the control plane.
     assert (await box.exec(["echo", "still"])).text == "still\n"
+    assert (await (await provider.attach(box.id)).exec(["echo", "again"])).text == "again\n"
     counterpart.faults.clear()
     await box.files.write("go", b"")
     assert await process.wait(20) == 0

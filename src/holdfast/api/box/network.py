@@ -15,9 +15,17 @@ from holdfast.api.limits import RuleText
 
 DEFAULT_LIST: Final = "default"
 """In a list of rules: the package registries that this machine's own clients use, git hosts and the model gateway."""
+SECRET_HOSTS: Final = "secrets"
+"""In a list of rules: the hosts that the secrets of the policy are bound to. They need no rule, so this adds none. It
+makes a list that allows nothing else."""
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _METHOD: Final = re.compile(r"[A-Z]{1,32}")
 _MOST_RULES: Final = 1000
+_MOST_SECRETS: Final = 64
+_SECRET_USE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(:push)?")
+
+SecretUse = Annotated[str, Limits(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}(:push)?$")]
+"""The name of a secret, or `NAME:push`."""
 
 
 class Network(StrEnum):
@@ -106,12 +114,15 @@ class NetworkPolicy(Document):
 
     mode: Network = Network.NONE
     allow: Annotated[tuple[RuleText, ...], Limits(max_length=_MOST_RULES)] = ()
-    """Rules, for `allow`. `default` among them stands for the default list. Empty: what the box's environment allows,
-    or the default list where it has no policy of its own."""
+    """Rules, for `allow`. `default` among them stands for the default list, and `secrets` for the hosts of `secrets`.
+    Empty: what the box's environment allows, or the default list where it has no policy of its own."""
     bandwidth: Annotated[int, Limits(ge=1024, lt=1 << 60, strict=True)] | None = None
     """Bytes per second, both ways together. None leaves it to the server."""
     connections: Annotated[int, Limits(ge=1, lt=1 << 31, strict=True)] | None = None
     """At once. None leaves it to the server."""
+    secrets: Annotated[tuple[SecretUse, ...], Limits(max_length=_MOST_SECRETS)] = ()
+    """The secrets that requests of the box may use, by name. `NAME:push` also allows git to push with it. The hosts
+    that they are bound to need no rule."""
 
     def check(self) -> None:
         """Raises `InvalidSpec` if this is invalid."""
@@ -120,24 +131,32 @@ class NetworkPolicy(Document):
         if len(self.allow) > _MOST_RULES:
             raise InvalidSpec(f"the box spec is invalid: network: at most {_MOST_RULES} rules")
         self.rules()
+        if len(self.secrets) > _MOST_SECRETS or not all(map(_SECRET_USE.fullmatch, self.secrets)):
+            raise InvalidSpec(
+                f"the box spec is invalid: network secrets {', '.join(self.secrets)[:200]!r}: up to {_MOST_SECRETS}"
+                " names, such as TOKEN or TOKEN:push"
+            )
+        if len({use.partition(":")[0] for use in self.secrets}) < len(self.secrets):
+            raise InvalidSpec("the box spec is invalid: network secrets: a name is given twice")
         for name, value, least in (("bandwidth", self.bandwidth, 1024), ("connections", self.connections, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise InvalidSpec(f"the box spec is invalid: network {name} {value!r}: at least {least}")
 
     def rules(self) -> tuple[Rule, ...]:
         """Returns the listed rules. The caller adds the default list."""
-        return tuple(Rule.parse(text) for text in self.allow if text != DEFAULT_LIST)
+        return tuple(Rule.parse(text) for text in self.allow if text not in (DEFAULT_LIST, SECRET_HOSTS))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> NetworkPolicy:
         """Raises `KeyError`, `TypeError`, `ValueError` or `InvalidSpec` if it is invalid."""
-        if unknown := sorted(set(document) - {"mode", "allow", "bandwidth", "connections"}):
+        if unknown := sorted(set(document) - {"mode", "allow", "bandwidth", "connections", "secrets"}):
             raise InvalidSpec(f"a network policy has no {', '.join(unknown)}")
         policy = cls(
             Network(document["mode"]),
             tuple(_texts(document.get("allow") or ())),
             document.get("bandwidth"),
             document.get("connections"),
+            tuple(_texts(document.get("secrets") or ())),
         )
         policy.check()
         return policy
@@ -145,8 +164,8 @@ class NetworkPolicy(Document):
 
 def _texts(values: Iterable[Any]) -> Iterable[str]:
     if isinstance(values, str):
-        raise TypeError("expected a list of rules")
+        raise TypeError("expected a list of texts")
     for value in values:
         if not isinstance(value, str):
-            raise TypeError(f"{value!r} is not a rule")
+            raise TypeError(f"{value!r} is not a text")
         yield value

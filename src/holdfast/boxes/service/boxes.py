@@ -7,7 +7,7 @@ receives what it needs, and none knows this class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from holdfast.api.box.box import Box, Deleted, Liveness, Power
@@ -15,9 +15,11 @@ from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.records import Owner
 from holdfast.api.box.snapshots import Snapshot, Volume
 from holdfast.api.box.spec import BoxSpec, check_name
+from holdfast.api.errors.boxes import BoxStopped
 from holdfast.api.ids import now_ms
 from holdfast.api.progress import Progress
 from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.network_policy import NoSecrets, PolicySecrets
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
@@ -38,9 +40,11 @@ from holdfast.boxes.service.removal import Removal
 from holdfast.boxes.service.snapshot_store import SnapshotStore
 from holdfast.boxes.service.states import BoxStates
 from holdfast.boxes.service.sweep import Pruned, Sweep
+from holdfast.boxes.shielded import to_the_end
 
 _ANYBODY: Final = Owner()
 _NO_POOL: Final = PoolSettings()
+_NO_SECRETS: Final = NoSecrets()
 
 
 class Boxes:
@@ -56,12 +60,14 @@ class Boxes:
         clock: Callable[[], int] = now_ms,
         sweep_seconds: float = 30.0,
         pool: PoolSettings = _NO_POOL,
+        secrets: PolicySecrets = _NO_SECRETS,
     ) -> None:
         """`providers` that are `Providers` may change while the service runs."""
         self.rows = rows
         self.node = node
         self.tenant = tenant
         self.clock = clock
+        self.secrets = secrets
         self.providers = known = providers if isinstance(providers, Providers) else Providers(providers)
         self.leases = leases = Leases(rows, tenant, clock)
         self._activity = activity = Activity(rows, tenant, clock)
@@ -116,14 +122,18 @@ class Boxes:
     def check(self, spec: BoxSpec) -> None:
         """Raises if no box of this spec can be created. Creates nothing."""
         self.providers.for_spec(spec)
+        self.secrets.check(spec.network)
 
     async def create(self, spec: BoxSpec, *, owner: Owner = _ANYBODY, id: str | None = None) -> BoxRow:
         """Create a box. A failure leaves only a tombstone with the reason."""
-        return await self._creation.create(spec, owner, id)
+        self.check(spec)
+        return await self._new(await self._creation.create(spec, owner, id))
 
     async def restore(self, snapshot: str, spec: BoxSpec | None = None, *, owner: Owner = _ANYBODY) -> BoxRow:
         """Create a box with the files of a snapshot. `spec` defaults to that of the box the snapshot came from."""
-        return await self._creation.restore(snapshot, spec, owner)
+        if spec is not None:
+            self.secrets.check(spec.network)
+        return await self._new(await self._creation.restore(snapshot, spec, owner))
 
     async def fork(
         self, id: str, *, owner: Owner | None = None, key: str | None = None, idle_seconds: int | None = None
@@ -132,7 +142,7 @@ class Boxes:
 
         The owner defaults to that of the original. With `idle_seconds` the new box is ephemeral.
         """
-        return await self._creation.fork(id, owner, key, idle_seconds)
+        return await self._new(await self._creation.fork(id, owner, key, idle_seconds))
 
     async def acquire(
         self,
@@ -152,7 +162,10 @@ class Boxes:
         deleted and no snapshot is used. With `base`, a box that did not start from these files is replaced by one that
         does. If they cannot be restored, it raises `SnapshotNotFound` or `WrongSnapshot`.
         """
-        return await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces, base=base)
+        self.secrets.check(spec.network)
+        found = await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces, base=base)
+        await self._place_secrets(found.row)
+        return found
 
     async def move(
         self,
@@ -169,7 +182,9 @@ class Boxes:
         `keep` stopped. Raises `Unsupported` if the new provider lacks something that the spec asks for, and
         `BoxConflict` if processes run in the box, unless `stop` ends them. A failure leaves the old box as it was.
         """
-        return await self._move.move(id, change, stop=stop, keep=keep, progress=progress)
+        moved = await self._move.move(id, change, stop=stop, keep=keep, progress=progress)
+        await self._place_secrets(moved.row)
+        return moved
 
     def differs(self, row: BoxRow, spec: BoxSpec) -> bool:
         """Returns whether a box with this spec would be another machine than the given one."""
@@ -182,7 +197,25 @@ class Boxes:
 
     async def set_network(self, id: str, policy: NetworkPolicy) -> BoxRow:
         """Change what a box may reach. Takes effect immediately."""
-        return await self._network_update.set(id, policy)
+        self.secrets.check(policy)
+        row = await self._network_update.set(id, policy)
+        with suppress(BoxStopped):  # then they are written when it starts
+            await self._place_secrets(row)
+        return row
+
+    async def _new(self, row: BoxRow) -> BoxRow:
+        """Write what a new box needs for its secrets, or delete it."""
+        try:
+            await self._place_secrets(row)
+        except BaseException as error:
+            await to_the_end(self._creation.undo(row, error))
+            raise
+        return row
+
+    async def _place_secrets(self, row: BoxRow) -> None:
+        if row.spec.network.secrets:
+            async with await self.open(row.id) as box:
+                await self.secrets.place(box, row.owner.thread, row.spec.network)
 
     # --- inspecting ---
 
@@ -225,7 +258,9 @@ class Boxes:
 
     async def start_box(self, id: str) -> BoxRow:
         """Start a stopped box with its files, or wake a sleeping one. Does nothing if the box runs."""
-        return await self._power.start(id)
+        row = await self._power.start(id)
+        await self._place_secrets(row)
+        return row
 
     async def pause(self, id: str) -> BoxRow:
         """Freeze every process until the next request. Raises `BoxConflict` if the box is in use."""

@@ -119,7 +119,7 @@ def create(
     for path in env_file or []:
         variables |= read_env_file(path, os.environ)
     variables |= parse_env(env or [], os.environ)
-    policy = parse_policy(box.network, box.allow, box.bandwidth, box.connections)
+    policy = parse_policy(box.network, box.allow, box.bandwidth, box.connections, box.secret)
     try:
         spec = BoxSpec(
             provider=box.provider or "local",

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from holdfast.cli.errors import read_value
-from holdfast.cli.network_options import AllowOption, BandwidthOption, ConnectionsOption, NetworkName, parse_policy
+from holdfast.cli.network_options import (
+    AllowOption,
+    BandwidthOption,
+    ConnectionsOption,
+    NetworkName,
+    SecretOption,
+    parse_policy,
+)
 from holdfast.cli.parsing.parameters import Option, OptionGroup
 from holdfast.cli.terminal.sizes import parse_size
 
@@ -23,6 +30,7 @@ class BoxOptions(OptionGroup):
     allow: AllowOption = None
     bandwidth: BandwidthOption = None
     connections: ConnectionsOption = None
+    secret: SecretOption = None
 
     def to_json(self) -> dict[str, Any]:
         """The options that are on the command line, as the API takes them."""
@@ -34,7 +42,7 @@ class BoxOptions(OptionGroup):
             "disk": read_value(parse_size, self.disk),
             "pids": self.pids,
         }
-        if self.network or self.allow or self.bandwidth or self.connections:
-            policy = parse_policy(self.network, self.allow, self.bandwidth, self.connections)
+        if self.network or self.allow or self.bandwidth or self.connections or self.secret:
+            policy = parse_policy(self.network, self.allow, self.bandwidth, self.connections, self.secret)
             values["network"] = policy.to_json()
         return {name: value for name, value in values.items() if value is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,11 +9,10 @@ from typing import Final
 from daytona import Image
 
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.boxes.images import PACKAGES
+from holdfast.boxes.images import declared_packages
 
 SNAPSHOT: Final = "snapshot:"
 DOCKERFILE: Final = "dockerfile:"
-_PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\]<>=!~-]*(,[<>=!~]+[A-Za-z0-9.*]+)*")
 _GIT: Final = "apt-get update && apt-get install -y --no-install-recommends git ca-certificates"
 
 
@@ -44,16 +42,13 @@ def origin_of(name: str | None) -> Origin:
         if not snapshot:
             raise InvalidSpec(f"{name} names no snapshot", hint="for example snapshot:daytona-large")
         return Origin(snapshot=snapshot)
-    if name.startswith(PACKAGES):
-        return Origin(image=_with_packages(name.removeprefix(PACKAGES).split()))
+    if (packages := declared_packages(name)) is not None:
+        return Origin(image=_with_packages(packages))
     return Origin(image=name)
 
 
 def _with_packages(packages: list[str]) -> Image:
-    """A declarative build, which Daytona caches: Python, git and these packages. Raises `InvalidSpec`."""
-    for each in packages:
-        if not _PACKAGE.fullmatch(each):
-            raise InvalidSpec(f"{each[:80]!r} is no Python package", hint="for example packages:numpy pandas>=2")
+    """A declarative build, which Daytona caches: Python, git and these packages."""
     image = Image.debian_slim().run_commands(_GIT)
     return image.pip_install(*packages) if packages else image
 

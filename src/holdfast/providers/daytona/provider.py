@@ -142,6 +142,7 @@ class DaytonaProvider(Provider):
         self._direct = direct or egress is None
         self._relay = relay
         self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
+        self.capabilities = CAPABILITIES | self._egress.capabilities
         self._snapshots = SnapshotRecords(folder / "snapshots")
         self.images: SnapshotImages = SnapshotImages(self.name, folder / "images", self._snapshots)
         self._locks = BoxLocks(folder / "locks")
@@ -306,7 +307,13 @@ class DaytonaProvider(Provider):
         return sorted((self._describe(each) for each in found), key=lambda info: (info.created_at, info.id))
 
     async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
-        found = await self._look(id)
+        try:
+            found = await self._look(id)
+        except BoxUnreachable:
+            held = self._held.get(id)
+            if held is None or not held.guest.alive or held.found is None or held.found.phase is not Phase.RUNNING:
+                raise
+            found = held.found  # its stream is open, so it can be used without the control plane
         if found is None:
             raise BoxNotFound(f"there is no daytona box {id}")
         if found.gone:

@@ -64,6 +64,7 @@ CAPABILITIES: Final = frozenset(Capability) - {
     Capability.NETWORK_ALLOW,
     Capability.NETWORK_OPEN,
     Capability.NETWORK_LIVE,
+    Capability.SECRETS,
 }
 """What every daemon can do. The others depend on its storage, on where it runs, and on whether there is an egress."""
 
@@ -105,6 +106,7 @@ class ContainerLifecycle:
             claimed.add(Capability.HOST_MOUNTS)
         if self._egress.exists:
             claimed |= {Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE}
+            claimed |= self._egress.capabilities
         self.capabilities = frozenset(claimed)
 
     async def close(self) -> None:

@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.errors.boxes import BoxConflict, BoxStopped, BoxUnreachable
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import PROXY_PORT, Egress, Traffic
 from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host.guest_client import GuestClient
 
-CAPABILITIES: Final = frozenset({Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE})
+CAPABILITIES: Final = frozenset(
+    {Capability.NETWORK_ALLOW, Capability.NETWORK_OPEN, Capability.NETWORK_LIVE, Capability.SECRETS}
+)
 _LISTEN_SECONDS: Final = 10.0
 _LOCK: Final = "egress.lock"
 
@@ -104,7 +106,7 @@ class LocalEgress:
         return self._egress.traffic(box)
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        if self._egress is None or policy.mode is Network.NONE:
+        if self._egress is None:
             return {}
         return self._egress.environment(policy)
 

@@ -40,6 +40,7 @@ from holdfast.api.errors.boxes import (
 from holdfast.api.guest_url import GuestUrl
 from holdfast.api.ids import new_id, now_ms
 from holdfast.boxes.capabilities import Capability, needed, require
+from holdfast.boxes.images import declared_packages
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
@@ -54,6 +55,7 @@ from holdfast.providers.modal.records import SNAPSHOT_KIND, BoxRecord, Records, 
 from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
+from holdfast.providers.snapshot_images import SnapshotImages
 from holdfast.providers.snapshot_records import SnapshotRecord
 from holdfast.providers.stream import StreamEgress, StreamGuestClient, StreamProcesses
 from holdfast.providers.stream.guest_relay import own_policy
@@ -72,6 +74,7 @@ CAPABILITIES: Final = frozenset(Capability) - {
     Capability.PAUSE,
     Capability.PIDS_LIMIT,
     Capability.PREVIEW,
+    Capability.SECRETS,
 }
 """Previews need ports that are named in advance."""
 
@@ -111,6 +114,7 @@ class ModalProvider(Provider):
         """
         self._account = Account(credentials, app, environment)
         self._records = Records(folder)
+        self.images: SnapshotImages = SnapshotImages(self.name, folder / "images", self._records.snapshots)
         self._image = image
         self._ports = tuple(ports)
         self._direct = direct or egress is None
@@ -120,12 +124,12 @@ class ModalProvider(Provider):
         self._resuming: asyncio.Task[None] | None = None
         self._volumes: Volumes
         self._sandboxes: Sandboxes
-        if ports:
-            self.capabilities = CAPABILITIES | {Capability.PREVIEW}
+        self.capabilities = CAPABILITIES | self._egress.capabilities | ({Capability.PREVIEW} if ports else set())
 
     async def open(self) -> None:
         """Asks Modal for nothing yet: a server starts, and its other boxes work, while Modal is out of reach."""
         namespace = await asyncio.to_thread(self._records.prepare)
+        self.images.prepare()
         self._volumes = Volumes(self._account, self._records, namespace)
         self._sandboxes = Sandboxes(self._account, namespace, self._image, self._ports)
         if self._egress.exists:
@@ -216,6 +220,8 @@ class ModalProvider(Provider):
         for place in [each.path for each in spec.volumes] + [spec.workdir]:
             if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in _RESERVED):
                 raise InvalidSpec(f"{place} cannot be used for files of a box at Modal: it is reserved")
+        if spec.image is not None:
+            declared_packages(spec.image)  # says what is wrong with them
         self._network(spec.network)
 
     def _network(self, policy: NetworkPolicy) -> dict[str, Any]:
@@ -225,7 +231,10 @@ class ModalProvider(Provider):
 
     async def create(self, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         self.check(spec, id, labels or {})
-        return await self._create(BoxRecord(id, spec, {**spec.labels, **(labels or {})}, now_ms(), State.CREATING))
+        own = spec.image if spec.image is not None and declared_packages(spec.image) is None else None
+        base = None if own is None else self.images.reference(own)
+        whole = {**spec.labels, **(labels or {})}
+        return await self._create(BoxRecord(id, spec, whole, now_ms(), State.CREATING, base=base))
 
     async def restore(self, snapshot: str, spec: BoxSpec, *, id: str, labels: Mapping[str, str] | None = None) -> Box:
         require(self.name, self.capabilities, Capability.SNAPSHOTS)
@@ -413,12 +422,21 @@ class ModalProvider(Provider):
             raise BoxNotFound(f"there is no modal box {id}")
         power = Power.STOPPED
         if record.state is State.RUNNING:
-            if await self._has_ended(record):
+            if await self._is_gone(record):
                 raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
             power = Power.RUNNING
             if not self._egress.serves(id):
                 await self._open_egress(self.guest(id), record)
         return self._box(record, power, wake)
+
+    async def _is_gone(self, record: BoxRecord) -> bool:
+        """Returns whether the sandbox has ended. A box whose stream is open can be used while Modal does not tell."""
+        try:
+            return await self._has_ended(record)
+        except BoxUnreachable:
+            if not self.guest(record.id).alive:
+                raise
+            return False
 
     async def probe(self, id: str) -> Liveness:
         try:
@@ -639,6 +657,7 @@ class ModalProvider(Provider):
 
     async def delete_snapshot(self, id: str) -> int:
         found = self._records.snapshots.get(id)
+        self.images.check_unused(id)
         self._records.snapshots.remove(id)
         await to_the_end(self._release(found.reference))
         return found.size

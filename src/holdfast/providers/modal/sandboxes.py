@@ -13,6 +13,7 @@ import modal
 import modal.experimental
 from modal import exception
 
+from holdfast.boxes.images import DEFAULT_IMAGE, declared_packages
 from holdfast.providers.modal import guest
 from holdfast.providers.modal.account import Account, as_any, finished, limited
 from holdfast.providers.modal.records import BoxRecord
@@ -33,6 +34,21 @@ _LEAST_MEMORY_MB: Final = 128
 _MEGABYTE: Final = 1 << 20
 _LONGEST_NAME: Final = 64
 _TAG: Final = re.compile(r"[a-zA-Z0-9._-]{1,50}")
+
+
+def named_image(name: str | None, default: str | None) -> modal.Image:
+    """Returns the image that a spec names: one of a registry, or one that is declared, which Modal builds and keeps.
+
+    Raises `InvalidSpec`.
+    """
+    wanted = default if name is None or name == DEFAULT_IMAGE else name
+    if wanted is None:
+        return modal.Image.debian_slim()
+    packages = declared_packages(wanted)
+    if packages is None:
+        return modal.Image.from_registry(wanted)
+    image = modal.Image.debian_slim().apt_install("git", "ca-certificates")
+    return image.pip_install(*packages) if packages else image
 
 
 class Sandboxes:
@@ -58,12 +74,8 @@ class Sandboxes:
         """Create the sandbox of a box: from its own image, or from that of its spec."""
         spec = record.spec
         client, app = await self._account.client(), await self._account.app()
-        if (own := record.image or record.base) is not None:
-            image = modal.Image.from_id(own, client=as_any(client))
-        elif (name := spec.image or self._image) is not None:
-            image = modal.Image.from_registry(name)
-        else:
-            image = modal.Image.debian_slim()
+        own = record.image or record.base
+        image = named_image(spec.image, self._image) if own is None else modal.Image.from_id(own, client=as_any(client))
         limits: dict[str, Any] = {}
         if spec.cpu is not None:
             limits["cpu"] = (min(_LEAST_CPU, spec.cpu), spec.cpu)

@@ -30,6 +30,7 @@ from holdfast.api.errors.boxes import (
     BoxGone,
     BoxNotFound,
     BoxStopped,
+    BoxUnreachable,
     CreateFailed,
     InvalidSpec,
     SnapshotNotFound,
@@ -99,6 +100,8 @@ class _Held:
 
     guest: StreamGuestClient
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    record: BoxRecord | None = None
+    """As of the last look, or the last change by this process."""
     session: str | None = None
     """The latest command that joined our stream to the guest."""
     quiet: Quiet | None = None
@@ -138,6 +141,7 @@ class SpritesProvider(Provider):
         self._direct = direct or egress is None
         self._relay = relay
         self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
+        self.capabilities = CAPABILITIES | self._egress.capabilities
         self._held: dict[str, _Held] = {}
         self._creating: set[str] = set()
         self._starts = asyncio.Semaphore(_AT_ONCE)
@@ -291,6 +295,8 @@ class SpritesProvider(Provider):
 
     async def _write(self, record: BoxRecord) -> None:
         name = self.sprite_name(record.id)
+        if record.id in self._held:
+            self._held[record.id].record = record
         if not self._labels_refused:
             try:
                 await self._api.set_labels(name, record.to_labels())
@@ -306,8 +312,9 @@ class SpritesProvider(Provider):
         return BoxInfo(record.id, self.name, record.spec, record.labels, power, record.created_at, record.snapshot)
 
     def _box(self, record: BoxRecord, wake: Wake | None = None) -> Box:
-        guest, environment = self.guest(record.id), record.environment
-        return SpriteBox(self._describe(record), self, guest, self._egress, wake, environment=environment)
+        held = self._hold(record.id)
+        held.record = record
+        return SpriteBox(self._describe(record), self, held.guest, self._egress, wake, environment=record.environment)
 
     # --- creating ---
 
@@ -450,7 +457,13 @@ class SpritesProvider(Provider):
         return found
 
     async def attach(self, id: str, *, wake: Wake | None = None) -> Box:
-        record = await self._look(id)
+        try:
+            record = await self._look(id)
+        except BoxUnreachable:
+            held = self._held.get(id)
+            if held is None or not held.guest.alive or held.record is None:
+                raise
+            record = held.record  # its stream is open, so it can be used without the control plane
         if record is None:
             raise BoxNotFound(f"there is no sprite for box {id}")
         # A box whose stream is closed is served again with its first call.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxConflict, Unsupported
 from holdfast.api.guest_url import GuestUrl
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import GUEST_API_URL, Egress, Traffic
 from holdfast.providers.stream.egress import serve_egress
 from holdfast.providers.stream.guest_client import StreamGuestClient
@@ -30,6 +31,11 @@ class StreamEgress:
     @property
     def exists(self) -> bool:
         return self._egress is not None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What boxes can do because all their traffic goes this way."""
+        return frozenset({Capability.SECRETS}) if self.exists and not self._direct else frozenset()
 
     def serves(self, id: str) -> bool:
         """Returns whether an admitted box is served. Serving ends by itself when the box is stopped by others."""
@@ -79,7 +85,7 @@ class StreamEgress:
             await serve_egress(guest, self._egress)
 
     def environment(self, policy: NetworkPolicy) -> Mapping[str, str]:
-        if self._egress is None or not self.wanted(policy):
+        if self._egress is None or self._direct:
             return {}
         return without_proxy(self._egress.environment(policy), self._relay)
 

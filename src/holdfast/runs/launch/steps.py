@@ -9,14 +9,14 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.network import Network
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import Process
 from holdfast.api.box.records import BoxState, Owner
 from holdfast.api.entries import Entry
@@ -253,11 +253,9 @@ class Launcher:
         return LaunchBox(box, files, changed, home, guest_api, self._ticks())
 
     def _isolation(self, acquired: Acquired) -> str:
-        """Describes the isolation of the box, for people."""
         row = acquired.row
-        mode = row.spec.network.mode
-        network = "no network" if mode is Network.NONE else f"network {mode}"
-        return ", ".join(filter(None, (self._boxes.provider(row.provider).isolation, network)))
+        isolation, policy = self._boxes.provider(row.provider).isolation, row.spec.network
+        return describe_isolation(isolation, policy, self._boxes.secrets.exposed(policy))
 
     async def _unpack(self, box: Box, digest: str | None) -> FilesHow:
         if digest is None:
@@ -505,3 +503,12 @@ def _abort(command: Command) -> dict[str, Any]:
     if isinstance(command.abort, AbortByLine):
         return {"stdin": command.abort.line}
     return {"signal": command.abort.number}
+
+
+def describe_isolation(isolation: str, policy: NetworkPolicy, exposed: Collection[str]) -> str:
+    """Describes for people what separates a box from the rest. `exposed` are the secrets whose values are in it."""
+    network = "no network" if policy.mode is Network.NONE else f"network {policy.mode}"
+    outside = [use for use in policy.secrets if use.partition(":")[0] not in exposed]
+    secrets = f"secrets outside of it: {', '.join(outside)}" if outside else ""
+    loud = f"SECRETS IN THE BOX: {', '.join(exposed)}" if exposed else ""
+    return ", ".join(filter(None, (isolation, network, secrets, loud)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 from holdfast.api.errors.runs import NoFiles
 from holdfast.api.runs import Changes, FileChange
@@ -36,6 +36,13 @@ class Compared:
         """Yields a patch for `git apply` that turns the first tree into the second."""
         with await _within(self._trees, self._trees.patch) as patch:
             while piece := await asyncio.to_thread(patch.read, _PIECE):
+                yield piece
+
+    async def changed_files(self, about: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        """Yields a tar archive with both versions of every changed file, and `about`: see `GitTrees.changed_files`."""
+        refused = [_shown(path) for path in self._trees.refused[:MAX_LISTED]]
+        with await _within(self._trees, lambda: self._trees.changed_files({**about, "refused": refused})) as archive:
+            while piece := await asyncio.to_thread(archive.read, _PIECE):
                 yield piece
 
     def _summary(self) -> Changes:

@@ -7,22 +7,25 @@ the end, with no settings, attributes, filters or hooks but ours. Git runs with 
 
 from __future__ import annotations
 
+import io
+import json
 import os
-import re
 import resource
 import shutil
 import signal
 import subprocess
+import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from holdfast.api.errors.runs import NoFiles
 from holdfast.api.runs import HowChanged
 from holdfast.guest import tar
+from holdfast.repositories.names import is_git_name
 
 MAX_ARCHIVE: Final = 1024 * 1024 * 1024
 MAX_FILES: Final = 500_000
@@ -49,10 +52,6 @@ _DIFF: Final = (
     "--src-prefix=a/", "--dst-prefix=b/",
 )  # fmt: skip
 _HEADER: Final = b"diff --git "
-_DOT_GIT: Final = re.compile(rb"(?:\.git|git~1)[ .]*(?:\Z|:)", re.IGNORECASE)
-_DOT_GITMODULES: Final = re.compile(rb"(?:\.gitmodules|gitmod~|gi7eb)", re.IGNORECASE)
-_UNSEEN: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-"""Characters that some file systems drop from names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +136,41 @@ class GitTrees:
         quoted.seek(0)
         return quoted
 
+    def changed_files(self, about: Mapping[str, Any]) -> IO[bytes]:
+        """Returns a tar archive of both versions of every changed file. The caller closes it.
+
+        Its first member is `changes.json`: `about`, and the path and the versions of each file, as mode and hash. The
+        others are `blobs/<hash>`, each once. So no name from the box is the name of a member.
+        """
+        files, hashes = [], dict[bytes, None]()
+        with self._ask(*_DIFF, "--raw", "-z", "before", "after") as found:
+            fields = iter(found.read().split(b"\0"))
+        for field in fields:
+            if field:
+                old_mode, new_mode, old, new, _ = field[1:].split(b" ")
+                hashes.update({each: None for each in (old, new) if each.strip(b"0")})
+                versions = {"before": _version(old_mode, old), "after": _version(new_mode, new)}
+                files.append({"path": os.fsdecode(next(fields)), **versions})
+        head = json.dumps({**about, "ignored": self.ignored, "files": files}).encode()
+        wanted = self._file("wanted")
+        with wanted:
+            wanted.writelines(each + b"\n" for each in hashes)
+            wanted.seek(0)
+            contents = self._ask("cat-file", "--batch", "--buffer", stdin=wanted)
+        archive = self._file("changed-files")
+        try:
+            with contents, tarfile.open(fileobj=archive, mode="w") as into:
+                _add(into, "changes.json", len(head), io.BytesIO(head))
+                for each in hashes:
+                    size = int(contents.readline().split(b" ")[2])
+                    _add(into, f"blobs/{each.decode()}", size, contents)
+                    contents.read(1)  # the end of the line
+        except BaseException:
+            archive.close()
+            raise
+        archive.seek(0)
+        return archive
+
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
@@ -157,7 +191,7 @@ class GitTrees:
                 if entry.kind in (tar.FOLDER, *tar.DEVICES) or _is_history(entry.parts):
                     continue
                 path = b"/".join(entry.parts)
-                if _is_refused(entry.parts, entry.kind == tar.LINK):
+                if is_git_name(entry.parts, entry.kind == tar.LINK):
                     tree.refused.append(path)
                     continue
                 names += len(path)
@@ -324,6 +358,16 @@ def _commit(feed: IO[bytes], name: bytes, tree: _Tree) -> None:
     feed.write(b"\n")
 
 
+def _version(mode: bytes, hash: bytes) -> list[str] | None:
+    return [mode.decode(), hash.decode()] if hash.strip(b"0") else None
+
+
+def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    archive.addfile(member, content)
+
+
 def _with_quoted_names(line: bytes) -> bytes:
     """Quote the names in a header line of a patch. Without quotes, git cannot always separate names with spaces."""
     if not line.startswith(_HEADER):  # lines of content start with another character
@@ -347,16 +391,6 @@ def _start_of(reader: tar.Reader, entry: tar.Entry) -> bytes:
 
 def _is_history(parts: tuple[bytes, ...]) -> bool:
     return b".git" in parts
-
-
-def _is_refused(parts: tuple[bytes, ...], is_link: bool) -> bool:
-    """Returns whether git refuses the name in patches, because some file systems would read it as `.git`."""
-    for part in parts:
-        for name in part.split(b"\\"):
-            seen = _UNSEEN.sub("", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-            if _DOT_GIT.match(seen) or (is_link and _DOT_GITMODULES.match(seen)):
-                return True
-    return False
 
 
 def _too_long() -> NoFiles:

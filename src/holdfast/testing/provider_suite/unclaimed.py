@@ -26,6 +26,7 @@ _IN_A_SPEC: dict[Capability, dict[str, Any]] = {
     Capability.NETWORK_NONE: {"network": NetworkPolicy(Network.NONE)},
     Capability.NETWORK_ALLOW: {"network": NetworkPolicy(Network.ALLOW, ("example.org",))},
     Capability.NETWORK_OPEN: {"network": NetworkPolicy(Network.OPEN)},
+    Capability.SECRETS: {"network": NetworkPolicy(secrets=("ANY",))},
     Capability.PAUSE: {"on_idle": OnIdle.PAUSE},
 }
 

@@ -1,0 +1,166 @@
+"""A stand-in for a forge: bare repositories on disk, and the part of GitHub's REST API that opens pull requests.
+
+It answers as api.github.com does: the same paths, documents, statuses and messages for the mistakes that callers make.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import parse_qs, urlsplit
+
+_DOCS: Final = "https://docs.github.com/rest"
+
+
+class Forge:
+    """Serves repositories below a folder as `OWNER/NAME.git`. Use it in a `with` block."""
+
+    def __init__(self, folder: Path, *, token: str) -> None:
+        self.folder = folder
+        self.token = token
+        self.pulls: list[dict[str, Any]] = []
+        self.requests: list[tuple[str, str, str | None]] = []
+        """Method, path and `Authorization` of each request."""
+        self.lock = threading.Lock()
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def create(self, owner: str, name: str, *, branch: str = "main") -> Path:
+        """Create an empty repository. Its path is also its URL for git."""
+        path = self.folder / owner / f"{name}.git"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["git", "init", "-q", "--bare", "-b", branch, str(path)], check=True, capture_output=True, timeout=60
+        )
+        return path
+
+    @property
+    def api(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="forge", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    # --- answers ---
+
+    def answer(self, method: str, target: str, authorization: str | None, body: bytes) -> tuple[int, Any]:
+        self.requests.append((method, target, authorization))
+        if authorization != f"Bearer {self.token}":
+            return 401, _message("Bad credentials")
+        parts = urlsplit(target)
+        steps = parts.path.strip("/").split("/")
+        if len(steps) < 3 or steps[0] != "repos":
+            return 404, _message("Not Found")
+        owner, name, *rest = steps[1:]
+        repository = self.folder / owner / f"{name}.git"
+        if not repository.is_dir():
+            return 404, _message("Not Found")
+        if method == "GET" and not rest:
+            return 200, {"full_name": f"{owner}/{name}", "default_branch": _head(repository)}
+        if rest == ["pulls"] and method == "GET":
+            return 200, self._find(owner, name, parse_qs(parts.query))
+        if rest == ["pulls"] and method == "POST":
+            return self._open(owner, name, repository, body)
+        return 404, _message("Not Found")
+
+    def _find(self, owner: str, name: str, query: dict[str, list[str]]) -> list[dict[str, Any]]:
+        state, head, base = (query.get(each, [None])[0] for each in ("state", "head", "base"))
+        return [
+            pull
+            for pull in self.pulls
+            if pull["base"]["repo"]["full_name"] == f"{owner}/{name}"
+            and state in (None, "all", pull["state"])
+            and head in (None, pull["head"]["label"])
+            and base in (None, pull["base"]["ref"])
+        ]
+
+    def _open(self, owner: str, name: str, repository: Path, body: bytes) -> tuple[int, Any]:
+        try:
+            wanted = json.loads(body)
+        except ValueError:
+            return 400, _message("Problems parsing JSON")
+        missing = [field for field in ("title", "head", "base") if not wanted.get(field)]
+        if missing:
+            return 422, _invalid(f"missing_field: {missing[0]}")
+        for field in ("base", "head"):
+            if not _has_branch(repository, wanted[field]):
+                return 422, _message(
+                    "Validation Failed", [{"resource": "PullRequest", "field": field, "code": "invalid"}]
+                )
+        label = f"{owner}:{wanted['head']}"
+        with self.lock:
+            if self._find(owner, name, {"state": ["open"], "head": [label], "base": [wanted["base"]]}):
+                return 422, _invalid(f"A pull request already exists for {label}.")
+            number = len(self.pulls) + 1
+            pull = {
+                "number": number,
+                "state": "open",
+                "draft": bool(wanted.get("draft")),
+                "title": wanted["title"],
+                "body": wanted.get("body"),
+                "html_url": f"https://forge.example/{owner}/{name}/pull/{number}",
+                "head": {"ref": wanted["head"], "label": label},
+                "base": {"ref": wanted["base"], "repo": {"full_name": f"{owner}/{name}"}},
+            }
+            self.pulls.append(pull)
+        return 201, pull
+
+
+def _handler(forge: Forge) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 30
+
+        def do_GET(self) -> None:
+            self._answer(b"")
+
+        def do_POST(self) -> None:
+            self._answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+
+        def _answer(self, body: bytes) -> None:
+            status, document = forge.answer(self.command, self.path, self.headers.get("Authorization"), body)
+            data = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json; charset=utf-8")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Print nothing."""
+
+    return Handler
+
+
+def _message(text: str, errors: list[dict[str, str]] | None = None) -> dict[str, Any]:
+    return {"message": text, "documentation_url": _DOCS, **({} if errors is None else {"errors": errors})}
+
+
+def _invalid(text: str) -> dict[str, Any]:
+    return _message("Validation Failed", [{"resource": "PullRequest", "code": "custom", "message": text}])
+
+
+def _has_branch(repository: Path, name: str) -> bool:
+    command = ["git", "rev-parse", "--verify", "--quiet", f"refs/heads/{name}"]
+    return not subprocess.run(command, cwd=repository, check=False, capture_output=True, timeout=60).returncode
+
+
+def _head(repository: Path) -> str:
+    command = ["git", "symbolic-ref", "--short", "HEAD"]
+    told = subprocess.run(command, cwd=repository, check=True, capture_output=True, timeout=60)
+    return told.stdout.decode().strip()
