@@ -70,20 +70,24 @@ class Runs:
     async def check(
         self,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         box: Mapping[str, Any] | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
-        wanted = WantedRun(agent=agent, model=model, thread=thread).to_request() | _box(box)
+        wanted = WantedRun(
+            agent=agent, model=model, thread=thread, environment=environment, environment_file=environment_file
+        ).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
     async def launch(
         self,
         prompt: str,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         title: str | None = None,
@@ -94,6 +98,8 @@ class Runs:
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
@@ -101,6 +107,10 @@ class Runs:
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
         the agent gets tools to delegate tasks to other agents.
+
+        `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
+        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
+        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
         """
         new = NewRun(
             prompt=prompt,
@@ -117,6 +127,8 @@ class Runs:
             timeout=timeout,
             delegate=delegate,
             author_id=author_id,
+            environment=environment,
+            environment_file=environment_file,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)

@@ -28,6 +28,7 @@ from holdfast.server.components import (
     open_accounts,
     open_boxes,
     open_egress,
+    open_environments,
     open_gateway,
     open_interpreters,
     open_models,
@@ -222,6 +223,10 @@ async def _serve(
         boxes = Lazy("boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
         gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
+        environments = Lazy(
+            "environments",
+            lambda: open_environments(storage, boxes, egress, models, secrets, find_agent, home.path, clocks),
+        )
         runs = Lazy(
             "runs",
             lambda: open_runs(
@@ -233,6 +238,7 @@ async def _serve(
                 boxes,
                 egress,
                 models,
+                environments,
                 find_agent,
                 home.path,
                 clocks,
@@ -254,6 +260,7 @@ async def _serve(
             gateway.close,
         ):
             stack.push_async_callback(close)
+        stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
@@ -293,6 +300,7 @@ async def _serve(
                 models,
                 secrets,
                 gateway,
+                environments,
                 runs,
                 find_agent,
                 interpreters,

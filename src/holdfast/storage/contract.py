@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.egress.models.model import ModelStore
     from holdfast.egress.records import DecisionStore
     from holdfast.environments.secrets.rows import NamedSecretStore
+    from holdfast.environments.store import EnvironmentStore
     from holdfast.providers.accounts import AccountStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
@@ -61,6 +62,9 @@ class Storage(Protocol):
 
     @property
     def egress_policies(self) -> PolicyStore: ...
+
+    @property
+    def environments(self) -> EnvironmentStore: ...
 
     @property
     def models(self) -> ModelStore: ...

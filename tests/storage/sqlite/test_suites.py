@@ -15,11 +15,13 @@ from holdfast.egress.environment_policies import PolicyStore
 from holdfast.egress.models.model import ModelStore
 from holdfast.egress.records import DecisionStore
 from holdfast.environments.secrets import NamedSecretStore
+from holdfast.environments.store import EnvironmentStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
@@ -31,6 +33,7 @@ from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
     DecisionSuite,
+    EnvironmentSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
@@ -83,6 +86,17 @@ class TestSqliteThreadRows(ThreadRowSuite):
         async def open_store(tenant: str) -> AsyncIterator[Opened]:
             async with open_streams(tmp_path) as streams:
                 yield streams, SqliteThreadRows(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteEnvironments(EnvironmentSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[EnvironmentStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[EnvironmentStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteEnvironments(database, tenant=tenant)
 
         return open_store
 

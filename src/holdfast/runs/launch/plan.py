@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
+from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
@@ -56,6 +57,7 @@ class Options:
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    environment: EnvironmentUse | None = None
     delegates: bool = False
     """Give the agent the tools to delegate tasks."""
     shares: str | None = None
@@ -76,6 +78,7 @@ class Options:
             **({} if self.source is None else {"source": self.source.to_request()}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({} if self.environment is None else {"environment": self.environment.kept()}),
             **({"delegates": True} if self.delegates else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
@@ -99,6 +102,7 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         delegates=kept.get("delegates") is True,
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
+        environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors import Forbidden
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
@@ -22,16 +21,16 @@ from holdfast.api.runs import (
     Launched,
     NewRun,
     Resume,
-    RunBox,
     RunPage,
     Steer,
     Steered,
     WantedRun,
     Workspace,
 )
-from holdfast.runs.launch.plan import Options, Prompt, with_life
+from holdfast.runs.launch.plan import Options, Prompt
+from holdfast.server.environments import require_agent, spec_of
 from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
-from holdfast.server.routes.services import Caller, Use, UseRuns
+from holdfast.server.routes.services import Caller, Use, UseEnvironments, UseRuns
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.rows import RunFilter
 from holdfast.threads.run_events import Run
@@ -52,19 +51,25 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 
 
 @router.post("/runs", status_code=201)
-async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
-    """Start a run. Answers once the prompt is on disk; everything else appears on the thread."""
+async def launch_run(new: NewRun, runs: UseRuns, environments: UseEnvironments) -> Launched:
+    """Start a run. Answers once the prompt is on disk; everything else appears on the thread.
+
+    With an environment, everything that it requires has to be there: a missing secret, or a file that asks for what
+    nobody has allowed, is answered with 409, and nothing is created.
+    """
+    new, environment = await environments.apply(new)
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
         Options(
-            new.agent,
+            require_agent(new.agent),
             new.model,
             spec,
             new.workspace,
             source=new.source,
             timeout=new.timeout,
             delegates=new.delegate,
+            environment=environment,
         ),
         thread=new.thread,
         new_thread=new.new_thread,
@@ -74,13 +79,15 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
 
 
 @router.post("/runs/check")
-async def check_run(wanted: WantedRun, runs: UseRuns) -> CheckedRun:
+async def check_run(wanted: WantedRun, runs: UseRuns, environments: UseEnvironments) -> CheckedRun:
     """Check which agent and model a run would use, or why it would be refused. Starts nothing.
 
     For clients that would have to upload files first.
     """
+    wanted = await environments.apply_to_check(wanted)
     spec = None if wanted.box is None else spec_of(wanted.box)
-    checked = await runs.check(Options(wanted.agent, wanted.model, spec), thread=wanted.thread)
+    options = Options(require_agent(wanted.agent), wanted.model, spec)
+    checked = await runs.check(options, thread=wanted.thread)
     return CheckedRun(agent=checked.agent, model=checked.model or "")
 
 
@@ -184,12 +191,6 @@ async def changed_files_of_run(id: RunId, runs: UseRuns) -> Response:
 
 async def _thread_of(runs: Any, id: str) -> str:
     return (await runs.get(id)).thread if id.startswith("r-") else id
-
-
-def spec_of(box: RunBox) -> BoxSpec:
-    """The spec of a run's box. Raises `InvalidSpec`."""
-    fields = {name: value for name, value in box.to_json().items() if value is not None}
-    return with_life(BoxSpec.from_json(fields))
 
 
 def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
