@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.budgets import Budget
 from holdfast.api.document import Document, Limits
 from holdfast.api.environments import EnvironmentReference, EnvironmentText
 from holdfast.api.limits import (
@@ -19,6 +20,7 @@ from holdfast.api.limits import (
     Labels,
     MemoryBytes,
     ModelName,
+    ModelNames,
     PathText,
     Pids,
     Printable,
@@ -82,6 +84,10 @@ class NewRun(Document):
     environment_file: EnvironmentText | None = None
     """The text of an environment in a repository, `holdfast.toml`. It is not trusted: what it may not decide by itself
     has to be allowed first."""
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order."""
+    budget: Budget | None = None
+    """Of the run. When it is used up, its models are refused."""
     delegate: StrictBool = False
     """Give the agent tools to delegate tasks to other agents. Later runs of the thread have them too."""
 
@@ -96,6 +102,8 @@ class WantedRun(Document):
     box: RunBox | None = None
     environment: EnvironmentReference | None = None
     environment_file: EnvironmentText | None = None
+    fallbacks: ModelNames = ()
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +172,10 @@ class Resume(Document):
     disk: DiskBytes | None = None
     timeout: Annotated[int, Limits(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
     """As in a launch; 0 means none. Defaults to the previous value."""
+    fallbacks: ModelNames = ()
+    """As in a launch. Defaults to the previous ones, unless there is another `model`."""
+    budget: Budget | None = None
+    """As in a launch. Defaults to the previous one, of which each run has its own."""
 
 
 @dataclass(frozen=True, slots=True)

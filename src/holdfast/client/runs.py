@@ -8,12 +8,13 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote
 
+from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.repositories import Source
 from holdfast.api.run_info import RUN_FINISHED, RunInfo
@@ -76,10 +77,18 @@ class Runs:
         box: Mapping[str, Any] | None = None,
         environment: str | None = None,
         environment_file: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
         wanted = WantedRun(
-            agent=agent, model=model, thread=thread, environment=environment, environment_file=environment_file
+            agent=agent,
+            model=model,
+            thread=thread,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
+            environment=environment,
+            environment_file=environment_file,
         ).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
@@ -100,13 +109,16 @@ class Runs:
         author_id: str | None = None,
         environment: str | None = None,
         environment_file: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
-        the agent gets tools to delegate tasks to other agents.
+        the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
+        answer, in order.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
         `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
@@ -129,6 +141,8 @@ class Runs:
             author_id=author_id,
             environment=environment,
             environment_file=environment_file,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)
@@ -148,6 +162,8 @@ class Runs:
         disk: int | None = None,
         timeout: int | None = None,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
@@ -165,6 +181,8 @@ class Runs:
             disk=disk,
             timeout=timeout,
             author_id=author_id,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
         )
         given = wanted.to_request() | _box(box) | ({"network": dict(network)} if network else {})
         answer = await self._runs.below(id).ask(

@@ -14,7 +14,14 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.files import FilesOptions
-from holdfast.cli.run.options import ModelOption, TimeoutOption
+from holdfast.cli.run.options import (
+    BudgetOption,
+    ModelOption,
+    TimeoutOption,
+    TokenBudgetOption,
+    make_budget,
+    split_models,
+)
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.durations import parse_duration
@@ -59,6 +66,8 @@ def run(
         ),
     ] = None,
     no_env: Annotated[bool, Option("--no-env", help="Ignore the holdfast.toml of the folder.")] = False,
+    budget: BudgetOption = None,
+    budget_tokens: TokenBudgetOption = None,
     delegate: Annotated[
         bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
     ] = False,
@@ -80,6 +89,7 @@ def run(
     \b
     holdfast run "fix the failing test" --agent pi --model anthropic
     holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
+    holdfast run "fix the tests" --agent pi --model anthropic,openai --budget 5
     holdfast run "explain main.py" --agent codex --dir . --detach
     holdfast run "write a changelog" --agent pi --repo git@example.com:owner/name.git@main
     holdfast run "fix the failing test" --env web
@@ -100,6 +110,8 @@ def run(
             next_step='holdfast run "what to do" --agent NAME; holdfast agent list shows them',
             exit=Exit.USAGE,
         )
+    first, fallbacks = split_models(model)
+    most = make_budget(budget, budget_tokens)
     ensure_server(where)
     prepare_environment(where, used, agent=agent, model=model, box=box_settings, quiet=as_json)
 
@@ -113,9 +125,11 @@ def run(
                 # Checked before the upload, so that a missing model is reported at once.
                 await client.runs.check(
                     agent=agent,
-                    model=model,
+                    model=first,
                     thread=known,
                     box=box_settings,
+                    fallbacks=fallbacks,
+                    budget=most,
                     environment=used.name,
                     environment_file=used.file,
                 )
@@ -133,12 +147,14 @@ def run(
                 and not delegate
             ):
                 # With the settings of the earlier launch: with others, its box would be replaced.
-                launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
+                launched = await client.runs.resume(
+                    info.id, text, agent=agent, model=first, timeout=seconds, fallbacks=fallbacks, budget=most
+                )
             else:
                 launched = await client.runs.launch(
                     text,
                     agent=agent,
-                    model=model,
+                    model=first,
                     thread=known,
                     title=title,
                     workspace=None if sent is None else sent.digest,
@@ -147,6 +163,8 @@ def run(
                     timeout=seconds or None,
                     environment=used.name,
                     environment_file=used.file,
+                    fallbacks=fallbacks,
+                    budget=most,
                     delegate=delegate,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
