@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.imports import Imported, NewImport
 from holdfast.api.repositories import Source
 from holdfast.api.run_info import RUN_FINISHED, RunInfo
 from holdfast.api.runs import (
@@ -51,6 +52,7 @@ class Runs:
         self._connection = connection
         self._runs = Resource(connection, "/v1/runs")
         self._workspaces = Resource(connection, "/v1/workspaces")
+        self._imports = Resource(connection, "/v1/imports")
 
     async def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
         """Upload a folder for workspaces to start with. Returns its digest. `leave_out` is called for each path."""
@@ -146,6 +148,30 @@ class Runs:
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)
+
+    async def import_session(
+        self,
+        session: str,
+        *,
+        agent: str,
+        title: str | None = None,
+        workspace: str | None = None,
+        source: Source | None = None,
+    ) -> Imported:
+        """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
+
+        `session` is the content of the session file; for OpenCode, what `opencode export` prints.
+        """
+        new = NewImport(
+            agent=agent,
+            session=session,
+            new_thread=new_id("t"),
+            title=title,
+            workspace=workspace,
+            source=source,
+        )
+        answer = await self._imports.ask("POST", "", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(Imported.from_json)
 
     async def resume(
         self,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.imports import Imported
     from holdfast.api.interpreters import (
         InterpreterDetail,
         InterpreterInfo,
@@ -666,6 +667,23 @@ class SyncRuns(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
             )
+        )
+
+    def import_session(
+        self,
+        session: str,
+        *,
+        agent: str,
+        title: str | None = None,
+        workspace: str | None = None,
+        source: Source | None = None,
+    ) -> Imported:
+        """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
+
+        `session` is the content of the session file; for OpenCode, what `opencode export` prints.
+        """
+        return self._loop.run(
+            self._async.import_session(session, agent=agent, title=title, workspace=workspace, source=source)
         )
 
     def resume(

@@ -35,6 +35,8 @@ RUNNER: Final = "signal.run.runner"
 HEARTBEAT: Final = "signal.run.heartbeat"
 CANCEL_REQUESTED: Final = "signal.run.cancel_requested"
 FINISHED: Final = RUN_FINISHED
+IMPORT: Final = "import"
+"""What ended a run that stands for a session of another machine."""
 DELTA: Final = ".delta"
 """The suffix of streamed text entries. The complete message that follows repeats all of their text."""
 

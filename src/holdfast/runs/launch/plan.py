@@ -246,13 +246,13 @@ class LaunchPlanner:
     def __init__(self, agents: Agents, models: ModelNames, boxes: Boxes, prices: ModelPrices | None = None) -> None:
         """Without `prices`, budgets are not checked before the launch."""
         self._prices = prices
-        self._agents = agents
+        self.agents = agents
         self._models = models
         self._boxes = boxes
 
     def plan(self, options: Options) -> LaunchPlan:
         """Raises if the agent, the model or the box is not available, before anything is created."""
-        harness = self._agents.find(options.agent)
+        harness = self.agents.find(options.agent)
         if options.model is not None:
             # Before the model's key is asked for: the user should not fetch a key that this agent cannot use.
             _shared_api(harness, options.model, self._models.apis_of(options.model))

@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.budgets import Budget, Cost
 from holdfast.api.errors import Forbidden
+from holdfast.api.imports import Imported, NewImport
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
 from holdfast.api.runs import (
@@ -80,6 +81,12 @@ async def launch_run(new: NewRun, runs: UseRuns, environments: UseEnvironments) 
         title=new.title,
         labels=new.labels,
     )
+
+
+@router.post("/imports", status_code=201)
+async def import_session(wanted: NewImport, runs: UseRuns) -> Imported:
+    """Create a thread with a session that an agent wrote on another machine. `resume` continues it in a box."""
+    return await runs.import_session(wanted)
 
 
 @router.post("/runs/check")
