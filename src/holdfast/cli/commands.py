@@ -128,6 +128,19 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "default": "egress:default",
         },
     ),
+    "env": Group(
+        "Environments: named recipes for the boxes of runs.",
+        {
+            "new": "environment.commands:new",
+            "list": "environment.commands:list_",
+            "show": "environment.commands:show",
+            "edit": "environment.commands:edit_",
+            "check": "environment.commands:check",
+            "build": "environment.commands:build",
+            "allow": "environment.commands:allow",
+            "remove": "environment.commands:remove",
+        },
+    ),
     "agent": Group(
         "Agents: the coding agents, and the models each can use.", {"list": "agent:list_", "show": "agent:show"}
     ),

@@ -73,16 +73,24 @@ class Runs:
     async def check(
         self,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         box: Mapping[str, Any] | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
         wanted = WantedRun(
-            agent=agent, model=model, thread=thread, fallbacks=tuple(fallbacks), budget=budget
+            agent=agent,
+            model=model,
+            thread=thread,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
+            environment=environment,
+            environment_file=environment_file,
         ).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
@@ -90,7 +98,7 @@ class Runs:
         self,
         prompt: str,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         title: str | None = None,
@@ -101,6 +109,8 @@ class Runs:
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> Launched:
@@ -111,6 +121,10 @@ class Runs:
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
         the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
         answer, in order.
+
+        `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
+        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
+        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
         """
         new = NewRun(
             prompt=prompt,
@@ -127,6 +141,8 @@ class Runs:
             timeout=timeout,
             delegate=delegate,
             author_id=author_id,
+            environment=environment,
+            environment_file=environment_file,
             fallbacks=tuple(fallbacks),
             budget=budget,
         )
