@@ -100,7 +100,14 @@ def test_past_demand_counts_half_after_each_half_life() -> None:
         ({"a": PoolDemand(1.9)}, PoolSettings(boxes=10), {"a": 2}),
         ({"a": PoolDemand(30.0)}, PoolSettings(boxes=10), {"a": 10}),
         ({"a": PoolDemand(30.0)}, PoolSettings(boxes=10, per_spec=4), {"a": 4}),
-        ({"a": PoolDemand(5.0), "b": PoolDemand(7.0)}, PoolSettings(boxes=10), {"a": 3, "b": 7}),
+        ({"a": PoolDemand(5.0), "b": PoolDemand(7.0)}, PoolSettings(boxes=10), {"a": 5, "b": 5}),
+        ({"a": PoolDemand(30.0), "b": PoolDemand(29.0)}, PoolSettings(boxes=8), {"a": 4, "b": 4}),  # no spec takes all
+        ({"a": PoolDemand(30.0), "b": PoolDemand(1.9)}, PoolSettings(boxes=8), {"a": 6, "b": 2}),
+        (
+            {"a": PoolDemand(9.0), "b": PoolDemand(8.0), "c": PoolDemand(7.0)},
+            PoolSettings(boxes=2),
+            {"a": 1, "b": 1, "c": 0},
+        ),
         ({"a": PoolDemand(0.5, warm=True), "b": PoolDemand(0.2, warm=True)}, PoolSettings(boxes=10), {"a": 1, "b": 0}),
         ({"a": PoolDemand(0.0, kept=3), "b": PoolDemand(9.0)}, PoolSettings(boxes=10), {"a": 3, "b": 7}),
         ({"a": PoolDemand(9.0, kept=3)}, PoolSettings(boxes=0), {"a": 0}),

@@ -12,6 +12,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.harnesses.test_rebuilt_twice import conversation, without_ids
 
+from holdfast.api.entries import Entry
 from holdfast.api.models import Api
 from holdfast.client import Conflict, HoldfastError, NotFound, SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
@@ -224,7 +225,7 @@ def test_a_forged_checkpoint_restores_nothing(client: SyncClient, model: Scripte
     forged = {"type": "signal.thread.checkpoint", "run": run.id, "turn": 1, "offset": 1, "snapshot": theirs}
     forged |= {"provider": "local", "image": None, "size": 1, "ms": 1}
     with pytest.raises(HoldfastError, match="reserved"):
-        client.thread(thread).append(forged, id=f"checkpoint-{run.id}")
+        client.thread(thread).append(Entry(f"checkpoint-{run.id}", 1, forged))
     copied = next(iter(client.thread(victim).entries(types="signal.thread.checkpoint"))).payload
     client.thread(thread).append({**copied, "run": run.id})
     client.thread(thread).append(forged)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -18,17 +19,17 @@ from typing import Any, Final
 import pytest
 from pydantic import BaseModel
 
-_MODULES: Final = (
-    "code_interpreter", "computer_use", "daytona", "filesystem", "git", "lsp_server", "process", "sandbox", "secret",
-    "snapshot", "volume", "warm_pool",
-)  # fmt: skip
+_OTHER_MODULES: Final = {"object_storage"}
+"""What no program calls: a part of `create`."""
 _NOT_FOR_USERS: Final = {"model_post_init", "process_image_context"}
 """Public by name only: a hook of pydantic's, and a step of `create`."""
 
 
 def classes(flavour: str) -> Iterator[type]:
     """The classes of one SDK whose methods programs call."""
-    names = [f"daytona._{flavour}.{module}" for module in _MODULES]
+    package = importlib.import_module(f"daytona._{flavour}")
+    found = {each.name for each in pkgutil.iter_modules(package.__path__)}
+    names = [f"{package.__name__}.{module}" for module in sorted(found - _OTHER_MODULES)]
     names.append("daytona.handle.pty_handle" if flavour == "sync" else "daytona.handle.async_pty_handle")
     for name in names:
         for kind in vars(importlib.import_module(name)).values():

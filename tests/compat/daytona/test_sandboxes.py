@@ -246,3 +246,19 @@ def test_what_boxes_cannot_do_is_refused_by_name(daytona: Daytona, shared: Sandb
 def test_an_image_that_nobody_has_is_refused(daytona: Daytona) -> None:
     with pytest.raises(DaytonaError, match="could not be pulled"):
         daytona.create(CreateSandboxFromImageParams(image="registry.invalid/no/such:1"))
+
+
+def test_a_sandbox_has_the_user_that_it_names(daytona: Daytona, tiny_image: str) -> None:
+    for wanted, user in ((None, "daytona"), ("alice", "alice"), ("root", "daytona")):
+        made = daytona.create(CreateSandboxFromSnapshotParams(os_user=wanted))
+        assert made.user == user
+        assert made.process.exec("whoami; id -gn; echo $USER $HOME; cd ~; pwd").result.split() == [
+            user, user, user, "/home/daytona", "/home/daytona",
+        ]  # fmt: skip
+        made.stop()
+        made.start()
+        assert made.process.exec("whoami").result.strip() == user
+        made.delete()
+    made = daytona.create(CreateSandboxFromImageParams(image=tiny_image))
+    assert made.user == made.process.exec("whoami || echo root").result.strip() == "root"
+    made.delete()

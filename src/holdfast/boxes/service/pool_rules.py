@@ -75,14 +75,24 @@ class PoolDemand:
 
 
 def allot(demands: Mapping[str, PoolDemand], settings: PoolSettings) -> dict[str, int]:
-    """Returns how many boxes to keep ready of each spec, in order of demand, within the bounds."""
-    left = settings.boxes
-    allotted = {}
-    for key, demand in sorted(demands.items(), key=lambda item: (-item[1].kept, -item[1].score, item[0])):
+    """Returns how many boxes to keep ready of each spec, within the bounds.
+
+    First what must be kept, then one for each spec in order of demand, and again, until all have what they want or no
+    box is left. Otherwise the spec in highest demand would take all, and requests for the next one would find none.
+    """
+    order = sorted(demands, key=lambda key: (-demands[key].kept, -demands[key].score, key))
+    most = settings.boxes if settings.per_spec is None else settings.per_spec
+    left, allotted, wanted = settings.boxes, dict[str, int](), dict[str, int]()
+    for key in order:
+        demand = demands[key]
         by_demand = math.ceil(demand.score) if demand.score >= (END if demand.warm else BEGIN) else 0
-        most = left if settings.per_spec is None else min(left, settings.per_spec)
-        allotted[key] = min(most, max(demand.kept, by_demand))
+        wanted[key] = min(most, max(demand.kept, by_demand))
+        allotted[key] = min(left, most, demand.kept)
         left -= allotted[key]
+    while left and (lacking := [key for key in order if allotted[key] < wanted[key]]):
+        for key in lacking[:left]:
+            allotted[key] += 1
+        left -= min(left, len(lacking))
     return allotted
 
 

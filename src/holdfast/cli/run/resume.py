@@ -9,7 +9,16 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.network_options import AllowOption, NetworkName, SecretOption, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import CheckpointsOption, ModelOption, RunThreadArgument, TimeoutOption
+from holdfast.cli.run.options import (
+    BudgetOption,
+    CheckpointsOption,
+    ModelOption,
+    RunThreadArgument,
+    TimeoutOption,
+    TokenBudgetOption,
+    make_budget,
+    split_models,
+)
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import parse_size
@@ -38,6 +47,8 @@ def resume(
     disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space of the box from now on, such as 20G.")] = None,
     timeout: TimeoutOption = None,
     checkpoints: CheckpointsOption = None,
+    budget: BudgetOption = None,
+    budget_tokens: TokenBudgetOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running.")] = False,
     *,
     where: Where,
@@ -61,6 +72,8 @@ def resume(
     memory_bytes = read_value(parse_size, memory)
     disk_bytes = read_value(parse_size, disk)
     seconds = read_value(parse_duration, timeout)
+    first, fallbacks = split_models(model)
+    most = make_budget(budget, budget_tokens)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
@@ -73,7 +86,7 @@ def resume(
                 info.id,
                 prompt,
                 agent=agent,
-                model=model,
+                model=first,
                 fresh=fresh,
                 provider=provider,
                 network=policy,
@@ -81,6 +94,8 @@ def resume(
                 disk=disk_bytes,
                 timeout=seconds,
                 checkpoints=checkpoints,
+                fallbacks=fallbacks,
+                budget=most,
             )
             return StartedRun(launched.thread, launched.run, info.next_offset)
 

@@ -37,6 +37,8 @@ class Origin:
     """Of a box. It is in `image`, if there is one."""
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
+    user: str | None = None
+    """The user of the image."""
 
 
 class Images:
@@ -59,7 +61,7 @@ class Images:
         """Returns an image, pulled if the provider's store does not have it."""
         store = self._boxes.provider(provider).images
         if store is None or not store.takes_pulled:
-            return Origin(name)  # the provider pulls it when the box is created
+            return Origin(name, user="root")  # the provider pulls it when the box is created
         called = local_name(name)
         try:
             image = await store.get(called)
@@ -72,7 +74,8 @@ class Images:
                     f"image {name} is not on this machine and could not be pulled: {error.message}"
                 ) from None
         workdir = image.config.workdir
-        return Origin(called, workdir=workdir if workdir and workdir != "/" else None)
+        user = (image.config.user or "").partition(":")[0]
+        return Origin(called, workdir=workdir if workdir and workdir != "/" else None, user=user or "root")
 
     async def at_hand(self, dockerfile: str, provider: str) -> Origin | None:
         """Returns what a Dockerfile describes if nothing has to be pulled or built for it. Raises for a bad one."""
@@ -105,7 +108,7 @@ class Images:
                 document = {"snapshot": snapshot}
                 await self._records.insert(self._boxes.tenant, Record(KIND, digest, digest, document, now, now))
         self._building.pop(digest, None)
-        return Origin(base.image, snapshot, env, workdir)
+        return Origin(base.image, snapshot, env, workdir, base.user)
 
     async def _earlier(self, digest: str) -> str | None:
         record = await self._records.find(self._boxes.tenant, KIND, digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -37,6 +38,9 @@ _ENVIRONMENT: Final = {
     "HOME": HOME,
     "PATH": f"{HOME}/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 }
+_OWN_VARIABLES: Final = frozenset({*_ENVIRONMENT, "USER", "LOGNAME"})
+_USER: Final = "daytona"
+_USER_NAME: Final = re.compile(r"(?!(?:root|nobody|nogroup)$)[a-z_][a-z0-9_-]{0,31}")
 _GIGABYTE: Final = 1 << 30
 _MOST: Final = 10_000
 _SWEEP_SECONDS: Final = 10.0
@@ -165,7 +169,6 @@ class Sandboxes:
             SandboxDetails,
             labels=new.labels or {},
             env=new.env or {},
-            user=new.user or "daytona",
             public=bool(new.public),
             target=new.target or provider,
             snapshot=None if snapshot is None else snapshot.name,
@@ -182,22 +185,24 @@ class Sandboxes:
             dockerfile=None if new.build_info is None else new.build_info.dockerfile_content,
         )
 
-        def with_box(box: str) -> SandboxDetails:
-            return details(box=box)
+        def with_box(box: str, origin: Origin | None) -> SandboxDetails:
+            return details(box=box, user=user_of(new.user, origin))
 
         if origin is None:
             assert new.build_info is not None
             return await self._begin_build(new.name, new.build_info.dockerfile_content, spec, with_box)
-        beginning = origin
-        return await self._made(new.name, with_box, lambda: self._box(spec, beginning))
+        beginning, user = origin, user_of(new.user, origin)
+        return await self._made(
+            new.name, lambda box: with_box(box, beginning), lambda: self._box(spec, beginning, user)
+        )
 
     async def _begin_build(
-        self, name: str | None, dockerfile: str, spec: BoxSpec, details: Callable[[str], SandboxDetails]
+        self, name: str | None, dockerfile: str, spec: BoxSpec, details: Callable[[str, Origin | None], SandboxDetails]
     ) -> Sandbox:
         """Answer at once with a sandbox that has no box yet. The build goes on, and its log can be followed."""
         await self._check_free(name)
         id, now = new_id("b"), self.boxes.clock()
-        record = Record(KIND, id, name or id, details(id).to_document(), now, now)
+        record = Record(KIND, id, name or id, details(id, None).to_document(), now, now)
         row = BoxRow(
             id=id,
             tenant=self.tenant,
@@ -214,15 +219,16 @@ class Sandboxes:
 
         async def make(log: Callable[[str], None]) -> None:
             origin = await self._images.built(dockerfile, spec.provider, log)
-            await self._made(record.name, details, lambda: self._box(spec, origin), id)
+            await self._made(record.name, lambda box: details(box, origin), lambda: self._box(spec, origin, _USER), id)
 
         return self.pending.begin(Sandbox(record, row), make)
 
-    async def _box(self, spec: BoxSpec, origin: Origin) -> BoxRow:
+    async def _box(self, spec: BoxSpec, origin: Origin, user: str) -> BoxRow:
+        own = {} if origin.image else {**_ENVIRONMENT, "USER": user, "LOGNAME": user}
         spec = replace(
             spec,
             image=origin.image,
-            env={**({} if origin.image else _ENVIRONMENT), **origin.env},
+            env={**own, **origin.env},
             workdir=origin.workdir or HOME,
         )
         if spec.network != NetworkPolicy():
@@ -350,7 +356,8 @@ class Sandboxes:
         details, spec = sandbox.details, sandbox.row.spec
         like = {
             "image": spec.image,
-            "env": {name: value for name, value in spec.env.items() if name not in _ENVIRONMENT},
+            "env": {name: value for name, value in spec.env.items() if name not in _OWN_VARIABLES},
+            "user": details.user,
             "workdir": spec.workdir,
             "cpu": details.cpu,
             "memory": details.memory,
@@ -437,6 +444,13 @@ class Sandboxes:
                 continue  # somebody uses or changes it just now
             except BoxError as error:
                 log.warning("Daytona sandbox %s: cannot %s: %s", sandbox.id, what.value, error)
+
+
+def user_of(wanted: str | None, origin: Origin | None) -> str:
+    """The user of a new sandbox, as `whoami` says it. Images have their own. Nobody is root without an image."""
+    if origin is not None and origin.image is not None:
+        return origin.user or "root"
+    return wanted if wanted is not None and _USER_NAME.fullmatch(wanted) else _USER
 
 
 def _refuse_unsupported(new: NewSandbox) -> None:

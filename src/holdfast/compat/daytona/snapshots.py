@@ -70,7 +70,9 @@ class Snapshots:
         if record.name in GENERAL:
             return Origin()
         await self._change(record.id, used_at=self._boxes.clock())
-        return Origin(document["image"], document["box_snapshot"], document["env"], document["workdir"])
+        return Origin(
+            document["image"], document["box_snapshot"], document["env"], document["workdir"], document.get("user")
+        )
 
     async def create(self, new: NewSnapshot, provider: str) -> Record:
         """Answers at once. The SDK asks again until the snapshot is active."""
@@ -160,6 +162,7 @@ class Snapshots:
                 box_snapshot=origin.snapshot,
                 env=origin.env,
                 workdir=origin.workdir,
+                user=origin.user,
             )
         except asyncio.CancelledError:
             raise

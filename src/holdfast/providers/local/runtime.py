@@ -44,10 +44,19 @@ _PROBE: Final = "import _ctypes, _socket, fcntl, select, shutil, sys, tarfile; p
 _COMMAND_SECONDS: Final = 20.0
 _BOX_USERS: Final = range(1_879_113_728, 2_147_352_576)
 """User ids that distributions do not use, above those of homes."""
+
+
+def user_files(user: str, home: str) -> dict[str, str]:
+    """The files in /etc that name the user of a box."""
+    return {
+        "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{user}:x:{UID}:{UID}:{user}:{home}:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        "group": f"root:x:0:\n{user}:x:{UID}:\nnogroup:x:65534:\n",
+    }
+
+
 _WRITTEN: Final = {
-    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{UID}:{UID}:{USER}:{HOME}:/bin/bash\n"
-    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-    "group": f"root:x:0:\n{USER}:x:{UID}:\nnogroup:x:65534:\n",
+    **user_files(USER, HOME),
     "hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
     "hostname": "box\n",
     "resolv.conf": "",

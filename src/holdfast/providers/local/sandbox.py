@@ -7,6 +7,7 @@ import errno
 import functools
 import logging
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -43,6 +44,8 @@ _SANDBOX_PROCESSES: Final = 2
 """Processes of each box that are not the user's: bubblewrap and the guest."""
 _MEMORY_SHARE: Final = 0.8
 """The share of the machine's memory that a box without a limit may use."""
+_USER_NAME: Final = re.compile(r"(?!(?:root|nobody|nogroup)$)[a-z_][a-z0-9_-]{0,31}")
+_USER_HOME: Final = re.compile(r"/[A-Za-z0-9/._-]{0,255}")
 _PATH: Final = f"{bubblewrap.HOME}/.local/bin:{bubblewrap.HOME}/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _IMAGE_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -268,6 +271,8 @@ class LocalSandbox(Sandbox):
             if self._sees_tools(record, folder):
                 tools = f"{stage_for(self.data_dir.path)}/tools" if self._as_root else str(self._tools)
                 mounts.insert(0, bubblewrap.Mount(tools, bubblewrap.TOOLS, read_only=True))
+            if image is None:
+                mounts += self._user_mounts(spec, folder)
             files = bubblewrap.Files(
                 tuple(self._launcher_path(self.data_dir.layers / layer / "files") for layer in record.layers),
                 self._launcher_path(folder / "upper"),
@@ -310,6 +315,18 @@ class LocalSandbox(Sandbox):
         if self._make_tools() != self._mounted_tools:  # it was deleted: the launcher still has the old one mounted
             return False
         return volumes.has_place(self.data_dir, record.layers, folder / "upper", bubblewrap.TOOLS)
+
+    def _user_mounts(self, spec: BoxSpec, folder: Path) -> list[bubblewrap.Mount]:
+        """Returns the files that name the user of a box, if its environment has another USER than most boxes."""
+        user, home = spec.env.get("USER", bubblewrap.USER), spec.env.get("HOME", bubblewrap.HOME)
+        if user == bubblewrap.USER or not _USER_NAME.fullmatch(user) or not _USER_HOME.fullmatch(home):
+            return []
+        mounts = []
+        for name, text in runtime.user_files(user, home).items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o644)
+            mounts.append(bubblewrap.Mount(self._launcher_path(folder / name), f"/etc/{name}", read_only=True))
+        return mounts
 
     def _machine(self) -> bubblewrap.Machine:
         """Returns what a box without an image sees of this machine."""

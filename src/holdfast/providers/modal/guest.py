@@ -45,6 +45,16 @@ done
 exit {_NO_PYTHON}
 """
 
+_JOIN: Final = """
+place=$1 program=$2 mode=$3 run=$4
+shift 4
+for each in "$program" "$place"/guest-*/stream_server.py; do
+  if [ -f "$each" ]; then exec "$@" "$each" "$mode" "$run"; fi
+done
+exit 1
+"""
+"""A sandbox that was started by another version of Holdfast has the files of that version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -106,5 +116,6 @@ async def set_up(sandbox: modal.Sandbox, box: str, nonce: str) -> Ready:
 
 async def dial(sandbox: modal.Sandbox, python: str) -> ModalTransport:
     """Open a stream to the guest of a sandbox."""
-    command = bridge_command([python], _files()[0], run=RUN)
+    *interpreter, program, mode, run = bridge_command([python], _files()[0], run=RUN)
+    command = ["sh", "-c", _JOIN, "sh", PLACE, program, mode, run, *interpreter]
     return ModalTransport(as_any(await limited(sandbox.exec.aio(*command, text=False))))
