@@ -75,7 +75,8 @@ def test_an_agent_that_used_up_its_budget_ends_and_says_so(
     assert run.cost is not None
     assert run.cost.cost >= 2.01
     states = [(each["unit"], each["state"]) for each in told(client, thread, "signal.model.budget")]
-    assert states == [("cost", "warning"), ("tokens", "warning"), ("cost", "reached")]
+    assert states[0] == ("cost", "warning")
+    assert ("cost", "reached") in states
     report = client.costs.report(thread=thread)
     assert report.total.cost == run.cost.cost
     assert [each.key for each in report.by] == ["mine/scripted"]
