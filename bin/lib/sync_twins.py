@@ -105,6 +105,7 @@ TARGETS: Final = (
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),
+            Twin("holdfast.client.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),
             Twin("holdfast.client.secrets:SecretStore"),
             Twin("holdfast.client.agents:AgentStore"),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.box.spec import WORKSPACE
+from holdfast.api.budgets import Budget
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import (
     MAX_TIMEOUT,
@@ -19,6 +20,7 @@ from holdfast.api.limits import (
     Labels,
     MemoryBytes,
     ModelName,
+    ModelNames,
     PathText,
     Pids,
     Printable,
@@ -73,6 +75,10 @@ class NewRun(Document):
     """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
     """Seconds after which the run is ended as `timed_out`."""
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order."""
+    budget: Budget | None = None
+    """Of the run. When it is used up, its models are refused."""
     delegate: StrictBool = False
     """Give the agent tools to delegate tasks to other agents. Later runs of the thread have them too."""
 
@@ -85,6 +91,8 @@ class WantedRun(Document):
     model: ModelName | None = None
     thread: ThreadId | None = None
     box: RunBox | None = None
+    fallbacks: ModelNames = ()
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +161,10 @@ class Resume(Document):
     disk: DiskBytes | None = None
     timeout: Annotated[int, Limits(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
     """As in a launch; 0 means none. Defaults to the previous value."""
+    fallbacks: ModelNames = ()
+    """As in a launch. Defaults to the previous ones, unless there is another `model`."""
+    budget: Budget | None = None
+    """As in a launch. Defaults to the previous one, of which each run has its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "steer": "run.steer:steer",
     "cancel": "run.cancel:cancel",
     "diff": "run.diff:diff",
+    "cost": "cost:cost",
     "apply": "run.apply:apply",
     "push": "run.push:push",
     "pr": "run.push:pull_request",
@@ -130,7 +131,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     ),
     "model": Group(
         "Models: what agents use, and their keys, which stay on the server.",
-        {"add": "model:add", "list": "model:list_", "test": "model:try_", "remove": "model:remove"},
+        {
+            "add": "model:add",
+            "list": "model:list_",
+            "test": "model:try_",
+            "price": "model_price:price",
+            "remove": "model:remove",
+        },
+    ),
+    "budget": Group(
+        "Budgets: the most that models may cost, for a thread, a tree of threads, or a day.",
+        {"set": "budget:set_", "list": "budget:list_", "remove": "budget:remove"},
     ),
     "provider": Group(
         "Providers: where boxes are created, and their accounts.",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.client.agents import AgentStore
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.connection import RetryNotice
+    from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
@@ -110,6 +111,12 @@ class Client:
         from holdfast.client.models import ModelStore
 
         return ModelStore(self._connection)
+
+    @cached_property
+    def costs(self) -> Costs:
+        from holdfast.client.costs import Costs
+
+        return Costs(self._connection)
 
     @cached_property
     def providers(self) -> ProviderStore:

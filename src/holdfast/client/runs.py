@@ -8,12 +8,13 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote
 
+from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.repositories import Source
 from holdfast.api.run_info import RUN_FINISHED, RunInfo
@@ -74,9 +75,13 @@ class Runs:
         model: str | None = None,
         thread: str | None = None,
         box: Mapping[str, Any] | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
-        wanted = WantedRun(agent=agent, model=model, thread=thread).to_request() | _box(box)
+        wanted = WantedRun(
+            agent=agent, model=model, thread=thread, fallbacks=tuple(fallbacks), budget=budget
+        ).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
     async def launch(
@@ -94,13 +99,16 @@ class Runs:
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
-        the agent gets tools to delegate tasks to other agents.
+        the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
+        answer, in order.
         """
         new = NewRun(
             prompt=prompt,
@@ -117,6 +125,8 @@ class Runs:
             timeout=timeout,
             delegate=delegate,
             author_id=author_id,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)
@@ -136,6 +146,8 @@ class Runs:
         disk: int | None = None,
         timeout: int | None = None,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
@@ -153,6 +165,8 @@ class Runs:
             disk=disk,
             timeout=timeout,
             author_id=author_id,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
         )
         given = wanted.to_request() | _box(box) | ({"network": dict(network)} if network else {})
         answer = await self._runs.below(id).ask(

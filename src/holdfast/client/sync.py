@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.box.records import Preview
+    from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import Caller, CreatedKey, Key, Token
-    from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
     from holdfast.api.repositories import Source
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.client.agents import AgentStore
     from holdfast.client.connection import FindAgain, RetryNotice
+    from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
@@ -112,6 +114,10 @@ class SyncClient(SyncOwner):
     @property
     def models(self) -> SyncModelStore:
         return SyncModelStore._wrap(self._async.models, self)
+
+    @property
+    def costs(self) -> SyncCosts:
+        return SyncCosts._wrap(self._async.costs, self)
 
     @property
     def providers(self) -> SyncProviderStore:
@@ -333,6 +339,18 @@ class SyncModelStore(SyncHandle):
         """Send one small prompt from the server, in the same way as agents do."""
         return self._loop.run(self._async.test(name, model=model, api=api))
 
+    def prices(self) -> Sequence[ModelPrice]:
+        """Returns all known prices, sorted by model."""
+        return self._loop.run(self._async.prices())
+
+    def set_price(self, model: str, price: Price) -> ModelPrice:
+        """Set the price of a model (`NAME/MODEL`), in dollars for a million tokens."""
+        return self._loop.run(self._async.set_price(model, price))
+
+    def remove_price(self, model: str) -> None:
+        """Remove a price that was set here."""
+        self._loop.run(self._async.remove_price(model))
+
     def complete(
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
@@ -340,6 +358,37 @@ class SyncModelStore(SyncHandle):
         be omitted if there is only one.
         """
         return self._loop.run(self._async.complete(messages, model=model, timeout=timeout))
+
+
+class SyncCosts(SyncHandle):
+    """`Costs` for code without `await`."""
+
+    _async: Costs
+
+    def report(
+        self,
+        *,
+        thread: str | None = None,
+        tree: str | None = None,
+        run: str | None = None,
+        since: int | None = None,
+        by: Literal["model", "run", "thread", "day"] = "model",
+    ) -> CostReport:
+        """Sum up the calls of models: all of them, or those of a thread, of a thread and the threads below it, or of a
+        run. `since` is a time in UTC milliseconds.
+        """
+        return self._loop.run(self._async.report(thread=thread, tree=tree, run=run, since=since, by=by))
+
+    def budgets(self) -> list[BudgetRecord]:
+        """Returns the budgets of threads, trees and days."""
+        return self._loop.run(self._async.budgets())
+
+    def set_budget(self, scope: BudgetScope, subject: str, budget: Budget) -> BudgetRecord:
+        """Set a budget. `subject` is the thread, and empty for the budget of each day."""
+        return self._loop.run(self._async.set_budget(scope, subject, budget))
+
+    def remove_budget(self, scope: BudgetScope, subject: str = "") -> None:
+        self._loop.run(self._async.remove_budget(scope, subject))
 
 
 class SyncProviderStore(SyncHandle):
@@ -462,10 +511,19 @@ class SyncRuns(SyncHandle):
         return self._loop.run(self._async.upload_tar(feed(archive)))
 
     def check(
-        self, *, agent: str, model: str | None = None, thread: str | None = None, box: Mapping[str, Any] | None = None
+        self,
+        *,
+        agent: str,
+        model: str | None = None,
+        thread: str | None = None,
+        box: Mapping[str, Any] | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
-        return self._loop.run(self._async.check(agent=agent, model=model, thread=thread, box=box))
+        return self._loop.run(
+            self._async.check(agent=agent, model=model, thread=thread, box=box, fallbacks=fallbacks, budget=budget)
+        )
 
     def launch(
         self,
@@ -482,13 +540,16 @@ class SyncRuns(SyncHandle):
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
-        the agent gets tools to delegate tasks to other agents.
+        the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
+        answer, in order.
         """
         return self._loop.run(
             self._async.launch(
@@ -504,6 +565,8 @@ class SyncRuns(SyncHandle):
                 timeout=timeout,
                 delegate=delegate,
                 author_id=author_id,
+                fallbacks=fallbacks,
+                budget=budget,
             )
         )
 
@@ -522,6 +585,8 @@ class SyncRuns(SyncHandle):
         disk: int | None = None,
         timeout: int | None = None,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
@@ -542,6 +607,8 @@ class SyncRuns(SyncHandle):
                 disk=disk,
                 timeout=timeout,
                 author_id=author_id,
+                fallbacks=fallbacks,
+                budget=budget,
             )
         )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress import GuestApi
-    from holdfast.egress.models import ModelGateway, Models
+    from holdfast.egress.models import ModelGateway, Models, Prices
     from holdfast.environments.secrets import Secrets
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
@@ -187,15 +187,41 @@ async def open_secrets(storage: Storage, secret: bytes) -> AsyncIterator[Secrets
 
 
 @asynccontextmanager
-async def open_gateway(models: Lazy[Models], egress: Lazy[ServerEgress]) -> AsyncIterator[ModelGateway]:
-    opened = await models.get()
-    from holdfast.egress.models import ModelGateway
+async def open_prices(storage: Storage) -> AsyncIterator[Prices]:
+    await _load("holdfast.egress.models")
+    from holdfast.egress.models import Prices
 
-    gateway = ModelGateway(opened, (await egress.get()).make_upstream)
-    try:
-        yield gateway
-    finally:
-        await gateway.close()
+    async with Prices(await load_in_thread(lambda: storage.model_prices)) as prices:
+        yield prices
+
+
+@asynccontextmanager
+async def open_gateway(
+    storage: Storage,
+    projection: Projection,
+    seals: Seals,
+    models: Lazy[Models],
+    prices: Lazy[Prices],
+    egress: Lazy[ServerEgress],
+    clocks: Clocks,
+) -> AsyncIterator[ModelGateway]:
+    opened = await models.get()
+    from holdfast.egress.models import Budgets, Meter, ModelGateway, ThreadJournal, load_from
+
+    async with Budgets(await load_in_thread(lambda: storage.budgets)) as budgets:
+        meter = Meter(
+            await prices.get(),
+            budgets,
+            load_from(projection),
+            ThreadJournal(storage.streams, seals, clocks.now),
+            clock=clocks.now,
+            ticks=clocks.ticks,
+        )
+        gateway = ModelGateway(opened, (await egress.get()).make_upstream, meter=meter, ticks=clocks.ticks)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
 
 
 @asynccontextmanager
@@ -216,6 +242,7 @@ async def open_runs(
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
+    prices: Lazy[Prices],
     find_agent: FindAgent,
     home: Path,
     clocks: Clocks,
@@ -250,7 +277,7 @@ async def open_runs(
         threads,
         projection,
         opened,
-        LaunchPlanner(agents, await models.get(), opened),
+        LaunchPlanner(agents, await models.get(), opened, await prices.get()),
         launcher,
         run_log,
         workspaces,

@@ -31,6 +31,7 @@ from holdfast.server.components import (
     open_gateway,
     open_interpreters,
     open_models,
+    open_prices,
     open_puller,
     open_runs,
     open_secrets,
@@ -221,7 +222,10 @@ async def _serve(
         )
         boxes = Lazy("boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
-        gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
+        prices = Lazy("model prices", lambda: open_prices(storage))
+        gateway = Lazy(
+            "model gateway", lambda: open_gateway(storage, projection, seals, models, prices, egress, clocks)
+        )
         runs = Lazy(
             "runs",
             lambda: open_runs(
@@ -233,6 +237,7 @@ async def _serve(
                 boxes,
                 egress,
                 models,
+                prices,
                 find_agent,
                 home.path,
                 clocks,
@@ -251,6 +256,7 @@ async def _serve(
             boxes.close,
             samples.close,
             models.close,
+            prices.close,
             gateway.close,
         ):
             stack.push_async_callback(close)

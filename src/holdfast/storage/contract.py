@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
     from holdfast.compat.daytona.records import RecordStore
     from holdfast.egress.environment_policies import PolicyStore
+    from holdfast.egress.models.budgets import BudgetStore
     from holdfast.egress.models.model import ModelStore
+    from holdfast.egress.models.prices import PriceStore
     from holdfast.egress.records import DecisionStore
     from holdfast.environments.secrets.rows import NamedSecretStore
     from holdfast.providers.accounts import AccountStore
@@ -64,6 +66,12 @@ class Storage(Protocol):
 
     @property
     def models(self) -> ModelStore: ...
+
+    @property
+    def model_prices(self) -> PriceStore: ...
+
+    @property
+    def budgets(self) -> BudgetStore: ...
 
     @property
     def provider_accounts(self) -> AccountStore: ...

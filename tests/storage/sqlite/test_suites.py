@@ -12,14 +12,18 @@ import pytest
 
 from holdfast.api.errors import Unavailable
 from holdfast.egress.environment_policies import PolicyStore
+from holdfast.egress.models.budgets import BudgetStore
 from holdfast.egress.models.model import ModelStore
+from holdfast.egress.models.prices import PriceStore
 from holdfast.egress.records import DecisionStore
 from holdfast.environments.secrets import NamedSecretStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
@@ -30,10 +34,12 @@ from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
+    BudgetSuite,
     DecisionSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
+    PriceSuite,
     SecretSuite,
     SubscriptionSuite,
     ThreadRowSuite,
@@ -94,6 +100,28 @@ class TestSqliteModels(ModelSuite):
         async def open_store(tenant: str) -> AsyncIterator[ModelStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteModels(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqlitePrices(PriceSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[PriceStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[PriceStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqlitePrices(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteBudgets(BudgetSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[BudgetStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[BudgetStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteBudgets(database, tenant=tenant)
 
         return open_store
 

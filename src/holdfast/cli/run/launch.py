@@ -14,7 +14,14 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.files import FilesOptions
-from holdfast.cli.run.options import ModelOption, TimeoutOption
+from holdfast.cli.run.options import (
+    BudgetOption,
+    ModelOption,
+    TimeoutOption,
+    TokenBudgetOption,
+    make_budget,
+    split_models,
+)
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.durations import parse_duration
@@ -52,6 +59,8 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    budget: BudgetOption = None,
+    budget_tokens: TokenBudgetOption = None,
     delegate: Annotated[
         bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
     ] = False,
@@ -73,6 +82,7 @@ def run(
     \b
     holdfast run "fix the failing test" --agent pi --model anthropic
     holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
+    holdfast run "fix the tests" --agent pi --model anthropic,openai --budget 5
     holdfast run "explain main.py" --agent codex --dir . --detach
     holdfast run "write a changelog" --agent pi --repo git@example.com:owner/name.git@main
     """
@@ -84,6 +94,8 @@ def run(
     chosen = files.choose(Path.cwd(), Path.home(), continues=thread is not None)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
+    first, fallbacks = split_models(model)
+    most = make_budget(budget, budget_tokens)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
@@ -94,7 +106,9 @@ def run(
             info = None if known is None else await client.threads.get(known)
             if chosen is not None:
                 # Checked before the upload, so that a missing model is reported at once.
-                await client.runs.check(agent=agent, model=model, thread=known, box=box_settings)
+                await client.runs.check(
+                    agent=agent, model=first, thread=known, box=box_settings, fallbacks=fallbacks, budget=most
+                )
             elif not (as_json or files.empty or thread is not None):
                 why = "empty: the current folder is not a project"
                 note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
@@ -102,18 +116,22 @@ def run(
             state.sent = True
             if info is not None and info.run is not None and sent is None and not box_settings and not delegate:
                 # With the settings of the earlier launch: with others, its box would be replaced.
-                launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
+                launched = await client.runs.resume(
+                    info.id, text, agent=agent, model=first, timeout=seconds, fallbacks=fallbacks, budget=most
+                )
             else:
                 launched = await client.runs.launch(
                     text,
                     agent=agent,
-                    model=model,
+                    model=first,
                     thread=known,
                     title=title,
                     workspace=None if sent is None else sent.digest,
                     source=None if sent is None else sent.source,
                     box=box_settings,
                     timeout=seconds or None,
+                    fallbacks=fallbacks,
+                    budget=most,
                     delegate=delegate,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)

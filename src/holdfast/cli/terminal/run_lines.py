@@ -51,6 +51,15 @@ _FILES: Final = {
 }
 _BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
 """What happened to the box, by the error code of the run."""
+_REASONS: Final = {
+    "billing": "is not paid for",
+    "rate": "has too many requests",
+    "auth": "does not accept its key",
+    "unsupported": "does not take this request",
+    "empty": "gave an empty answer",
+    "unreachable": "cannot be reached",
+}
+"""Why a model was left, by the reason of a failover."""
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
@@ -89,6 +98,11 @@ class RunSeen:
     trouble: str = ""
     """Why its model did not answer, according to the server."""
     cost: float | None = None
+    """As the agent says."""
+    counted: float | None = None
+    """As the server counted it."""
+    unpriced: int = 0
+    """Calls of models whose price the server does not know. Then what the agent says is not known either."""
     cancel: str = ""
     """What was requested: cancel or interrupt."""
     status: str = ""
@@ -163,6 +177,8 @@ class RunLines:
             return list(self._chat(entry))
         if family == "signal.run":
             return list(self._signal(name, entry))
+        if family == "signal.model":
+            return list(self._model(name, entry))
         if by_agent:
             return list(self._agent(name, entry))
         return []
@@ -277,6 +293,30 @@ class RunLines:
         elif name == "finished":
             yield from self._finished(run, payload, entry.ts)
 
+    def _model(self, name: str, entry: Entry) -> Iterator[Line]:
+        payload = entry.payload
+        run = self.runs.get(_word(payload, "run"))
+        if run is None:
+            return
+        if name == "call":
+            if (cost := _number(payload, "cost")) is not None:
+                run.counted = (run.counted or 0.0) + cost
+            else:
+                run.unpriced += 1
+        elif name == "failover":
+            yield from self._announce(run)
+            model, to = _word(payload, "model"), _word(payload, "to")
+            why = _REASONS.get(_word(payload, "reason"), "gave no answer")
+            yield self._remark("⇄", f"{model} {why}: {f'going on with {to}' if to else 'no other is left'}", "yellow")
+        elif name == "budget":
+            yield from self._announce(run)
+            limit, spent = _number(payload, "limit"), _number(payload, "spent")
+            if limit is not None and spent is not None:
+                show = describe_cost if _word(payload, "unit") == "cost" else _tokens
+                state = "is used up" if _word(payload, "state") == "reached" else "is nearly used up"
+                text = f"the budget of this {_word(payload, 'scope')} {state}: {show(spent)} of {show(limit)}"
+                yield self._remark("!", text, "yellow")
+
     def _installing(self, run: RunSeen, what: str, ms: float | None) -> Iterator[Line]:
         """An agent is installed when it is first used on a machine, which takes a while."""
         run.installing = what if ms is None else ""
@@ -384,11 +424,15 @@ class RunLines:
 
     def tally(self) -> list[str]:
         """Boxes, entries and cost of all runs."""
-        costs = [run.cost for run in self.runs.values() if run.cost is not None]
+        runs = self.runs.values()
+        known = [run.cost if run.counted is None and not run.unpriced else run.counted for run in runs]
+        costs = [cost for cost in known if cost is not None]
+        more = any(run.unpriced for run in runs)
         return [
             _count(len(self.boxes), "box", "boxes"),
             _count(self.entries, "entry", "entries"),
-            *([describe_cost(sum(costs))] if costs else []),
+            *([describe_cost(sum(costs)) + (" and more" if more else "")] if costs else []),
+            *(["cost unknown"] if more and not costs else []),
         ]
 
     # --- entries of the agent ---
@@ -535,6 +579,10 @@ def _number(payload: Mapping[str, Any], name: str) -> float | None:
     with contextlib.suppress(OverflowError, ValueError):
         return float(value) if -1e15 < value < 1e15 else None
     return None
+
+
+def _tokens(number: float) -> str:
+    return f"{number:,.0f} tokens"
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -21,6 +21,7 @@ from holdfast.api.server import ErrorAnswer, Health
 from holdfast.server.routes import (
     agents,
     completion_socket,
+    costs,
     egress,
     images,
     interpreters,
@@ -51,6 +52,7 @@ _ROUTERS = (
     images.router,
     interpreters.router,
     models.router,
+    costs.router,
     page.router,
     providers.router,
     runs.router,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.box.spec import BoxSpec
+from holdfast.api.budgets import Budget, Cost
 from holdfast.api.errors import Forbidden
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
@@ -30,6 +31,7 @@ from holdfast.api.runs import (
     Workspace,
 )
 from holdfast.runs.launch.plan import Options, Prompt, with_life
+from holdfast.server.routes.costs import costs_by
 from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
 from holdfast.server.routes.services import Caller, Use, UseRuns
 from holdfast.threads.access.credentials import Scope
@@ -64,6 +66,8 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
             new.workspace,
             source=new.source,
             timeout=new.timeout,
+            fallbacks=new.fallbacks,
+            budget=_some(new.budget),
             delegates=new.delegate,
         ),
         thread=new.thread,
@@ -80,12 +84,14 @@ async def check_run(wanted: WantedRun, runs: UseRuns) -> CheckedRun:
     For clients that would have to upload files first.
     """
     spec = None if wanted.box is None else spec_of(wanted.box)
-    checked = await runs.check(Options(wanted.agent, wanted.model, spec), thread=wanted.thread)
+    options = Options(wanted.agent, wanted.model, spec, fallbacks=wanted.fallbacks, budget=_some(wanted.budget))
+    checked = await runs.check(options, thread=wanted.thread)
     return CheckedRun(agent=checked.agent, model=checked.model or "")
 
 
 @router.get("/runs")
 async def list_runs(
+    services: Use,
     runs: UseRuns,
     thread: ThreadId | None = None,
     status: RunStatus | None = None,
@@ -96,8 +102,9 @@ async def list_runs(
     """List runs, newest first."""
     found = await runs.list(RunFilter(thread, status, agent, limit + 1, cursor))
     page = found[:limit]
+    costs = await costs_by(services, (each.run.run for each in page), "run")
     return RunPage(
-        runs=tuple(run_info(each.thread, each.run) for each in page),
+        runs=tuple(run_info(each.thread, each.run, cost=costs.get(each.run.run)) for each in page),
         next_cursor=page[-1].run.run if len(found) > len(page) else None,
     )
 
@@ -113,7 +120,8 @@ async def get_run(id: RunId, services: Use, grant: Caller) -> RunInfo:
             raise Forbidden(f"this token is for thread {grant.thread}, not for {id}")
     found = await runs.get(id)
     grant.check_thread(found.thread, Scope.READ)
-    return run_info(found.thread, found.run)
+    costs = await costs_by(services, (found.run.run,), "run")
+    return run_info(found.thread, found.run, cost=costs.get(found.run.run))
 
 
 @router.post("/runs/{id}/cancel")
@@ -148,7 +156,9 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
         if wanted.disk is not None:
             spec = replace(options.box if spec is None else spec, disk=wanted.disk)
         timeout = options.timeout if wanted.timeout is None else wanted.timeout or None
-        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout)
+        fallbacks = wanted.fallbacks or options.fallbacks
+        budget = options.budget if wanted.budget is None else _some(wanted.budget)
+        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout, fallbacks=fallbacks, budget=budget)
 
     return await runs.resume(await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change)
 
@@ -192,7 +202,11 @@ def spec_of(box: RunBox) -> BoxSpec:
     return with_life(BoxSpec.from_json(fields))
 
 
-def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
+def _some(budget: Budget | None) -> Budget | None:
+    return None if budget is None or budget.is_empty else budget
+
+
+def run_info(thread: str, run: Run, waiting: int = 0, cost: Cost | None = None) -> RunInfo:
     """Returns a run for the REST API. `waiting` is the number of prompts that wait for its end."""
     error = run.error
     return RunInfo(
@@ -221,6 +235,7 @@ def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         usage=None if run.usage is None else TokenUsage.from_json(run.usage),
         ended_by=run.ended_by,
+        cost=cost,
         turn=run.turn,
         checkpoint=None if run.checkpoint is None or run.checkpoint.files is None else run.checkpoint.files.snapshot,
     )
