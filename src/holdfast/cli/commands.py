@@ -27,6 +27,8 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "apply": "run.apply:apply",
     "push": "run.push:push",
     "pr": "run.push:pull_request",
+    "export": "thread.export:export",
+    "import": "run.session_import:import_",
     "delegate": "run.delegate:delegate",
     "up": "server.up:up",
     "down": "server.down:down",
@@ -126,6 +128,19 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "default": "egress:default",
         },
     ),
+    "env": Group(
+        "Environments: named recipes for the boxes of runs.",
+        {
+            "new": "environment.commands:new",
+            "list": "environment.commands:list_",
+            "show": "environment.commands:show",
+            "edit": "environment.commands:edit_",
+            "check": "environment.commands:check",
+            "build": "environment.commands:build",
+            "allow": "environment.commands:allow",
+            "remove": "environment.commands:remove",
+        },
+    ),
     "agent": Group(
         "Agents: the coding agents, and the models each can use.", {"list": "agent:list_", "show": "agent:show"}
     ),
@@ -168,6 +183,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
     "backup": "server.backup:backup",
+    "restore": "server.restore:restore",
     "check": "server.check:check",
     "compact": "server.compact:compact",
     "doctor": "server.doctor:doctor",

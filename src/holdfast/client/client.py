@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.client.connection import RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
+    from holdfast.client.environments import EnvironmentStore
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
@@ -99,6 +100,12 @@ class Client:
         from holdfast.client.egress import Egress
 
         return Egress(self._connection)
+
+    @cached_property
+    def environments(self) -> EnvironmentStore:
+        from holdfast.client.environments import EnvironmentStore
+
+        return EnvironmentStore(self._connection)
 
     @cached_property
     def images(self) -> Images:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from holdfast.api.box.records import Preview
     from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
+    from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.imports import Imported
     from holdfast.api.interpreters import (
         InterpreterDetail,
         InterpreterInfo,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
+    from holdfast.client.environments import EnvironmentStore
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -106,6 +109,10 @@ class SyncClient(SyncOwner):
     @property
     def egress(self) -> SyncEgress:
         return SyncEgress._wrap(self._async.egress, self)
+
+    @property
+    def environments(self) -> SyncEnvironmentStore:
+        return SyncEnvironmentStore._wrap(self._async.environments, self)
 
     @property
     def images(self) -> SyncImages:
@@ -293,6 +300,79 @@ class SyncEgress(SyncHandle):
     ) -> SyncIterator[EgressDecision]:
         """Yields the decisions about a box's requests, newest first: all that are kept, or at most `limit`."""
         return SyncIterator._wrap(self._async.decisions(box, denied_only=denied_only, limit=limit), self)
+
+
+class SyncEnvironmentStore(SyncHandle):
+    """`EnvironmentStore` for code without `await`."""
+
+    _async: EnvironmentStore
+
+    def get(self, name: str, *, version: int | None = None) -> EnvironmentRecord:
+        """Returns a version, by default the latest."""
+        return self._loop.run(self._async.get(name, version=version))
+
+    def versions(self, name: str) -> list[EnvironmentRecord]:
+        """Returns all versions, newest first."""
+        return self._loop.run(self._async.versions(name))
+
+    def save(self, name: str, text: str, *, after: int | None = None) -> EnvironmentRecord:
+        """Store a new version, unless the latest one has the same text. With `after`, only if that is the latest
+        version; 0 means that there must be none. Raises `InvalidEnvironment` or `EnvironmentChanged`.
+        """
+        return self._loop.run(self._async.save(name, text, after=after))
+
+    def remove(self, name: str) -> None:
+        """Remove all versions, and the setups."""
+        self._loop.run(self._async.remove(name))
+
+    def check(
+        self,
+        environment: str | None = None,
+        *,
+        text: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+        network: bool = False,
+    ) -> EnvironmentCheck:
+        """Returns everything that the server lacks for an environment (`NAME` or `NAME@VERSION`), or for the text of a
+        file. `agent`, `model`, `provider` and `network` are what a run would give by itself.
+        """
+        return self._loop.run(
+            self._async.check(environment, text=text, agent=agent, model=model, provider=provider, network=network)
+        )
+
+    def build(
+        self,
+        environment: str | None = None,
+        *,
+        text: str | None = None,
+        workspace: str | None = None,
+        again: bool = False,
+        progress: Progress | None = None,
+    ) -> EnvironmentBuild:
+        """Run the setup of an environment ahead of runs. `workspace` is a digest from `runs.upload`, for a setup with
+        inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
+        """
+        return self._loop.run(
+            self._async.build(environment, text=text, workspace=workspace, again=again, progress=progress)
+        )
+
+    def consent(self, text: str) -> EnvironmentConsent:
+        """Returns what a file from a repository asks for, and whether it was allowed."""
+        return self._loop.run(self._async.consent(text))
+
+    def allow(self, text: str) -> EnvironmentConsent:
+        """Allow a file from a repository what it asks for. This is for exactly this text."""
+        return self._loop.run(self._async.allow(text))
+
+    def forbid(self, digest: str) -> None:
+        """Take back what a file was allowed."""
+        self._loop.run(self._async.forbid(digest))
+
+    def list(self) -> list[EnvironmentRecord]:
+        """Returns the latest version of each environment, by name."""
+        return self._loop.run(self._async.list())
 
 
 class SyncModelStore(SyncHandle):
@@ -513,23 +593,34 @@ class SyncRuns(SyncHandle):
     def check(
         self,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         box: Mapping[str, Any] | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
         return self._loop.run(
-            self._async.check(agent=agent, model=model, thread=thread, box=box, fallbacks=fallbacks, budget=budget)
+            self._async.check(
+                agent=agent,
+                model=model,
+                thread=thread,
+                box=box,
+                environment=environment,
+                environment_file=environment_file,
+                fallbacks=fallbacks,
+                budget=budget,
+            )
         )
 
     def launch(
         self,
         prompt: str,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         title: str | None = None,
@@ -540,6 +631,8 @@ class SyncRuns(SyncHandle):
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> Launched:
@@ -550,6 +643,10 @@ class SyncRuns(SyncHandle):
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
         the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
         answer, in order.
+
+        `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
+        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
+        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
         """
         return self._loop.run(
             self._async.launch(
@@ -565,9 +662,28 @@ class SyncRuns(SyncHandle):
                 timeout=timeout,
                 delegate=delegate,
                 author_id=author_id,
+                environment=environment,
+                environment_file=environment_file,
                 fallbacks=fallbacks,
                 budget=budget,
             )
+        )
+
+    def import_session(
+        self,
+        session: str,
+        *,
+        agent: str,
+        title: str | None = None,
+        workspace: str | None = None,
+        source: Source | None = None,
+    ) -> Imported:
+        """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
+
+        `session` is the content of the session file; for OpenCode, what `opencode export` prints.
+        """
+        return self._loop.run(
+            self._async.import_session(session, agent=agent, title=title, workspace=workspace, source=source)
         )
 
     def resume(

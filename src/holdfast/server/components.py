@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.server.clocks import Clocks
     from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
+    from holdfast.server.environments import ServerEnvironments
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
     from holdfast.storage import Storage
@@ -242,6 +243,7 @@ async def open_runs(
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
+    environments: Lazy[ServerEnvironments],
     prices: Lazy[Prices],
     find_agent: FindAgent,
     home: Path,
@@ -271,6 +273,7 @@ async def open_runs(
         access=access,
         ticks=clocks.ticks,
         network_ready=(await egress.get()).ready,
+        setups=await environments.get(),
     )
     runs = Runs(
         storage.streams,
@@ -290,6 +293,34 @@ async def open_runs(
         yield runs
     finally:
         await runs.close()
+
+
+@asynccontextmanager
+async def open_environments(
+    storage: Storage,
+    boxes: Lazy[Boxes],
+    egress: Lazy[ServerEgress],
+    models: Lazy[Models],
+    secrets: Lazy[Secrets],
+    find_agent: FindAgent,
+    home: Path,
+    clocks: Clocks,
+) -> AsyncIterator[ServerEnvironments]:
+    await _load("holdfast.server.environments", "holdfast.environments.setup")
+    from holdfast.environments.library import Environments
+    from holdfast.environments.setup import Setups
+    from holdfast.runs.workspace.store import Workspaces
+    from holdfast.server.environments import ServerEnvironments, ServerKnown
+
+    opened = await boxes.get()
+    library = Environments(await load_in_thread(lambda: storage.environments), clocks.now)
+    setups = Setups(opened, (await egress.get()).ready)
+    known = ServerKnown(opened, await models.get(), find_agent, await secrets.get())
+    try:
+        await setups.start(exclusive=storage.is_exclusive)
+        yield ServerEnvironments(library, setups, opened, known, Workspaces(home / "workspaces"))
+    finally:
+        await setups.close()
 
 
 @asynccontextmanager

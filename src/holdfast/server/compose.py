@@ -28,6 +28,7 @@ from holdfast.server.components import (
     open_accounts,
     open_boxes,
     open_egress,
+    open_environments,
     open_gateway,
     open_interpreters,
     open_models,
@@ -226,6 +227,10 @@ async def _serve(
         gateway = Lazy(
             "model gateway", lambda: open_gateway(storage, projection, seals, models, prices, egress, clocks)
         )
+        environments = Lazy(
+            "environments",
+            lambda: open_environments(storage, boxes, egress, models, secrets, find_agent, home.path, clocks),
+        )
         runs = Lazy(
             "runs",
             lambda: open_runs(
@@ -237,6 +242,7 @@ async def _serve(
                 boxes,
                 egress,
                 models,
+                environments,
                 prices,
                 find_agent,
                 home.path,
@@ -260,6 +266,7 @@ async def _serve(
             gateway.close,
         ):
             stack.push_async_callback(close)
+        stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
@@ -299,6 +306,7 @@ async def _serve(
                 models,
                 secrets,
                 gateway,
+                environments,
                 runs,
                 find_agent,
                 interpreters,

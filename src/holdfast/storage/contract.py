@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.egress.models.prices import PriceStore
     from holdfast.egress.records import DecisionStore
     from holdfast.environments.secrets.rows import NamedSecretStore
+    from holdfast.environments.store import EnvironmentStore
     from holdfast.providers.accounts import AccountStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
@@ -63,6 +64,9 @@ class Storage(Protocol):
 
     @property
     def egress_policies(self) -> PolicyStore: ...
+
+    @property
+    def environments(self) -> EnvironmentStore: ...
 
     @property
     def models(self) -> ModelStore: ...

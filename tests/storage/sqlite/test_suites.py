@@ -17,12 +17,14 @@ from holdfast.egress.models.model import ModelStore
 from holdfast.egress.models.prices import PriceStore
 from holdfast.egress.records import DecisionStore
 from holdfast.environments.secrets import NamedSecretStore
+from holdfast.environments.store import EnvironmentStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -36,6 +38,7 @@ from holdfast.testing.store_suites import (
     ApiKeySuite,
     BudgetSuite,
     DecisionSuite,
+    EnvironmentSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
@@ -89,6 +92,17 @@ class TestSqliteThreadRows(ThreadRowSuite):
         async def open_store(tenant: str) -> AsyncIterator[Opened]:
             async with open_streams(tmp_path) as streams:
                 yield streams, SqliteThreadRows(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteEnvironments(EnvironmentSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[EnvironmentStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[EnvironmentStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteEnvironments(database, tenant=tenant)
 
         return open_store
 

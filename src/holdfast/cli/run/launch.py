@@ -39,14 +39,14 @@ def run(
         ),
     ],
     agent: Annotated[
-        str,
+        str | None,
         Option(
             "--agent",
             metavar="NAME",
-            help="Agent: pi, codex, claude or opencode.",
+            help="Agent: pi, codex, claude or opencode. Required, unless the environment names one.",
             autocompletion=complete_agent,
         ),
-    ],
+    ] = None,
     model: ModelOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running, and print the thread's id.")] = False,
     thread: Annotated[
@@ -59,6 +59,13 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    environment: Annotated[
+        str | None,
+        Option(
+            "--env", metavar="NAME[@VERSION]", help="Environment on the server. Default: holdfast.toml of the folder."
+        ),
+    ] = None,
+    no_env: Annotated[bool, Option("--no-env", help="Ignore the holdfast.toml of the folder.")] = False,
     budget: BudgetOption = None,
     budget_tokens: TokenBudgetOption = None,
     delegate: Annotated[
@@ -74,7 +81,7 @@ def run(
 
     The box gets a copy of your files: the current git repository, or this folder, or --dir, or a clean clone with
     --repo. It can reach only the model; --allow default lets it reach package registries, and --image gives it other
-    programs.
+    programs. An environment (--env, or a holdfast.toml in the folder) says all of this once; options take precedence.
 
     Ctrl-C leaves the run in progress and prints how to return. With --json, every line is an entry, and the last one
     has thread, run and status.
@@ -85,7 +92,9 @@ def run(
     holdfast run "fix the tests" --agent pi --model anthropic,openai --budget 5
     holdfast run "explain main.py" --agent codex --dir . --detach
     holdfast run "write a changelog" --agent pi --repo git@example.com:owner/name.git@main
+    holdfast run "fix the failing test" --env web
     """
+    from holdfast.cli.run.environment import choose_environment, prepare_environment
     from holdfast.cli.run.files import send_files
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.session import ensure_server, home_or_default
@@ -94,9 +103,17 @@ def run(
     chosen = files.choose(Path.cwd(), Path.home(), continues=thread is not None)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
+    used = choose_environment(environment, chosen, without=no_env)
+    if used.is_none and agent is None:
+        raise CommandError(
+            "the run has no agent",
+            next_step='holdfast run "what to do" --agent NAME; holdfast agent list shows them',
+            exit=Exit.USAGE,
+        )
     first, fallbacks = split_models(model)
     most = make_budget(budget, budget_tokens)
     ensure_server(where)
+    prepare_environment(where, used, agent=agent, model=model, box=box_settings, quiet=as_json)
 
     async def work(client: Client) -> Exit:
         async def begin(state: LaunchState) -> StartedRun:
@@ -107,14 +124,28 @@ def run(
             if chosen is not None:
                 # Checked before the upload, so that a missing model is reported at once.
                 await client.runs.check(
-                    agent=agent, model=first, thread=known, box=box_settings, fallbacks=fallbacks, budget=most
+                    agent=agent,
+                    model=first,
+                    thread=known,
+                    box=box_settings,
+                    fallbacks=fallbacks,
+                    budget=most,
+                    environment=used.name,
+                    environment_file=used.file,
                 )
             elif not (as_json or files.empty or thread is not None):
                 why = "empty: the current folder is not a project"
                 note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
             sent = await send_files(client, chosen, home_or_default(where.home), quiet=as_json)
             state.sent = True
-            if info is not None and info.run is not None and sent is None and not box_settings and not delegate:
+            if (
+                info is not None
+                and info.run is not None
+                and sent is None
+                and not box_settings
+                and used.is_none
+                and not delegate
+            ):
                 # With the settings of the earlier launch: with others, its box would be replaced.
                 launched = await client.runs.resume(
                     info.id, text, agent=agent, model=first, timeout=seconds, fallbacks=fallbacks, budget=most
@@ -130,6 +161,8 @@ def run(
                     source=None if sent is None else sent.source,
                     box=box_settings,
                     timeout=seconds or None,
+                    environment=used.name,
+                    environment_file=used.file,
                     fallbacks=fallbacks,
                     budget=most,
                     delegate=delegate,

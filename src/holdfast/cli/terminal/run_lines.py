@@ -22,6 +22,7 @@ from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_t
 Line = tuple[Cell, ...]
 
 ANY: Final = "*"
+_MOST_WARNINGS: Final = 20
 _INDENT: Final = "    "
 _WIDEST: Final = 108
 """Longer lines are hard to read."""
@@ -275,6 +276,12 @@ class RunLines:
                 self.boxes.append(run.box)
         elif name == "installing":
             yield from self._installing(run, _word(payload, "what"), _number(payload, "ms"))
+        elif name == "environment":
+            yield from self._environment(payload)
+        elif name == "setup":
+            yield from self._setup(run, payload)
+        elif name == "service":
+            yield from self._service(payload)
         elif name == "model_trouble":
             run.trouble = one_line(_text(payload, "message"))
         elif name == "provisioned":
@@ -324,6 +331,30 @@ class RunLines:
             yield (Cell(f"  {'installed'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {describe_time(ms)}", "dim"))
         elif self.width is None:  # a pipe has no live lines to show this
             yield (Cell(f"  {'installing'.ljust(LABEL_WIDTH)}"), Cell(what))
+
+    def _environment(self, payload: Mapping[str, Any]) -> Iterator[Line]:
+        warnings = payload.get("warnings")
+        for warning in warnings[:_MOST_WARNINGS] if isinstance(warnings, list) else ():
+            if isinstance(warning, str):
+                yield (Cell(f"  {'careful'.ljust(LABEL_WIDTH)}", "yellow"), Cell(one_line(warning)))
+
+    def _setup(self, run: RunSeen, payload: Mapping[str, Any]) -> Iterator[Line]:
+        """A setup is built when an environment is first used, which takes a while."""
+        what, ms = _word(payload, "environment"), _number(payload, "ms")
+        run.installing = f"the setup of {what}" if ms is None else ""
+        if ms is not None:
+            how = "built" if payload.get("built") is True else "built before"
+            yield (Cell(f"  {'setup'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {how}  {describe_time(ms)}", "dim"))
+        elif self.width is None:
+            yield (Cell(f"  {'setup'.ljust(LABEL_WIDTH)}"), Cell(what), Cell("  is being built", "dim"))
+
+    def _service(self, payload: Mapping[str, Any]) -> Iterator[Line]:
+        name, detail, ms = _word(payload, "service"), _text(payload, "detail"), _number(payload, "ms")
+        took = "" if ms is None else f"  {describe_time(ms)}"
+        if payload.get("ok") is True:
+            yield (Cell(f"  {'service'.ljust(LABEL_WIDTH)}"), Cell(name), Cell(f"  {one_line(detail)}{took}", "dim"))
+        else:
+            yield (Cell(f"  {'careful'.ljust(LABEL_WIDTH)}", "yellow"), Cell(f"service {name}: {one_line(detail)}"))
 
     def _run_of(self, payload: Mapping[str, Any], entry: Entry) -> RunSeen:
         id = _word(payload, "run")

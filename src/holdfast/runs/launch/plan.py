@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.api.budgets import Budget
+from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
@@ -57,6 +58,7 @@ class Options:
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    environment: EnvironmentUse | None = None
     fallbacks: tuple[str, ...] = ()
     """Models to use if `model` gives no answer, in order."""
     budget: Budget | None = None
@@ -81,6 +83,7 @@ class Options:
             **({} if self.source is None else {"source": self.source.to_request()}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({} if self.environment is None else {"environment": self.environment.kept()}),
             **({"fallbacks": list(self.fallbacks)} if self.fallbacks else {}),
             **({} if self.budget is None else {"budget": self.budget.to_json()}),
             **({"delegates": True} if self.delegates else {}),
@@ -108,6 +111,7 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         delegates=kept.get("delegates") is True,
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
+        environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
 
 
@@ -242,13 +246,13 @@ class LaunchPlanner:
     def __init__(self, agents: Agents, models: ModelNames, boxes: Boxes, prices: ModelPrices | None = None) -> None:
         """Without `prices`, budgets are not checked before the launch."""
         self._prices = prices
-        self._agents = agents
+        self.agents = agents
         self._models = models
         self._boxes = boxes
 
     def plan(self, options: Options) -> LaunchPlan:
         """Raises if the agent, the model or the box is not available, before anything is created."""
-        harness = self._agents.find(options.agent)
+        harness = self.agents.find(options.agent)
         if options.model is not None:
             # Before the model's key is asked for: the user should not fetch a key that this agent cannot use.
             _shared_api(harness, options.model, self._models.apis_of(options.model))

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from holdfast.api.box.spec import BoxSpec
 from holdfast.api.budgets import Budget, Cost
 from holdfast.api.errors import Forbidden
+from holdfast.api.imports import Imported, NewImport
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
 from holdfast.api.runs import (
@@ -23,17 +23,17 @@ from holdfast.api.runs import (
     Launched,
     NewRun,
     Resume,
-    RunBox,
     RunPage,
     Steer,
     Steered,
     WantedRun,
     Workspace,
 )
-from holdfast.runs.launch.plan import Options, Prompt, with_life
+from holdfast.runs.launch.plan import Options, Prompt
+from holdfast.server.environments import require_agent, spec_of
 from holdfast.server.routes.costs import costs_by
 from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
-from holdfast.server.routes.services import Caller, Use, UseRuns
+from holdfast.server.routes.services import Caller, Use, UseEnvironments, UseRuns
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.rows import RunFilter
 from holdfast.threads.run_events import Run
@@ -54,13 +54,18 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 
 
 @router.post("/runs", status_code=201)
-async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
-    """Start a run. Answers once the prompt is on disk; everything else appears on the thread."""
+async def launch_run(new: NewRun, runs: UseRuns, environments: UseEnvironments) -> Launched:
+    """Start a run. Answers once the prompt is on disk; everything else appears on the thread.
+
+    With an environment, everything that it requires has to be there: a missing secret, or a file that asks for what
+    nobody has allowed, is answered with 409, and nothing is created.
+    """
+    new, environment = await environments.apply(new)
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
         Options(
-            new.agent,
+            require_agent(new.agent),
             new.model,
             spec,
             new.workspace,
@@ -69,6 +74,7 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
             fallbacks=new.fallbacks,
             budget=_some(new.budget),
             delegates=new.delegate,
+            environment=environment,
         ),
         thread=new.thread,
         new_thread=new.new_thread,
@@ -77,14 +83,22 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
     )
 
 
+@router.post("/imports", status_code=201)
+async def import_session(wanted: NewImport, runs: UseRuns) -> Imported:
+    """Create a thread with a session that an agent wrote on another machine. `resume` continues it in a box."""
+    return await runs.import_session(wanted)
+
+
 @router.post("/runs/check")
-async def check_run(wanted: WantedRun, runs: UseRuns) -> CheckedRun:
+async def check_run(wanted: WantedRun, runs: UseRuns, environments: UseEnvironments) -> CheckedRun:
     """Check which agent and model a run would use, or why it would be refused. Starts nothing.
 
     For clients that would have to upload files first.
     """
+    wanted = await environments.apply_to_check(wanted)
     spec = None if wanted.box is None else spec_of(wanted.box)
-    options = Options(wanted.agent, wanted.model, spec, fallbacks=wanted.fallbacks, budget=_some(wanted.budget))
+    agent = require_agent(wanted.agent)
+    options = Options(agent, wanted.model, spec, fallbacks=wanted.fallbacks, budget=_some(wanted.budget))
     checked = await runs.check(options, thread=wanted.thread)
     return CheckedRun(agent=checked.agent, model=checked.model or "")
 
@@ -194,12 +208,6 @@ async def changed_files_of_run(id: RunId, runs: UseRuns) -> Response:
 
 async def _thread_of(runs: Any, id: str) -> str:
     return (await runs.get(id)).thread if id.startswith("r-") else id
-
-
-def spec_of(box: RunBox) -> BoxSpec:
-    """The spec of a run's box. Raises `InvalidSpec`."""
-    fields = {name: value for name, value in box.to_json().items() if value is not None}
-    return with_life(BoxSpec.from_json(fields))
 
 
 def _some(budget: Budget | None) -> Budget | None:

@@ -221,6 +221,25 @@ CREATE TABLE IF NOT EXISTS egress_policies (
     PRIMARY KEY (tenant, environment)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS environments (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    text TEXT,
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    PRIMARY KEY (tenant, name, version)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS allowed_environments (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    digest TEXT NOT NULL,
+    allowed_at INTEGER NOT NULL,
+    allowed_by TEXT NOT NULL,
+    PRIMARY KEY (tenant, digest)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS models (
     tenant TEXT NOT NULL DEFAULT 'default',
     name TEXT NOT NULL,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+    from holdfast.storage.sqlite.environments import SqliteEnvironments
     from holdfast.storage.sqlite.model_prices import SqlitePrices
     from holdfast.storage.sqlite.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -85,6 +86,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 
         return SqlitePolicies(self._database)
+
+    @cached_property
+    def environments(self) -> SqliteEnvironments:
+        from holdfast.storage.sqlite.environments import SqliteEnvironments
+
+        return SqliteEnvironments(self._database)
 
     @cached_property
     def models(self) -> SqliteModels:
