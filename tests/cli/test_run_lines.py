@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
@@ -39,6 +41,48 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
         "    $ python3 -m unittest -q                OK                           799 ms",
         "    Fixed: the discount is now applied once.",
         "  ✓ completed in 4.3 s · 2 boxes · 23 entries · $0.00",
+    ]
+
+
+def charged(*costs: float | None) -> list[str]:
+    story = Story()
+    story.add("signal.run.started", run="r-1", epoch=1, agent="pi", model="mine/a", prompts=[])
+    story.add("pi.assistant", message="m-1", text="Done.", usage={"cost": 0.0})
+    for cost in costs:
+        story.add("signal.model.call", run="r-1", model="mine/a", input=5, output=5, cost=cost)
+    story.add("signal.run.finished", run="r-1", status="completed")
+    return render(story.entries)
+
+
+def test_the_cost_of_a_run_is_what_the_server_counted_and_unknown_is_not_nothing() -> None:
+    assert charged(0.25, 0.5)[-1].endswith("entries · $0.75")
+    assert charged(0.25, None)[-1].endswith("entries · $0.25 and more")
+    assert charged(None)[-1].endswith("entries · cost unknown")
+    assert charged()[-1].endswith("entries · $0.00")
+
+
+def test_a_failover_and_a_budget_are_shown() -> None:
+    story = Story()
+    story.add("signal.run.started", run="r-1", epoch=1, agent="pi", model="mine/a", prompts=[])
+    switched: dict[str, Any] = {
+        "model": "mine/a",
+        "reason": "rate",
+        "status": 429,
+        "message": "slow",
+        "pause_ms": 30_000,
+    }
+    story.add("signal.model.failover", run="r-1", to="spare/b", **switched)
+    story.add("signal.model.failover", run="r-1", to=None, **switched)
+    nearly: dict[str, Any] = {"scope": "run", "subject": "r-1", "unit": "cost", "limit": 5.0}
+    story.add("signal.model.budget", run="r-1", state="warning", spent=4.1, **nearly)
+    story.add(
+        "signal.model.budget", run="r-1", state="reached", spent=900, **{**nearly, "unit": "tokens", "limit": 900}
+    )
+    assert render(story.entries, None)[-4:] == [
+        "    ⇄ mine/a has too many requests: going on with spare/b",
+        "    ⇄ mine/a has too many requests: no other is left",
+        "    ! the budget of this run is nearly used up: $4.10 of $5.00",
+        "    ! the budget of this run is used up: 900 tokens of 900 tokens",
     ]
 
 

@@ -13,10 +13,11 @@ import pytest
 from tests.egress.bound_world import GIT, HOST, OUTSIDE, VALUE, BoundWorld, bound_world, trusting
 from tests.egress.conftest import WAIT
 
-from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.network import Network, NetworkPolicy, Rule
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.secrets import SecretMissing
 from holdfast.api.secrets import Binding, Exposure, Placement, SecretAction
+from holdfast.egress import DefaultList, Source
 
 pytestmark = pytest.mark.anyio
 BASIC = base64.b64encode(f"me:{VALUE}".encode())
@@ -193,6 +194,16 @@ async def test_without_a_rule_only_the_bound_host_is_reached(bound: BoundWorld) 
     assert (await bound.get(box="b-2"))[0] == 200
     client = await bound.world.client("b-2")
     await client.send(f"CONNECT {GIT}:443 HTTP/1.1\r\nHost: {GIT}:443\r\n\r\n".encode())
+    assert await client.is_refused()
+
+
+async def test_a_box_can_have_the_hosts_of_its_secrets_and_nothing_else(bound: BoundWorld) -> None:
+    await bound.serve("registry.example.com")
+    bound.world.proxy.use(DefaultList((Source(Rule.parse("registry.example.com"), "pip"),)))
+    bound.world.box("secrets", id="b-2", secrets=("TOKEN",))
+    assert (await bound.get(box="b-2"))[0] == 200
+    client = await bound.world.client("b-2")
+    await client.send(b"CONNECT registry.example.com:443 HTTP/1.1\r\nHost: registry.example.com:443\r\n\r\n")
     assert await client.is_refused()
 
 

@@ -45,7 +45,9 @@ class Agent:
             agent_info=Implementation(name="obedient", version="7.0"),
         )
 
-    async def new_session(self, cwd: str, **_: Any) -> NewSessionResponse:
+    async def new_session(self, cwd: str, mcp_servers: Any = (), **_: Any) -> NewSessionResponse:
+        told = [each.model_dump(mode="json", by_alias=True) for each in mcp_servers or ()]
+        (self._folder.parent / "mcp.json").write_text(json.dumps(told))
         session = f"s-{len(list(self._folder.iterdir())) + 1}"
         (self._folder / session).write_text("[]")
         return NewSessionResponse(session_id=session)

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from holdfast.harnesses.acp.outcome import Seen, decide_outcome
 from holdfast.harnesses.acp.reader import Reader
 from holdfast.harnesses.acp.transcript import MAX_TRANSCRIPT, Transcript
 from holdfast.harnesses.harness import AbortByLine, Api, ModelAccess, Place, Task
+from holdfast.harnesses.tool_server import ToolAccess
 
 Payload = dict[str, Any]
 _SECONDS = 60.0
@@ -122,6 +124,18 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield World(tmp_path)
     while Turn.begun:
         Turn.begun.pop().close()
+
+
+def test_the_tools_of_a_run_are_an_mcp_server_of_its_session(world: World) -> None:
+    tools = ToolAccess(("python3", "-I", "server.py", "tools.json"), "tools.json")
+    turn = Turn(Acp(world.command), replace(world.task("say hello"), tools=tools), {"HOME": str(world.state)})
+    assert turn.end()["status"] == "completed"
+    [server] = json.loads((world.sessions.parent / "mcp.json").read_text())
+    assert (server["name"], server["command"], server["args"]) == (
+        "holdfast", "python3", ["-I", "server.py", "tools.json"]
+    )  # fmt: skip
+    world.turn("say hello").end()
+    assert json.loads((world.sessions.parent / "mcp.json").read_text()) == []
 
 
 # --- what it says and does ---

@@ -58,7 +58,8 @@ def authority_beside(home: Path) -> Path:
 
 def outside(settings: Settings) -> Outside:
     async def find_defaults() -> DefaultList:
-        return DefaultList((Source(Rule.parse("registry.test"), "pip"),), {"PIP_INDEX_URL": "http://registry.test/"})
+        pip = {"PIP_INDEX_URL": "http://registry.test/", "PIP_TRUSTED_HOST": "registry.test"}
+        return DefaultList((Source(Rule.parse("registry.test"), "pip"),), pip)
 
     names = Names(names_beside(settings.home))
     trust = None

@@ -19,6 +19,7 @@ from tests.threads.access.test_authority import END, PAYLOADS
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors import Conflict
 from holdfast.egress import EgressProxy
+from holdfast.egress.models.meter import Terms
 from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
@@ -63,6 +64,9 @@ class Runs:
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         return (run, epoch) == (self.run, self.epoch)
 
+    async def model_terms(self, thread: str, run: str) -> Terms:
+        return Terms(thread, run, thread)
+
     async def report_model_error(self, thread: str, run: str, message: str) -> None:
         self.model_errors.append((thread, run, message))
 
@@ -85,7 +89,10 @@ class Part(Generic[T]):
 class Relay:
     """Says who came through."""
 
-    async def handle(self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: object = None) -> None:
+    async def handle(
+        self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: object = None, terms: object = None
+    ) -> None:
+        assert terms == Terms(grant.thread, grant.run, grant.thread)
         await self._say(send, 200, {"run": grant.run, "model": grant.model, "path": scope["path"]})
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:

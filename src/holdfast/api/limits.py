@@ -13,6 +13,8 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 MAX_TOKEN_SECONDS: Final = 24 * 3600
 MAX_PROMPT: Final = 1024 * 1024
 """Characters."""
+MAX_FALLBACKS: Final = 8
+"""Models that a run may use instead of its own."""
 MAX_TIMEOUT: Final = 3 * 24 * 3600
 """The longest timeout of a run, in seconds."""
 OUTPUT_LIMIT: Final = 8_000
@@ -109,6 +111,7 @@ ImageName = Annotated[str, Limits(min_length=1, max_length=255)]
 AgentName = Annotated[str, Limits(pattern=r"^[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?$")]
 """The name of an agent, or `acp:` and a command: `acp:opencode acp`."""
 ModelName = Annotated[str, Limits(min_length=1, max_length=256, check=without_nul)]
+ModelNames = Annotated[tuple[ModelName, ...], Limits(max_length=MAX_FALLBACKS)]
 
 # --- what runs ---
 

@@ -67,6 +67,47 @@ class ModelChange(Document):
     max_tokens: Tokens | None = None
 
 
+Dollars = Annotated[float, Limits(ge=0, le=100_000, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPrice(Document):
+    """What a call costs whose input, cached or not, is longer than `tokens`."""
+
+    tokens: Tokens
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price(Document):
+    """Dollars for a million tokens. Cached tokens without a price cost as much as other input."""
+
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+    cache_write_1h: Dollars | None = None
+    """Of what is kept in the cache for an hour."""
+    above: LongPrice | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPrice(Document):
+    model: str
+    """`NAME/MODEL`."""
+    price: Price
+    is_own: bool
+    """Whether it was set on this server. Others come with Holdfast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPriceList(Document):
+    prices: tuple[ModelPrice, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTrial(Document):
     """The result of a short test request to a model."""

@@ -49,6 +49,10 @@ OUTCOMES: dict[str, tuple[str, str]] = {
         "the model gave no answer",
         "check the network and the model's address (holdfast model test NAME), then: holdfast resume THREAD",
     ),
+    "over_budget": (
+        "the budget for models is used up",
+        "see what it was spent on: holdfast cost THREAD; with more: holdfast resume THREAD --budget DOLLARS",
+    ),
     "prompt_refused": ("the agent did not accept the prompt", _SHOW),
 }
 """By code: the default message and the hint."""

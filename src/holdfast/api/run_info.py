@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from holdfast.api.budgets import Cost
 from holdfast.api.document import Document
 
 RUN_FINISHED: Final = "signal.run.finished"
@@ -98,6 +99,8 @@ class RunInfo(Document):
     usage: TokenUsage | None
     ended_by: str | None
     """What posted its end: its runner, or the server that found it dead."""
+    cost: Cost | None = None
+    """Its calls of models, as counted by the server. None if there were none."""
     turn: int = 0
     """Its number on the thread, from 1."""
     checkpoint: str | None = None

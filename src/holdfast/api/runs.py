@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from holdfast.api.box.network import NetworkPolicy
-from holdfast.api.box.spec import WORKSPACE
+from holdfast.api.budgets import Budget
 from holdfast.api.document import Document, Limits
+from holdfast.api.environments import EnvironmentReference, EnvironmentText
 from holdfast.api.limits import (
     MAX_TIMEOUT,
     AgentName,
@@ -19,6 +20,7 @@ from holdfast.api.limits import (
     Labels,
     MemoryBytes,
     ModelName,
+    ModelNames,
     PathText,
     Pids,
     Printable,
@@ -36,16 +38,19 @@ HowChanged = Literal["added", "changed", "deleted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBox(Document):
-    """The box for a run. The provider sets defaults for omitted fields."""
+    """The box for a run. Omitted fields are those of the environment, and else the provider's defaults."""
 
-    provider: ProviderName = "local"
+    provider: ProviderName | None = None
+    """Defaults to `local`."""
     image: ImageText | None = None
     cpu: Cores | None = None
     memory: MemoryBytes | None = None
     disk: DiskBytes | None = None
     pids: Pids | None = None
-    workdir: PathText = WORKSPACE
-    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    workdir: PathText | None = None
+    """Defaults to `/workspace`."""
+    network: NetworkPolicy | None = None
+    """Defaults to none."""
     idle_seconds: Annotated[int, Limits(ge=1, lt=1 << 40, strict=True)] | None = None
     """Idle time after which the box sleeps until it is needed again."""
 
@@ -56,7 +61,8 @@ class NewRun(Document):
     prompt_id: EntryId | None = None
     """The id of the prompt's entry. A second request with the same id launches nothing."""
     author_id: Printable | None = None
-    agent: AgentName
+    agent: AgentName | None = None
+    """Required, unless the environment names one."""
     model: ModelName | None = None
     """`NAME` or `NAME/MODEL`. Defaults to the only model."""
     thread: ThreadId | None = None
@@ -73,6 +79,15 @@ class NewRun(Document):
     """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
     """Seconds after which the run is ended as `timed_out`."""
+    environment: EnvironmentReference | None = None
+    """An environment of the server, `NAME` or `NAME@VERSION`. The other fields take precedence over it."""
+    environment_file: EnvironmentText | None = None
+    """The text of an environment in a repository, `holdfast.toml`. It is not trusted: what it may not decide by itself
+    has to be allowed first."""
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order."""
+    budget: Budget | None = None
+    """Of the run. When it is used up, its models are refused."""
     delegate: StrictBool = False
     """Give the agent tools to delegate tasks to other agents. Later runs of the thread have them too."""
 
@@ -81,10 +96,14 @@ class NewRun(Document):
 class WantedRun(Document):
     """The settings of a run: everything but its prompt and its files."""
 
-    agent: AgentName
+    agent: AgentName | None = None
     model: ModelName | None = None
     thread: ThreadId | None = None
     box: RunBox | None = None
+    environment: EnvironmentReference | None = None
+    environment_file: EnvironmentText | None = None
+    fallbacks: ModelNames = ()
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +172,10 @@ class Resume(Document):
     disk: DiskBytes | None = None
     timeout: Annotated[int, Limits(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
     """As in a launch; 0 means none. Defaults to the previous value."""
+    fallbacks: ModelNames = ()
+    """As in a launch. Defaults to the previous ones, unless there is another `model`."""
+    budget: Budget | None = None
+    """As in a launch. Defaults to the previous one, of which each run has its own."""
 
 
 @dataclass(frozen=True, slots=True)

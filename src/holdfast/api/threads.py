@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
+from holdfast.api.budgets import Cost
 from holdfast.api.document import Document, Limits
 from holdfast.api.entries import Entry
 from holdfast.api.limits import EntryId, Labels, Printable, StrictBool, ThreadId, Title
@@ -77,6 +78,8 @@ class ThreadInfo(Document):
     """The path of its stream, for any client of the Durable Streams protocol."""
     run: RunInfo | None
     """Its latest run."""
+    cost: Cost | None = None
+    """All calls of models on it. None if there were none."""
     fork_of: ForkSource | None = None
     """The thread that it was forked from."""
 

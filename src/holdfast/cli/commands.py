@@ -23,9 +23,12 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "steer": "run.steer:steer",
     "cancel": "run.cancel:cancel",
     "diff": "run.diff:diff",
+    "cost": "cost:cost",
     "apply": "run.apply:apply",
     "push": "run.push:push",
     "pr": "run.push:pull_request",
+    "export": "thread.export:export",
+    "import": "run.session_import:import_",
     "delegate": "run.delegate:delegate",
     "up": "server.up:up",
     "down": "server.down:down",
@@ -125,12 +128,35 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "default": "egress:default",
         },
     ),
+    "env": Group(
+        "Environments: named recipes for the boxes of runs.",
+        {
+            "new": "environment.commands:new",
+            "list": "environment.commands:list_",
+            "show": "environment.commands:show",
+            "edit": "environment.commands:edit_",
+            "check": "environment.commands:check",
+            "build": "environment.commands:build",
+            "allow": "environment.commands:allow",
+            "remove": "environment.commands:remove",
+        },
+    ),
     "agent": Group(
         "Agents: the coding agents, and the models each can use.", {"list": "agent:list_", "show": "agent:show"}
     ),
     "model": Group(
         "Models: what agents use, and their keys, which stay on the server.",
-        {"add": "model:add", "list": "model:list_", "test": "model:try_", "remove": "model:remove"},
+        {
+            "add": "model:add",
+            "list": "model:list_",
+            "test": "model:try_",
+            "price": "model_price:price",
+            "remove": "model:remove",
+        },
+    ),
+    "budget": Group(
+        "Budgets: the most that models may cost, for a thread, a tree of threads, or a day.",
+        {"set": "budget:set_", "list": "budget:list_", "remove": "budget:remove"},
     ),
     "provider": Group(
         "Providers: where boxes are created, and their accounts.",
@@ -157,6 +183,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
     "backup": "server.backup:backup",
+    "restore": "server.restore:restore",
     "check": "server.check:check",
     "compact": "server.compact:compact",
     "doctor": "server.doctor:doctor",

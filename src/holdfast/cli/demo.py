@@ -69,9 +69,10 @@ def _run_demo(folder: Path, *, as_json: bool) -> Exit:
         ensure_server(where)
 
         async def work(client: Client) -> Exit:
-            from holdfast.api.models import Api
+            from holdfast.api.models import Api, Price
 
             await client.models.add(_MODEL, apis=[Api.OPENAI_CHAT], base_url=await model(), model=_MODEL_ID)
+            await client.models.set_price(f"{_MODEL}/{_MODEL_ID}", Price(input=0, output=0))
             try:
                 return await _play(where, client, Path(scratch), as_json=as_json)
             finally:

@@ -36,7 +36,7 @@ SecretOption = Annotated[
     Option(
         "--secret",
         metavar="NAME",
-        help="Let it use a secret: NAME, or NAME:push to let git push with it. Implies mode allow.",
+        help="Let it use a secret at its hosts: NAME, or NAME:push to let git push with it.",
         autocompletion=complete_secret,
     ),
 ]
@@ -67,10 +67,15 @@ def parse_policy(
     connections: int | None,
     secrets: list[str] | None = None,
 ) -> NetworkPolicy:
-    """Without a mode, rules and secrets imply mode allow; no options at all mean no network."""
-    from holdfast.api.box.network import Network, NetworkPolicy
+    """Without a mode, rules and secrets imply mode allow; no options at all mean no network.
+
+    With secrets alone, only the hosts that they are bound to are allowed.
+    """
+    from holdfast.api.box.network import SECRET_HOSTS, Network, NetworkPolicy
     from holdfast.api.errors.boxes import InvalidSpec
 
+    if secrets and mode is None and not allow:
+        allow = [SECRET_HOSTS]
     policy = NetworkPolicy(
         Network(mode or ("allow" if allow or secrets else "none")),
         tuple(allow or []),

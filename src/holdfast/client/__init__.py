@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord, OfferedModel
     from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, Pruned
     from holdfast.api.box.usage import BoxUsage, BoxUsages
+    from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, Cost, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.entries import Acknowledgement, Entry
     from holdfast.api.errors import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
     from holdfast.api.interpreters import InterpreterDetail, InterpreterInfo, InterpreterPage, RemoteExecution
     from holdfast.api.keys import CreatedKey, Key, Token
-    from holdfast.api.models import ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.models import ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.run_info import RunInfo
     from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.client.box.volumes import Volumes
     from holdfast.client.client import Client
     from holdfast.client.connection import RetryNotice
+    from holdfast.client.costs import Costs
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.runs import Runs
@@ -66,10 +68,16 @@ __all__ = [
     "BoxUsage",
     "BoxUsages",
     "Boxes",
+    "Budget",
+    "BudgetRecord",
+    "BudgetScope",
     "Changes",
     "Client",
     "Closed",
     "Conflict",
+    "Cost",
+    "CostReport",
+    "Costs",
     "CreatedKey",
     "DefaultList",
     "Diagnosis",
@@ -93,6 +101,7 @@ __all__ = [
     "Launched",
     "MadeBox",
     "ModelAnswer",
+    "ModelPrice",
     "ModelRecord",
     "ModelStore",
     "ModelTrial",
@@ -100,6 +109,7 @@ __all__ = [
     "NotUnderstood",
     "OfferedModel",
     "Placement",
+    "Price",
     "ProducerGap",
     "Pruned",
     "Refused",
@@ -151,7 +161,8 @@ _HOMES = {
     "holdfast.api.errors.threads": "Closed ProducerGap StaleEpoch",
     "holdfast.api.interpreters": "InterpreterDetail InterpreterInfo InterpreterPage RemoteExecution",
     "holdfast.api.keys": "CreatedKey Key Token",
-    "holdfast.api.models": "ModelAnswer ModelRecord ModelTrial",
+    "holdfast.api.budgets": "Budget BudgetRecord BudgetScope Cost CostReport",
+    "holdfast.api.models": "ModelAnswer ModelPrice ModelRecord ModelTrial Price",
     "holdfast.api.run_info": "RunInfo",
     "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
@@ -165,6 +176,7 @@ _HOMES = {
     "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.client": "Client",
     "holdfast.client.connection": "RetryNotice",
+    "holdfast.client.costs": "Costs",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.runs": "Runs",

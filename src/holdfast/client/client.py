@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from holdfast.client.agents import AgentStore
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.connection import RetryNotice
+    from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
+    from holdfast.client.environments import EnvironmentStore
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
@@ -100,6 +102,12 @@ class Client:
         return Egress(self._connection)
 
     @cached_property
+    def environments(self) -> EnvironmentStore:
+        from holdfast.client.environments import EnvironmentStore
+
+        return EnvironmentStore(self._connection)
+
+    @cached_property
     def images(self) -> Images:
         from holdfast.client.images import Images
 
@@ -110,6 +118,12 @@ class Client:
         from holdfast.client.models import ModelStore
 
         return ModelStore(self._connection)
+
+    @cached_property
+    def costs(self) -> Costs:
+        from holdfast.client.costs import Costs
+
+        return Costs(self._connection)
 
     @cached_property
     def providers(self) -> ProviderStore:

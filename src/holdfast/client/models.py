@@ -7,7 +7,17 @@ from typing import Final
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
-from holdfast.api.models import Api, ModelAnswer, ModelChange, ModelRecord, ModelRecordList, ModelTrial
+from holdfast.api.models import (
+    Api,
+    ModelAnswer,
+    ModelChange,
+    ModelPrice,
+    ModelPriceList,
+    ModelRecord,
+    ModelRecordList,
+    ModelTrial,
+    Price,
+)
 from holdfast.client.completions import Completions
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 
@@ -71,6 +81,19 @@ class ModelStore:
         answer = await self._connection.ask("POST", path, parameters=parameters, repeatable=False, timeout=_TRY_SECONDS)
         return answer.read(ModelTrial.from_json)
 
+    async def prices(self) -> Sequence[ModelPrice]:
+        """Returns all known prices, sorted by model."""
+        return list((await self._connection.ask("GET", "/v1/prices")).read(ModelPriceList.from_json).prices)
+
+    async def set_price(self, model: str, price: Price) -> ModelPrice:
+        """Set the price of a model (`NAME/MODEL`), in dollars for a million tokens."""
+        answer = await self._connection.ask("PUT", _price_path(model), body=encode_json(price.to_request()))
+        return answer.read(ModelPrice.from_json)
+
+    async def remove_price(self, model: str) -> None:
+        """Remove a price that was set here."""
+        await self._connection.ask("DELETE", _price_path(model), repeatable=False)
+
     async def complete(
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
@@ -89,6 +112,10 @@ class ModelStore:
     async def aclose(self) -> None:
         """Close the connection for completions. `Client.aclose` calls this."""
         await self._completions.close()
+
+
+def _price_path(model: str) -> str:
+    return f"/v1/prices/{quote(model, safe='/')}"
 
 
 def _path(name: str) -> str:

@@ -31,6 +31,9 @@ async def follow_progress(response: httpx.Response, told: Progress | None) -> di
             case "advance":
                 if told is not None:
                     told.advance(line["amount"])
+            case "output":
+                if told is not None:
+                    told.output(line["text"].encode())
             case "end":
                 if told is not None:
                     told.end(line["summary"])

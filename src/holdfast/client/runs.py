@@ -8,13 +8,15 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote
 
+from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.imports import Imported, NewImport
 from holdfast.api.repositories import Source
 from holdfast.api.run_info import RUN_FINISHED, RunInfo
 from holdfast.api.runs import (
@@ -50,6 +52,7 @@ class Runs:
         self._connection = connection
         self._runs = Resource(connection, "/v1/runs")
         self._workspaces = Resource(connection, "/v1/workspaces")
+        self._imports = Resource(connection, "/v1/imports")
 
     async def upload(self, folder: Path, *, leave_out: Callable[[Path], bool] = lambda path: False) -> str:
         """Upload a folder for workspaces to start with. Returns its digest. `leave_out` is called for each path."""
@@ -70,20 +73,32 @@ class Runs:
     async def check(
         self,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         box: Mapping[str, Any] | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
-        wanted = WantedRun(agent=agent, model=model, thread=thread).to_request() | _box(box)
+        wanted = WantedRun(
+            agent=agent,
+            model=model,
+            thread=thread,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
+            environment=environment,
+            environment_file=environment_file,
+        ).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
     async def launch(
         self,
         prompt: str,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         title: str | None = None,
@@ -94,13 +109,22 @@ class Runs:
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
-        the agent gets tools to delegate tasks to other agents.
+        the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
+        answer, in order.
+
+        `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
+        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
+        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
         """
         new = NewRun(
             prompt=prompt,
@@ -117,9 +141,37 @@ class Runs:
             timeout=timeout,
             delegate=delegate,
             author_id=author_id,
+            environment=environment,
+            environment_file=environment_file,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
         )
         answer = await self._runs.ask("POST", "", new.to_request() | _box(box), timeout=LONG_SECONDS)
         return answer.read(Launched.from_json)
+
+    async def import_session(
+        self,
+        session: str,
+        *,
+        agent: str,
+        title: str | None = None,
+        workspace: str | None = None,
+        source: Source | None = None,
+    ) -> Imported:
+        """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
+
+        `session` is the content of the session file; for OpenCode, what `opencode export` prints.
+        """
+        new = NewImport(
+            agent=agent,
+            session=session,
+            new_thread=new_id("t"),
+            title=title,
+            workspace=workspace,
+            source=source,
+        )
+        answer = await self._imports.ask("POST", "", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(Imported.from_json)
 
     async def resume(
         self,
@@ -136,6 +188,8 @@ class Runs:
         disk: int | None = None,
         timeout: int | None = None,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
@@ -153,6 +207,8 @@ class Runs:
             disk=disk,
             timeout=timeout,
             author_id=author_id,
+            fallbacks=tuple(fallbacks),
+            budget=budget,
         )
         given = wanted.to_request() | _box(box) | ({"network": dict(network)} if network else {})
         answer = await self._runs.below(id).ask(

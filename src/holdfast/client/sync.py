@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from holdfast.api.agents import AgentRecord
     from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.box.records import Preview
+    from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
+    from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.imports import Imported
     from holdfast.api.interpreters import (
         InterpreterDetail,
         InterpreterInfo,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import Caller, CreatedKey, Key, Token
-    from holdfast.api.models import Api, ModelAnswer, ModelRecord, ModelTrial
+    from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
     from holdfast.api.repositories import Source
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
     from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.client.agents import AgentStore
     from holdfast.client.connection import FindAgain, RetryNotice
+    from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
+    from holdfast.client.environments import EnvironmentStore
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -106,12 +111,20 @@ class SyncClient(SyncOwner):
         return SyncEgress._wrap(self._async.egress, self)
 
     @property
+    def environments(self) -> SyncEnvironmentStore:
+        return SyncEnvironmentStore._wrap(self._async.environments, self)
+
+    @property
     def images(self) -> SyncImages:
         return SyncImages._wrap(self._async.images, self)
 
     @property
     def models(self) -> SyncModelStore:
         return SyncModelStore._wrap(self._async.models, self)
+
+    @property
+    def costs(self) -> SyncCosts:
+        return SyncCosts._wrap(self._async.costs, self)
 
     @property
     def providers(self) -> SyncProviderStore:
@@ -289,6 +302,79 @@ class SyncEgress(SyncHandle):
         return SyncIterator._wrap(self._async.decisions(box, denied_only=denied_only, limit=limit), self)
 
 
+class SyncEnvironmentStore(SyncHandle):
+    """`EnvironmentStore` for code without `await`."""
+
+    _async: EnvironmentStore
+
+    def get(self, name: str, *, version: int | None = None) -> EnvironmentRecord:
+        """Returns a version, by default the latest."""
+        return self._loop.run(self._async.get(name, version=version))
+
+    def versions(self, name: str) -> list[EnvironmentRecord]:
+        """Returns all versions, newest first."""
+        return self._loop.run(self._async.versions(name))
+
+    def save(self, name: str, text: str, *, after: int | None = None) -> EnvironmentRecord:
+        """Store a new version, unless the latest one has the same text. With `after`, only if that is the latest
+        version; 0 means that there must be none. Raises `InvalidEnvironment` or `EnvironmentChanged`.
+        """
+        return self._loop.run(self._async.save(name, text, after=after))
+
+    def remove(self, name: str) -> None:
+        """Remove all versions, and the setups."""
+        self._loop.run(self._async.remove(name))
+
+    def check(
+        self,
+        environment: str | None = None,
+        *,
+        text: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+        network: bool = False,
+    ) -> EnvironmentCheck:
+        """Returns everything that the server lacks for an environment (`NAME` or `NAME@VERSION`), or for the text of a
+        file. `agent`, `model`, `provider` and `network` are what a run would give by itself.
+        """
+        return self._loop.run(
+            self._async.check(environment, text=text, agent=agent, model=model, provider=provider, network=network)
+        )
+
+    def build(
+        self,
+        environment: str | None = None,
+        *,
+        text: str | None = None,
+        workspace: str | None = None,
+        again: bool = False,
+        progress: Progress | None = None,
+    ) -> EnvironmentBuild:
+        """Run the setup of an environment ahead of runs. `workspace` is a digest from `runs.upload`, for a setup with
+        inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
+        """
+        return self._loop.run(
+            self._async.build(environment, text=text, workspace=workspace, again=again, progress=progress)
+        )
+
+    def consent(self, text: str) -> EnvironmentConsent:
+        """Returns what a file from a repository asks for, and whether it was allowed."""
+        return self._loop.run(self._async.consent(text))
+
+    def allow(self, text: str) -> EnvironmentConsent:
+        """Allow a file from a repository what it asks for. This is for exactly this text."""
+        return self._loop.run(self._async.allow(text))
+
+    def forbid(self, digest: str) -> None:
+        """Take back what a file was allowed."""
+        self._loop.run(self._async.forbid(digest))
+
+    def list(self) -> list[EnvironmentRecord]:
+        """Returns the latest version of each environment, by name."""
+        return self._loop.run(self._async.list())
+
+
 class SyncModelStore(SyncHandle):
     """`ModelStore` for code without `await`."""
 
@@ -333,6 +419,18 @@ class SyncModelStore(SyncHandle):
         """Send one small prompt from the server, in the same way as agents do."""
         return self._loop.run(self._async.test(name, model=model, api=api))
 
+    def prices(self) -> Sequence[ModelPrice]:
+        """Returns all known prices, sorted by model."""
+        return self._loop.run(self._async.prices())
+
+    def set_price(self, model: str, price: Price) -> ModelPrice:
+        """Set the price of a model (`NAME/MODEL`), in dollars for a million tokens."""
+        return self._loop.run(self._async.set_price(model, price))
+
+    def remove_price(self, model: str) -> None:
+        """Remove a price that was set here."""
+        self._loop.run(self._async.remove_price(model))
+
     def complete(
         self, messages: Sequence[Mapping[str, str]], *, model: str | None = None, timeout: float = 60.0
     ) -> ModelAnswer:
@@ -340,6 +438,37 @@ class SyncModelStore(SyncHandle):
         be omitted if there is only one.
         """
         return self._loop.run(self._async.complete(messages, model=model, timeout=timeout))
+
+
+class SyncCosts(SyncHandle):
+    """`Costs` for code without `await`."""
+
+    _async: Costs
+
+    def report(
+        self,
+        *,
+        thread: str | None = None,
+        tree: str | None = None,
+        run: str | None = None,
+        since: int | None = None,
+        by: Literal["model", "run", "thread", "day"] = "model",
+    ) -> CostReport:
+        """Sum up the calls of models: all of them, or those of a thread, of a thread and the threads below it, or of a
+        run. `since` is a time in UTC milliseconds.
+        """
+        return self._loop.run(self._async.report(thread=thread, tree=tree, run=run, since=since, by=by))
+
+    def budgets(self) -> list[BudgetRecord]:
+        """Returns the budgets of threads, trees and days."""
+        return self._loop.run(self._async.budgets())
+
+    def set_budget(self, scope: BudgetScope, subject: str, budget: Budget) -> BudgetRecord:
+        """Set a budget. `subject` is the thread, and empty for the budget of each day."""
+        return self._loop.run(self._async.set_budget(scope, subject, budget))
+
+    def remove_budget(self, scope: BudgetScope, subject: str = "") -> None:
+        self._loop.run(self._async.remove_budget(scope, subject))
 
 
 class SyncProviderStore(SyncHandle):
@@ -462,16 +591,36 @@ class SyncRuns(SyncHandle):
         return self._loop.run(self._async.upload_tar(feed(archive)))
 
     def check(
-        self, *, agent: str, model: str | None = None, thread: str | None = None, box: Mapping[str, Any] | None = None
+        self,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        thread: str | None = None,
+        box: Mapping[str, Any] | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> str:
         """Returns the model (`NAME/MODEL`) that a run would use. Raises what `launch` would raise. Starts nothing."""
-        return self._loop.run(self._async.check(agent=agent, model=model, thread=thread, box=box))
+        return self._loop.run(
+            self._async.check(
+                agent=agent,
+                model=model,
+                thread=thread,
+                box=box,
+                environment=environment,
+                environment_file=environment_file,
+                fallbacks=fallbacks,
+                budget=budget,
+            )
+        )
 
     def launch(
         self,
         prompt: str,
         *,
-        agent: str,
+        agent: str | None = None,
         model: str | None = None,
         thread: str | None = None,
         title: str | None = None,
@@ -482,13 +631,22 @@ class SyncRuns(SyncHandle):
         timeout: int | None = None,
         delegate: bool = False,
         author_id: str | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Start a run on an existing thread or a new one. Returns once its prompt is on the server's disk.
 
         `workspace` is a digest that `upload` returned, and `source` where these files came from. `box` configures the
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
-        the agent gets tools to delegate tasks to other agents.
+        the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
+        answer, in order.
+
+        `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
+        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
+        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
         """
         return self._loop.run(
             self._async.launch(
@@ -504,7 +662,28 @@ class SyncRuns(SyncHandle):
                 timeout=timeout,
                 delegate=delegate,
                 author_id=author_id,
+                environment=environment,
+                environment_file=environment_file,
+                fallbacks=fallbacks,
+                budget=budget,
             )
+        )
+
+    def import_session(
+        self,
+        session: str,
+        *,
+        agent: str,
+        title: str | None = None,
+        workspace: str | None = None,
+        source: Source | None = None,
+    ) -> Imported:
+        """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
+
+        `session` is the content of the session file; for OpenCode, what `opencode export` prints.
+        """
+        return self._loop.run(
+            self._async.import_session(session, agent=agent, title=title, workspace=workspace, source=source)
         )
 
     def resume(
@@ -522,6 +701,8 @@ class SyncRuns(SyncHandle):
         disk: int | None = None,
         timeout: int | None = None,
         author_id: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> Launched:
         """Continue a thread: as before, or with another agent, in a new box, or with another network or limits.
 
@@ -542,6 +723,8 @@ class SyncRuns(SyncHandle):
                 disk=disk,
                 timeout=timeout,
                 author_id=author_id,
+                fallbacks=fallbacks,
+                budget=budget,
             )
         )
 

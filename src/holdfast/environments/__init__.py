@@ -1,1 +1,1 @@
-"""Named recipes for boxes, and the secrets that boxes use without seeing them."""
+"""Named recipes for the boxes of runs, and the secrets that boxes use without seeing them."""

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.models import Api as Api
+from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.runner_archive import pack
 from holdfast.harnesses.tool_server import ToolAccess
 
@@ -134,6 +136,12 @@ class Harness(ABC):
 
         A tool call that a crash left open is closed as the agent would. Returns None if there is nothing to continue.
         """
+
+    def read_session(self, data: bytes) -> ImportedSession:
+        """Reads a session file that the agent wrote on another machine. Raises `InvalidRun`."""
+        raise InvalidRun(
+            f"sessions of {self.title} cannot be imported", hint="import one of pi, codex, claude, opencode"
+        )
 
     def archive(self) -> bytes:
         """Returns the runner with the reader of this agent."""

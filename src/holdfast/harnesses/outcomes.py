@@ -69,6 +69,8 @@ def _model_code(status: int | None, message: str) -> str:
         return "model_error"
     if status in (502, 504) and _OURS in message:
         return "model_unreachable"
+    if status == 402 and _OURS in message:
+        return "over_budget"
     return _BY_STATUS.get(status, "model_unavailable" if status >= 500 else "model_refused")
 
 

@@ -139,7 +139,8 @@ def _tree(git: Git, folder: Path, changed: ChangedFiles, base: str, more: Mappin
             None if version is None else Version(version.mode, hashes[version.hash])
             for version in (file.before, file.after)
         )
-        ours = there.get(file.path)
+        path = changed.prefix + file.path
+        ours = there.get(path)
         result: Version | None = None
         match decide(before, ours, after):
             case Action.KEEP:
@@ -155,9 +156,9 @@ def _tree(git: Git, folder: Path, changed: ChangedFiles, base: str, more: Mappin
                 conflicts.append(file.path)
                 continue
         if result is None:
-            entries.append(b"0 %b\t%b\0" % (b"0" * len(base), file.path))
+            entries.append(b"0 %b\t%b\0" % (b"0" * len(base), path))
         else:
-            entries.append(b"%b %b 0\t%b\0" % (result.mode.encode(), result.hash.encode(), file.path))
+            entries.append(b"%b %b 0\t%b\0" % (result.mode.encode(), result.hash.encode(), path))
     if conflicts:
         raise CannotApply(
             f"{_listed(conflicts)} had changes that were not committed when the run began, and they conflict with the"
@@ -190,7 +191,7 @@ def _merged(git: Git, folder: Path, *versions: Version | None) -> Version | None
 
 def _check_filters(git: Git, folder: Path, changed: ChangedFiles, more: Mapping[str, str]) -> None:
     """Git stores some files in another form, such as pointers of Git LFS. That is left to git, on `git add`."""
-    paths = b"".join(file.path + b"\0" for file in changed.files)
+    paths = b"".join(changed.prefix + file.path + b"\0" for file in changed.files)
     told = git.run(folder, "check-attr", "--cached", "-z", "--stdin", "filter", stdin=paths, more=more).split(b"\0")
     values = zip(told[::3], told[2::3], strict=False)
     filtered = [path for path, value in values if value not in (b"unspecified", b"unset")]

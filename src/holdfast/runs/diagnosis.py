@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run_info import RunStatus, Stage
 from holdfast.api.runs import Diagnosis, Finding
 from holdfast.runs.blocked_egress import BlockedEgress, explain, remedy
 from holdfast.runs.reconcile.rules import ProbeResult, RunnerState, Thresholds, limit_hint
+from holdfast.threads.model_events import FAILOVER
 from holdfast.threads.run_events import Run, ThreadRuns
 
 _HELD: Final = re.compile(r"held open by process ([2-9]|[1-9]\d{1,8})\b")
@@ -28,9 +30,11 @@ def diagnose(
     thresholds: Thresholds,
     limits: tuple[LimitHit, ...] = (),
     blocked: BlockedEgress | None = None,
+    signals: Sequence[Mapping[str, Any]] = (),
 ) -> Diagnosis:
     """`silence` is in milliseconds. `look` is the report of the box, if it was asked. `limits` are those it has hit,
-    and `blocked` is the latest sign that something keeps it from the network.
+    and `blocked` is the latest sign that something keeps it from the network. `signals` are about its models: failovers
+    and budgets.
     """
     run = runs.latest
     findings = [_finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
@@ -47,6 +51,7 @@ def diagnose(
         _agent(run),
         _first_event(run),
         *_notice(run),
+        *_models(run, signals),
         *_egress(run, blocked, silence, thresholds),
         _heartbeat(run, silence, thresholds),
         _end(run),
@@ -138,6 +143,27 @@ def _notice(run: Run) -> list[Finding]:
     held = _HELD.search(run.notice)
     step = None if held is None else f"to end it: holdfast box exec {run.box} -- kill {held[1]}"
     return [_finding("notice", None, run.notice, step)]
+
+
+def _models(run: Run, signals: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """The latest failover, and a budget that is used up. Errors only if the run failed for the budget."""
+    found = []
+    failover = next((each for each in reversed(signals) if each.get("type") == FAILOVER), None)
+    if failover is not None:
+        to = failover.get("to")
+        then = f"going on with {to}" if to else "no other model was left"
+        message = f" ({failover['message']})" if failover.get("message") else ""
+        detail = f"{failover.get('model')} gave no answer: {failover.get('reason')}{message}; {then}"
+        name = str(failover.get("model")).partition("/")[0]
+        found.append(_finding("failover", None, detail, f"holdfast model test {name}"))
+    reached = next((each for each in reversed(signals) if each.get("state") == "reached"), None)
+    if reached is not None:
+        unit = "dollars" if reached.get("unit") == "cost" else "tokens"
+        spent = f"{reached.get('spent')} of {reached.get('limit')} {unit}"
+        detail = f"the budget of this {reached.get('scope')} is used up: {spent}"
+        ok = False if (run.error or {}).get("code") == "over_budget" else None
+        found.append(_finding("budget", ok, detail, "holdfast cost THREAD; holdfast resume THREAD --budget DOLLARS"))
+    return found
 
 
 def _egress(run: Run, blocked: BlockedEgress | None, silence: int | None, thresholds: Thresholds) -> list[Finding]:

@@ -6,8 +6,11 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
+from holdfast.api.budgets import Budget
 from holdfast.api.errors import Refused
 from holdfast.api.errors.runs import RunNotFound, RunOver
+from holdfast.egress.models.meter import Terms
+from holdfast.runs.launch.plan import budget_in, fallbacks_in
 from holdfast.runs.reconcile.probe import RunnerProbe
 from holdfast.runs.reconcile.rules import limit_error
 from holdfast.runs.run_log import RunLog
@@ -16,6 +19,8 @@ from holdfast.threads.run_events import Run, heartbeat, model_trouble
 
 _REMEMBERED: Final = 1_000
 _MAX_MESSAGE: Final = 500
+_MAX_DEPTH: Final = 64
+"""Levels of a tree of threads. Parents of parents may be named in a circle."""
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +34,8 @@ class LiveRuns:
         self._probe = probe
         self._known: dict[str, tuple[str, int]] = {}
         """Thread and epoch, by run."""
+        self._terms: OrderedDict[str, Terms] = OrderedDict()
+        """By run. They do not change."""
         self.report_model_error = ModelErrors(log).report
 
     def remember(self, thread: str, run: str, epoch: int) -> None:
@@ -60,6 +67,30 @@ class LiveRuns:
         if self._known.get(run) == (thread, epoch):
             return True
         return _is_in_charge((await self._log.runs(thread)).live, run, epoch)
+
+    async def model_terms(self, thread: str, run: str) -> Terms:
+        """Returns the budget and the fallbacks of a run, and the tree that it is in."""
+        terms = self._terms.get(run)
+        if terms is None:
+            row = await self._log.row(thread)
+            latest = row.runs.latest
+            if latest is None or not latest.is_ours or latest.run != run:
+                return Terms(thread, run, thread, budget=Budget(cost=0, tokens=0))  # it has just ended
+            root = await self._root(thread, row.parent)
+            terms = Terms(thread, run, root, fallbacks_in(latest.options), budget_in(latest.options))
+            self._terms[run] = terms
+            while len(self._terms) > _REMEMBERED:
+                self._terms.popitem(last=False)
+        return terms
+
+    async def _root(self, thread: str, parent: str | None) -> str:
+        """Returns the thread at the top. A parent that was deleted is not looked behind."""
+        for _ in range(_MAX_DEPTH):
+            above = None if parent is None else await self._projection.row(parent)
+            if above is None:
+                return thread
+            thread, parent = above.id, above.parent
+        return thread
 
     async def _in_charge(self, run: str, epoch: int) -> tuple[str, Run]:
         """Returns the thread of a run, and the run, if it is the thread's run now, in that epoch."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
+from holdfast.api.imports import Imported, NewImport
 from holdfast.api.run_info import CancelKind
 from holdfast.api.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.api.tasks import DelegationLimits
@@ -48,8 +49,10 @@ from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.reconcile.sweep import SWEEP_SECONDS, DueThreads, RunSweep
 from holdfast.runs.run_log import RunLog
+from holdfast.runs.session_import import import_session
 from holdfast.runs.workspace.diff import Compared, compare
 from holdfast.runs.workspace.store import Workspaces
+from holdfast.threads.model_events import BUDGET, FAILOVER
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RunFilter, RunRow
@@ -128,7 +131,7 @@ class Runs:
         )
         self.call_tool = AgentTools(self.delegations, run_log).call
         self.beat, self.limit, self.lives = live.beat, live.limit, live.lives
-        self.report_model_error = live.report_model_error
+        self.report_model_error, self.model_terms = live.report_model_error, live.model_terms
 
     async def start(self) -> None:
         """Reconcile the runs that earlier servers left, and start the sweep."""
@@ -185,6 +188,12 @@ class Runs:
         if thread is not None:
             await self._planner.check_move(thread, plan.options)
         return plan
+
+    async def import_session(self, wanted: NewImport) -> Imported:
+        """Create a thread with a session that an agent wrote on another machine."""
+        if wanted.workspace is not None:
+            self.workspaces.check(wanted.workspace)
+        return await import_session(self._log, self._threads, self._planner.agents, wanted)
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
         """Returns the run that an earlier request with the same prompt has launched."""
@@ -322,6 +331,7 @@ class Runs:
         run = runs.latest
         look = None if run is None or not run.live else await self.probe.look(run)
         limits = () if run is None or run.box is None else await self.probe.limits(run.box)
+        blocked, signals = (None, ()) if run is None else await self._find_evidence(thread, run)
         return diagnose(
             thread,
             runs,
@@ -329,23 +339,29 @@ class Runs:
             silence=None if run is None else self._reconciler.silence(thread, run.run),
             look=look,
             limits=limits,
-            blocked=None if run is None else await self._find_blocked(thread, run),
+            blocked=blocked,
+            signals=tuple(signals),
             thresholds=self._thresholds,
         )
 
-    async def _find_blocked(self, thread: str, run: Run) -> BlockedEgress | None:
-        """Look for a blocked network in what the run's tools and its runner have said last."""
+    async def _find_evidence(self, thread: str, run: Run) -> tuple[BlockedEgress | None, Sequence[dict[str, Any]]]:
+        """Look for a blocked network in what the run's tools and its runner have said last, and for what happened to
+        its models.
+        """
         texts: deque[str] = deque(maxlen=_EVIDENCE)
+        signals: deque[dict[str, Any]] = deque(maxlen=_EVIDENCE)
         async for entry in self._log.entries(thread, run.since):
             payload = entry.get("payload") or {}
             if str(payload.get("type", "")).endswith(".tool"):
                 texts.append(str(payload.get("result", ""))[-MOST_TEXT:])
+            elif payload.get("type") in (FAILOVER, BUDGET) and payload.get("run") == run.run:
+                signals.append(payload)
             elif payload.get("type") == FINISHED and payload.get("run") == run.run:
                 break
         texts.append(str((run.error or {}).get("message", "")))
         if run.live or run.ended_by != "runner":  # a runner that posted the end has reached us
             texts.append(still_away(await self.probe.last_words(run)))
-        return find_blocked(texts)
+        return find_blocked(texts), signals
 
     @asynccontextmanager
     async def compared(self, id: str) -> AsyncIterator[Compared]:

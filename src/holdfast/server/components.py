@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress import GuestApi
-    from holdfast.egress.models import ModelGateway, Models
+    from holdfast.egress.models import ModelGateway, Models, Prices
     from holdfast.environments.secrets import Secrets
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.server.clocks import Clocks
     from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
+    from holdfast.server.environments import ServerEnvironments
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
     from holdfast.storage import Storage
@@ -187,15 +188,41 @@ async def open_secrets(storage: Storage, secret: bytes) -> AsyncIterator[Secrets
 
 
 @asynccontextmanager
-async def open_gateway(models: Lazy[Models], egress: Lazy[ServerEgress]) -> AsyncIterator[ModelGateway]:
-    opened = await models.get()
-    from holdfast.egress.models import ModelGateway
+async def open_prices(storage: Storage) -> AsyncIterator[Prices]:
+    await _load("holdfast.egress.models")
+    from holdfast.egress.models import Prices
 
-    gateway = ModelGateway(opened, (await egress.get()).make_upstream)
-    try:
-        yield gateway
-    finally:
-        await gateway.close()
+    async with Prices(await load_in_thread(lambda: storage.model_prices)) as prices:
+        yield prices
+
+
+@asynccontextmanager
+async def open_gateway(
+    storage: Storage,
+    projection: Projection,
+    seals: Seals,
+    models: Lazy[Models],
+    prices: Lazy[Prices],
+    egress: Lazy[ServerEgress],
+    clocks: Clocks,
+) -> AsyncIterator[ModelGateway]:
+    opened = await models.get()
+    from holdfast.egress.models import Budgets, Meter, ModelGateway, ThreadJournal, load_from
+
+    async with Budgets(await load_in_thread(lambda: storage.budgets)) as budgets:
+        meter = Meter(
+            await prices.get(),
+            budgets,
+            load_from(projection),
+            ThreadJournal(storage.streams, seals, clocks.now),
+            clock=clocks.now,
+            ticks=clocks.ticks,
+        )
+        gateway = ModelGateway(opened, (await egress.get()).make_upstream, meter=meter, ticks=clocks.ticks)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
 
 
 @asynccontextmanager
@@ -216,6 +243,8 @@ async def open_runs(
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
+    environments: Lazy[ServerEnvironments],
+    prices: Lazy[Prices],
     find_agent: FindAgent,
     home: Path,
     clocks: Clocks,
@@ -244,13 +273,14 @@ async def open_runs(
         access=access,
         ticks=clocks.ticks,
         network_ready=(await egress.get()).ready,
+        setups=await environments.get(),
     )
     runs = Runs(
         storage.streams,
         threads,
         projection,
         opened,
-        LaunchPlanner(agents, await models.get(), opened),
+        LaunchPlanner(agents, await models.get(), opened, await prices.get()),
         launcher,
         run_log,
         workspaces,
@@ -263,6 +293,34 @@ async def open_runs(
         yield runs
     finally:
         await runs.close()
+
+
+@asynccontextmanager
+async def open_environments(
+    storage: Storage,
+    boxes: Lazy[Boxes],
+    egress: Lazy[ServerEgress],
+    models: Lazy[Models],
+    secrets: Lazy[Secrets],
+    find_agent: FindAgent,
+    home: Path,
+    clocks: Clocks,
+) -> AsyncIterator[ServerEnvironments]:
+    await _load("holdfast.server.environments", "holdfast.environments.setup")
+    from holdfast.environments.library import Environments
+    from holdfast.environments.setup import Setups
+    from holdfast.runs.workspace.store import Workspaces
+    from holdfast.server.environments import ServerEnvironments, ServerKnown
+
+    opened = await boxes.get()
+    library = Environments(await load_in_thread(lambda: storage.environments), clocks.now)
+    setups = Setups(opened, (await egress.get()).ready)
+    known = ServerKnown(opened, await models.get(), find_agent, await secrets.get())
+    try:
+        await setups.start(exclusive=storage.is_exclusive)
+        yield ServerEnvironments(library, setups, opened, known, Workspaces(home / "workspaces"))
+    finally:
+        await setups.close()
 
 
 @asynccontextmanager

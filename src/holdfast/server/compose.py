@@ -28,9 +28,11 @@ from holdfast.server.components import (
     open_accounts,
     open_boxes,
     open_egress,
+    open_environments,
     open_gateway,
     open_interpreters,
     open_models,
+    open_prices,
     open_puller,
     open_runs,
     open_secrets,
@@ -221,7 +223,14 @@ async def _serve(
         )
         boxes = Lazy("boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool))
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
-        gateway = Lazy("model gateway", lambda: open_gateway(models, egress))
+        prices = Lazy("model prices", lambda: open_prices(storage))
+        gateway = Lazy(
+            "model gateway", lambda: open_gateway(storage, projection, seals, models, prices, egress, clocks)
+        )
+        environments = Lazy(
+            "environments",
+            lambda: open_environments(storage, boxes, egress, models, secrets, find_agent, home.path, clocks),
+        )
         runs = Lazy(
             "runs",
             lambda: open_runs(
@@ -233,6 +242,8 @@ async def _serve(
                 boxes,
                 egress,
                 models,
+                environments,
+                prices,
                 find_agent,
                 home.path,
                 clocks,
@@ -251,9 +262,11 @@ async def _serve(
             boxes.close,
             samples.close,
             models.close,
+            prices.close,
             gateway.close,
         ):
             stack.push_async_callback(close)
+        stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
@@ -293,6 +306,7 @@ async def _serve(
                 models,
                 secrets,
                 gateway,
+                environments,
                 runs,
                 find_agent,
                 interpreters,

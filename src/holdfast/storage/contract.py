@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from holdfast.boxes.rows import BoxRows
     from holdfast.compat.daytona.records import RecordStore
     from holdfast.egress.environment_policies import PolicyStore
+    from holdfast.egress.models.budgets import BudgetStore
     from holdfast.egress.models.model import ModelStore
+    from holdfast.egress.models.prices import PriceStore
     from holdfast.egress.records import DecisionStore
     from holdfast.environments.secrets.rows import NamedSecretStore
+    from holdfast.environments.store import EnvironmentStore
     from holdfast.providers.accounts import AccountStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
@@ -63,7 +66,16 @@ class Storage(Protocol):
     def egress_policies(self) -> PolicyStore: ...
 
     @property
+    def environments(self) -> EnvironmentStore: ...
+
+    @property
     def models(self) -> ModelStore: ...
+
+    @property
+    def model_prices(self) -> PriceStore: ...
+
+    @property
+    def budgets(self) -> BudgetStore: ...
 
     @property
     def provider_accounts(self) -> AccountStore: ...

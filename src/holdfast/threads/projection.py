@@ -13,7 +13,17 @@ from holdfast.api.errors.threads import StreamDamaged
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.protocol.framing import as_array, parse_json
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow, fold
+from holdfast.threads.rows import (
+    RowFilter,
+    RowStore,
+    RunFilter,
+    RunRow,
+    Spending,
+    SpendingFilter,
+    SpendingKey,
+    ThreadRow,
+    fold,
+)
 from holdfast.threads.store import Change, StreamStore
 
 log = logging.getLogger(__name__)
@@ -77,6 +87,11 @@ class Projection:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         await self._try_settling(None)
         return await self._rows.list_runs(wanted)
+
+    async def spending(self, wanted: SpendingFilter, by: SpendingKey = "all") -> list[Spending]:
+        """Returns the sums of calls of models."""
+        await self._try_settling(None)
+        return await self._rows.spending(wanted, by)
 
     async def needed_snapshots(self) -> set[str]:
         """Returns the snapshots that forks and rewinds of threads refer to. Raises if rows cannot be brought up to

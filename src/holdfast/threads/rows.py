@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.run_info import RunStatus
@@ -15,6 +15,7 @@ from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
 from holdfast.threads.delegation import DELEGATION_SIGNALS
 from holdfast.threads.lineage import FORKED, LINEAGE_SIGNALS, fold_lineage
+from holdfast.threads.model_events import CALL, ModelCall, call_of
 from holdfast.threads.run_events import Run, ThreadRuns, concerns_runs, fold_run, is_control
 
 _PREVIEW: Final = 200
@@ -51,6 +52,8 @@ class ThreadRow:
     """The thread that it was forked from. The thread that started it as its child is `parent`."""
     touched: dict[str, Run] = field(default_factory=dict, compare=False, repr=False)
     """Runs that changed since the row was saved. Each has a row of its own."""
+    calls: tuple[ModelCall, ...] = field(default=(), compare=False, repr=False)
+    """Calls of models since the row was saved. Each has a row of its own."""
 
 
 def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since: int = 0) -> ThreadRow:
@@ -60,6 +63,7 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
     activity = row.last_activity_at
     runs = row.runs
     touched = dict(row.touched)
+    calls = list(row.calls)
     for entry in entries:
         count += 1
         last = entry
@@ -86,6 +90,8 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
                 if runs.latest is None or after.latest.status is not runs.latest.status:
                     row = replace(row, status=_STATUS_OF_RUN[after.latest.status])
             runs = after
+        elif kind == CALL and seals.origin(row.id, entry) is Origin.HERE and (call := call_of(entry)) is not None:
+            calls.append(call)
     if last is None:
         return row
     return replace(
@@ -95,6 +101,7 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
         last_entry=_preview(last),
         runs=runs,
         touched=touched,
+        calls=tuple(calls),
     )
 
 
@@ -187,6 +194,46 @@ class RunFilter:
     """Id of the last run seen."""
 
 
+@dataclass(frozen=True, slots=True)
+class SpendingFilter:
+    """Which calls of models to add up. What is None does not matter."""
+
+    runs: tuple[str, ...] | None = None
+    threads: tuple[str, ...] | None = None
+    tree: str | None = None
+    """A thread, and all threads below it."""
+    since: int | None = None
+    """UTC milliseconds."""
+    limit: int = 1000
+
+
+SpendingKey = Literal["all", "run", "thread", "model", "day"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The sum of calls of models."""
+
+    key: str = ""
+    """The run, thread, model or day (`2026-11-17`, UTC) of these calls; empty for all."""
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    nanos: int = 0
+    """The cost of the calls with a known price, in billionths of a dollar."""
+    unpriced: int = 0
+    """Calls whose price is unknown."""
+    estimated: int = 0
+    """Calls whose usage was estimated, because the answer was cut off or reported none."""
+
+    @property
+    def tokens(self) -> int:
+        return self.input + self.output + self.cache_read + self.cache_write
+
+
 class RowStore(Protocol):
     """The contract of a row store. It is a cache of the streams, so nothing is lost if it is lost."""
 
@@ -201,13 +248,19 @@ class RowStore(Protocol):
         ...
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        """Save these rows with the runs they touched. Delete the `gone` rows with all their runs."""
+        """Save these rows with the runs they touched and their calls. Delete the `gone` rows with all their runs and
+        calls.
+        """
         ...
 
     async def get_run(self, id: str) -> RunRow | None: ...
 
     async def list_runs(self, wanted: RunFilter) -> list[RunRow]:
         """Returns runs, newest first."""
+        ...
+
+    async def spending(self, wanted: SpendingFilter, by: SpendingKey) -> list[Spending]:
+        """Returns the sums of calls by this key, the highest cost first; by `all`, exactly one. Days come in order."""
         ...
 
     async def needed_snapshots(self) -> set[str]:

@@ -26,12 +26,16 @@ PREFIX: Final = "signal.run."
 STARTED: Final = "signal.run.started"
 BOX: Final = "signal.run.box"
 INSTALLING: Final = "signal.run.installing"
+ENVIRONMENT: Final = "signal.run.environment"
+SETUP: Final = "signal.run.setup"
 MODEL_TROUBLE: Final = "signal.run.model_trouble"
 PROVISIONED: Final = "signal.run.provisioned"
 RUNNER: Final = "signal.run.runner"
 HEARTBEAT: Final = "signal.run.heartbeat"
 CANCEL_REQUESTED: Final = "signal.run.cancel_requested"
 FINISHED: Final = RUN_FINISHED
+IMPORT: Final = "import"
+"""What ended a run that stands for a session of another machine."""
 DELTA: Final = ".delta"
 """The suffix of streamed text entries. The complete message that follows repeats all of their text."""
 
@@ -552,6 +556,18 @@ def box_found(
 def installing(*, run: str, what: str, ms: int | None) -> dict[str, Any]:
     """Reports that the server is installing something this machine lacks, or, with `ms`, that it has finished."""
     return {"type": INSTALLING, "run": run, "what": what, **({} if ms is None else {"ms": ms})}
+
+
+def environment_used(*, run: str, environment: str, digest: str, warnings: tuple[str, ...]) -> dict[str, Any]:
+    """Reports the environment of a run, and what it lacks but does not require."""
+    told = {"warnings": list(warnings)} if warnings else {}
+    return {"type": ENVIRONMENT, "run": run, "environment": environment, "digest": digest, **told}
+
+
+def setup_run(*, run: str, environment: str, ms: int | None, built: bool = True) -> dict[str, Any]:
+    """Reports that the setup of an environment is being built, or, with `ms`, that the box starts from it."""
+    done = {} if ms is None else {"ms": ms, "built": built}
+    return {"type": SETUP, "run": run, "environment": environment, **done}
 
 
 def provisioned(*, run: str, agent: str, version: str | None, ms: int, session: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from holdfast.api.ids import new_entry_id, new_id, now_ms
 from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS, Slices, stream_path
-from holdfast.threads.rows import RowFilter, ThreadRow, format_cursor
+from holdfast.threads.rows import RowFilter, Spending, SpendingFilter, SpendingKey, ThreadRow, format_cursor
 from holdfast.threads.run_events import DELTA
 from holdfast.threads.selection import Selection, Unfinished
 from holdfast.threads.store import AppendRequest, StreamConfig, StreamStore
@@ -77,6 +77,10 @@ class Threads:
         rows = await self._projection.rows(replace(wanted, limit=wanted.limit + 1))
         page = rows[: wanted.limit]
         return ThreadPage(page, format_cursor(page[-1]) if len(rows) > len(page) else None)
+
+    async def spending(self, wanted: SpendingFilter, by: SpendingKey = "all") -> Sequence[Spending]:
+        """Returns the sums of calls of models."""
+        return await self._projection.spending(wanted, by)
 
     async def rename(self, id: str, title: str) -> None:
         await self._signal(id, "renamed", title=title)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.guest import frames
+from holdfast.guest import codec, frames
 from holdfast.providers.stream import StreamGuestClient, bridge_command, serve_egress
 from holdfast.providers.stream.process import StreamProcesses
 from holdfast.testing.provider_suite.base import eventually
@@ -179,3 +182,34 @@ async def test_a_host_whose_stream_was_cut_has_its_egress_back_at_once(new_host:
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
     assert await answer(port) == b"ping end"
+
+
+async def test_a_program_in_the_box_that_takes_the_egress_cannot_keep_it(
+    provider: PipesProvider, new_host: Callable[[], Host]
+) -> None:
+    host, egress = new_host(), EchoEgress()
+    port = await serve_egress(host.client, egress, port=0)
+    with thief(provider, {"op": "bridge"}), thief(provider, {"op": "listen", "port": port, "bridge": 1 << 60}):
+        await until(lambda: not host.client.serving, "the server was not told")
+        assert await serve_egress(host.client, egress, port=0) == port
+        assert await answer(port) == b"ping end"
+    for wrong in ("1", -1, None, [1]):
+        with thief(provider, {"op": "listen", "port": port, "bridge": wrong}):
+            assert await answer(port) == b"ping end"
+    assert host.client.serving
+
+
+@contextmanager
+def thief(provider: PipesProvider, request: dict[str, object]) -> Iterator[bytes]:
+    """A program in the box that talks to the guest as a bridge does. Gives the guest's answer."""
+    folder = os.open(provider.data_dir.box("one"), os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(f"/proc/self/fd/{folder}/guest.sock")
+        os.close(folder)
+        connection.sendall(codec.frame(request))
+        data, rights, _, _ = connection.recvmsg(1 << 16, socket.CMSG_SPACE(32))
+        for _, _, numbers in rights:
+            for start in range(0, len(numbers), 4):
+                os.close(int.from_bytes(numbers[start : start + 4], sys.byteorder))
+        yield data

@@ -12,14 +12,20 @@ import pytest
 
 from holdfast.api.errors import Unavailable
 from holdfast.egress.environment_policies import PolicyStore
+from holdfast.egress.models.budgets import BudgetStore
 from holdfast.egress.models.model import ModelStore
+from holdfast.egress.models.prices import PriceStore
 from holdfast.egress.records import DecisionStore
 from holdfast.environments.secrets import NamedSecretStore
+from holdfast.environments.store import EnvironmentStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+from holdfast.storage.sqlite.environments import SqliteEnvironments
+from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
@@ -30,10 +36,13 @@ from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
+    BudgetSuite,
     DecisionSuite,
+    EnvironmentSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
+    PriceSuite,
     SecretSuite,
     SubscriptionSuite,
     ThreadRowSuite,
@@ -87,6 +96,17 @@ class TestSqliteThreadRows(ThreadRowSuite):
         return open_store
 
 
+class TestSqliteEnvironments(EnvironmentSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[EnvironmentStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[EnvironmentStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteEnvironments(database, tenant=tenant)
+
+        return open_store
+
+
 class TestSqliteModels(ModelSuite):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore[ModelStore]:
@@ -94,6 +114,28 @@ class TestSqliteModels(ModelSuite):
         async def open_store(tenant: str) -> AsyncIterator[ModelStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteModels(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqlitePrices(PriceSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[PriceStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[PriceStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqlitePrices(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteBudgets(BudgetSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[BudgetStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[BudgetStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteBudgets(database, tenant=tenant)
 
         return open_store
 

@@ -15,6 +15,9 @@ from holdfast.api.limits import RuleText
 
 DEFAULT_LIST: Final = "default"
 """In a list of rules: the package registries that this machine's own clients use, git hosts and the model gateway."""
+SECRET_HOSTS: Final = "secrets"
+"""In a list of rules: the hosts that the secrets of the policy are bound to. They need no rule, so this adds none. It
+makes a list that allows nothing else."""
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _METHOD: Final = re.compile(r"[A-Z]{1,32}")
 _MOST_RULES: Final = 1000
@@ -111,8 +114,8 @@ class NetworkPolicy(Document):
 
     mode: Network = Network.NONE
     allow: Annotated[tuple[RuleText, ...], Limits(max_length=_MOST_RULES)] = ()
-    """Rules, for `allow`. `default` among them stands for the default list. Empty: what the box's environment allows,
-    or the default list where it has no policy of its own."""
+    """Rules, for `allow`. `default` among them stands for the default list, and `secrets` for the hosts of `secrets`.
+    Empty: what the box's environment allows, or the default list where it has no policy of its own."""
     bandwidth: Annotated[int, Limits(ge=1024, lt=1 << 60, strict=True)] | None = None
     """Bytes per second, both ways together. None leaves it to the server."""
     connections: Annotated[int, Limits(ge=1, lt=1 << 31, strict=True)] | None = None
@@ -141,7 +144,7 @@ class NetworkPolicy(Document):
 
     def rules(self) -> tuple[Rule, ...]:
         """Returns the listed rules. The caller adds the default list."""
-        return tuple(Rule.parse(text) for text in self.allow if text != DEFAULT_LIST)
+        return tuple(Rule.parse(text) for text in self.allow if text not in (DEFAULT_LIST, SECRET_HOSTS))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> NetworkPolicy:

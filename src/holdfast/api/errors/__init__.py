@@ -202,6 +202,7 @@ def class_of(code: str) -> type[HoldfastError] | None:
     from holdfast.api.errors import (  # noqa: F401  # they register
         agents,
         boxes,
+        environments,
         images,
         interpreters,
         models,

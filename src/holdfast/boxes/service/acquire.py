@@ -77,6 +77,7 @@ class Acquire:
         fresh: bool = False,
         replaces: bool = True,
         base: BaseFiles | None = None,
+        start: str | None = None,
     ) -> Acquired:
         self._providers.for_spec(spec)
         if not key:
@@ -88,9 +89,9 @@ class Acquire:
             async with limit:
                 if fresh:
                     async with self._leases.turn(f"key/{key}"):
-                        return await self._acquire_in_turn(key, spec, owner, fresh=True)
+                        return await self._acquire_in_turn(key, spec, owner, fresh=True, start=start)
                 at_once = await self._resume_at_once(key, spec, base)
-                return at_once or await self._acquire(key, spec, owner, replaces, base)
+                return at_once or await self._acquire(key, spec, owner, replaces, base, start)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -116,12 +117,14 @@ class Acquire:
             return None  # another caller is deleting it
         return Acquired(replace(row, last_active_at=now), How.RESUMED, why="it was there")
 
-    async def _acquire(self, key: str, spec: BoxSpec, owner: Owner, replaces: bool, base: BaseFiles | None) -> Acquired:
+    async def _acquire(
+        self, key: str, spec: BoxSpec, owner: Owner, replaces: bool, base: BaseFiles | None, start: str | None
+    ) -> Acquired:
         if spec.lifetime is Lifetime.ONE_SHOT:
-            return await self._acquire_in_turn(key, spec, owner)
+            return await self._acquire_in_turn(key, spec, owner, start=start)
         async with self._leases.turn(f"key/{key}"):
             at_once = await self._resume_at_once(key, spec, base)
-            return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces, base=base)
+            return at_once or await self._acquire_in_turn(key, spec, owner, replaces=replaces, base=base, start=start)
 
     async def _acquire_in_turn(
         self,
@@ -132,6 +135,7 @@ class Acquire:
         fresh: bool = False,
         replaces: bool = True,
         base: BaseFiles | None = None,
+        start: str | None = None,
     ) -> Acquired:
         provider = self._providers.named(spec.provider)
         found = await self._found(key, spec, base)
@@ -184,7 +188,11 @@ class Acquire:
                     whys.append(f"restored from snapshot {snapshot.id}")
                     return Acquired(row, How.RESTORED, replaced, "; ".join(whys))
                 case Create():
-                    row = await self._creation.fresh(spec, owner, key, provider)
+                    if start is None:
+                        row = await self._creation.fresh(spec, owner, key, provider)
+                    else:
+                        row = self._registry.new_row(spec, owner, key=key, snapshot=start)
+                        row = await self._creation.restored(row, provider, start)
                     return Acquired(row, How.CREATED, replaced, "; ".join(whys) or "there was none")
             found = await self._found(key, spec, base)
         raise keeps_changing(f"the box of key {key}")

@@ -154,16 +154,20 @@ class Boxes:
         fresh: bool = False,
         replaces: bool = True,
         base: BaseFiles | None = None,
+        start: str | None = None,
     ) -> Acquired:
         """Returns the box of a key: the existing one, one restored from the latest snapshot, or a new one.
 
         Concurrent callers get the same box. A box with another spec is replaced, which `replaced` and `why` report;
         without `replaces`, it raises `BoxDiffers`. One-shot boxes are always new. With `fresh`, an existing box is
         deleted and no snapshot is used. With `base`, a box that did not start from these files is replaced by one that
-        does. If they cannot be restored, it raises `SnapshotNotFound` or `WrongSnapshot`.
+        does. If they cannot be restored, it raises `SnapshotNotFound` or `WrongSnapshot`. With
+        `start`, a box that has to be created has the files of that snapshot; an existing box stays.
         """
         self.secrets.check(spec.network)
-        found = await self._acquire.acquire(key, spec, owner, timeout, fresh=fresh, replaces=replaces, base=base)
+        found = await self._acquire.acquire(
+            key, spec, owner, timeout, fresh=fresh, replaces=replaces, base=base, start=start
+        )
         await self._place_secrets(found.row)
         return found
 

@@ -14,7 +14,14 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.files import FilesOptions
-from holdfast.cli.run.options import ModelOption, TimeoutOption
+from holdfast.cli.run.options import (
+    BudgetOption,
+    ModelOption,
+    TimeoutOption,
+    TokenBudgetOption,
+    make_budget,
+    split_models,
+)
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.durations import parse_duration
@@ -32,14 +39,14 @@ def run(
         ),
     ],
     agent: Annotated[
-        str,
+        str | None,
         Option(
             "--agent",
             metavar="NAME",
-            help="Agent: pi, codex, claude or opencode.",
+            help="Agent: pi, codex, claude or opencode. Required, unless the environment names one.",
             autocompletion=complete_agent,
         ),
-    ],
+    ] = None,
     model: ModelOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running, and print the thread's id.")] = False,
     thread: Annotated[
@@ -52,6 +59,15 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    environment: Annotated[
+        str | None,
+        Option(
+            "--env", metavar="NAME[@VERSION]", help="Environment on the server. Default: holdfast.toml of the folder."
+        ),
+    ] = None,
+    no_env: Annotated[bool, Option("--no-env", help="Ignore the holdfast.toml of the folder.")] = False,
+    budget: BudgetOption = None,
+    budget_tokens: TokenBudgetOption = None,
     delegate: Annotated[
         bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
     ] = False,
@@ -65,7 +81,7 @@ def run(
 
     The box gets a copy of your files: the current git repository, or this folder, or --dir, or a clean clone with
     --repo. It can reach only the model; --allow default lets it reach package registries, and --image gives it other
-    programs.
+    programs. An environment (--env, or a holdfast.toml in the folder) says all of this once; options take precedence.
 
     Ctrl-C leaves the run in progress and prints how to return. With --json, every line is an entry, and the last one
     has thread, run and status.
@@ -73,9 +89,12 @@ def run(
     \b
     holdfast run "fix the failing test" --agent pi --model anthropic
     holdfast run "pip install pytest, then fix the tests" --agent pi --allow default
+    holdfast run "fix the tests" --agent pi --model anthropic,openai --budget 5
     holdfast run "explain main.py" --agent codex --dir . --detach
     holdfast run "write a changelog" --agent pi --repo git@example.com:owner/name.git@main
+    holdfast run "fix the failing test" --env web
     """
+    from holdfast.cli.run.environment import choose_environment, prepare_environment
     from holdfast.cli.run.files import send_files
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.session import ensure_server, home_or_default
@@ -84,7 +103,17 @@ def run(
     chosen = files.choose(Path.cwd(), Path.home(), continues=thread is not None)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
+    used = choose_environment(environment, chosen, without=no_env)
+    if used.is_none and agent is None:
+        raise CommandError(
+            "the run has no agent",
+            next_step='holdfast run "what to do" --agent NAME; holdfast agent list shows them',
+            exit=Exit.USAGE,
+        )
+    first, fallbacks = split_models(model)
+    most = make_budget(budget, budget_tokens)
     ensure_server(where)
+    prepare_environment(where, used, agent=agent, model=model, box=box_settings, quiet=as_json)
 
     async def work(client: Client) -> Exit:
         async def begin(state: LaunchState) -> StartedRun:
@@ -94,26 +123,48 @@ def run(
             info = None if known is None else await client.threads.get(known)
             if chosen is not None:
                 # Checked before the upload, so that a missing model is reported at once.
-                await client.runs.check(agent=agent, model=model, thread=known, box=box_settings)
+                await client.runs.check(
+                    agent=agent,
+                    model=first,
+                    thread=known,
+                    box=box_settings,
+                    fallbacks=fallbacks,
+                    budget=most,
+                    environment=used.name,
+                    environment_file=used.file,
+                )
             elif not (as_json or files.empty or thread is not None):
                 why = "empty: the current folder is not a project"
                 note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
             sent = await send_files(client, chosen, home_or_default(where.home), quiet=as_json)
             state.sent = True
-            if info is not None and info.run is not None and sent is None and not box_settings and not delegate:
+            if (
+                info is not None
+                and info.run is not None
+                and sent is None
+                and not box_settings
+                and used.is_none
+                and not delegate
+            ):
                 # With the settings of the earlier launch: with others, its box would be replaced.
-                launched = await client.runs.resume(info.id, text, agent=agent, model=model, timeout=seconds)
+                launched = await client.runs.resume(
+                    info.id, text, agent=agent, model=first, timeout=seconds, fallbacks=fallbacks, budget=most
+                )
             else:
                 launched = await client.runs.launch(
                     text,
                     agent=agent,
-                    model=model,
+                    model=first,
                     thread=known,
                     title=title,
                     workspace=None if sent is None else sent.digest,
                     source=None if sent is None else sent.source,
                     box=box_settings,
                     timeout=seconds or None,
+                    environment=used.name,
+                    environment_file=used.file,
+                    fallbacks=fallbacks,
+                    budget=most,
                     delegate=delegate,
                 )
             return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.completion import complete_agent, complete_thread
+from holdfast.cli.cost import describe_spent
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Option
@@ -57,7 +58,9 @@ def runs(
         write_field("no runs", hint('start one with holdfast run "what to do" --agent NAME'))
     else:
         now = time.time()
-        write_table(("thread", "status", "agent", "model", "began", "took"), [_row(each, now) for each in found])
+        write_table(
+            ("thread", "status", "agent", "model", "began", "took", "cost"), [_row(each, now) for each in found]
+        )
         if len(found) == limit:
             note("more", hint(f"there may be more than these {limit}: holdfast runs --limit {limit * 10}"))
 
@@ -71,4 +74,5 @@ def _row(run: RunInfo, now: float) -> list[Cell | str]:
         run.model,
         f"{describe_duration(now - run.started_at / 1000)} ago",
         describe_time(max(0, ended - run.started_at)),
+        describe_spent(run.cost),
     ]

@@ -9,7 +9,15 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.network_options import AllowOption, NetworkName, SecretOption, parse_policy
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, RunThreadArgument, TimeoutOption
+from holdfast.cli.run.options import (
+    BudgetOption,
+    ModelOption,
+    RunThreadArgument,
+    TimeoutOption,
+    TokenBudgetOption,
+    make_budget,
+    split_models,
+)
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.durations import parse_duration
 from holdfast.cli.terminal.sizes import parse_size
@@ -37,6 +45,8 @@ def resume(
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory of the box from now on, such as 4G.")] = None,
     disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space of the box from now on, such as 20G.")] = None,
     timeout: TimeoutOption = None,
+    budget: BudgetOption = None,
+    budget_tokens: TokenBudgetOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running.")] = False,
     *,
     where: Where,
@@ -60,6 +70,8 @@ def resume(
     memory_bytes = read_value(parse_size, memory)
     disk_bytes = read_value(parse_size, disk)
     seconds = read_value(parse_duration, timeout)
+    first, fallbacks = split_models(model)
+    most = make_budget(budget, budget_tokens)
     ensure_server(where)
 
     async def work(client: Client) -> Exit:
@@ -72,13 +84,15 @@ def resume(
                 info.id,
                 prompt,
                 agent=agent,
-                model=model,
+                model=first,
                 fresh=fresh,
                 provider=provider,
                 network=policy,
                 memory=memory_bytes,
                 disk=disk_bytes,
                 timeout=seconds,
+                fallbacks=fallbacks,
+                budget=most,
             )
             return StartedRun(launched.thread, launched.run, info.next_offset)
 

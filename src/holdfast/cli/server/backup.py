@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -18,8 +20,10 @@ from holdfast.cli.terminal.console import hint, write_field, write_json
 from holdfast.cli.terminal.sizes import describe_size
 from holdfast.storage import maintenance
 
-_NODE: Final = "node"
+NODE: Final = "node"
 """The file with the home's name, to which the boxes in the database belong."""
+_WORKSPACES: Final = "workspaces"
+_PIECE: Final = 1024 * 1024
 
 
 def backup(
@@ -27,9 +31,10 @@ def backup(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy all threads, keys and settings to a folder, as of one moment. The server may keep running.
+    """Copy all threads, keys, settings and workspaces to a folder, as of one moment. The server may keep running.
 
-    The copy is a home: `holdfast up --home DIR` serves it. It does not contain the files of boxes.
+    The copy is checked. It is a home: `holdfast up --home DIR` serves it, and `holdfast restore DIR` puts it back. It
+    does not contain the files of boxes.
     """
     folder = home_or_default(home)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -41,10 +46,12 @@ def backup(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700, parents=True)
         try:
-            if (folder / _NODE).is_file():
-                shutil.copy2(folder / _NODE, partial / _NODE)
+            if (folder / NODE).is_file():
+                shutil.copy2(folder / NODE, partial / NODE)
             with explaining(folder):
                 maintenance.backup(folder, partial)
+                # After the database: a workspace is stored before a thread refers to it.
+                copy_workspaces(folder, partial)
                 health = maintenance.check(partial)
             if target.exists():
                 target.rmdir()
@@ -53,11 +60,11 @@ def backup(
             shutil.rmtree(partial, ignore_errors=True)
     except CommandError as error:
         if error.exit is Exit.DISK_FULL:
-            raise _full(target) from None
+            raise full(target) from None
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _full(target) from None
+            raise full(target) from None
         raise CommandError(
             f"cannot write {target}: {error.strerror or error}", next_step="choose a folder that you may write to"
         ) from None
@@ -74,7 +81,28 @@ def backup(
         )
 
 
-def _full(target: Path) -> CommandError:
+def copy_workspaces(source: Path, target: Path) -> None:
+    """Copy the archives that workspaces start with. Each is named by the digest of its content, which is checked."""
+    found = sorted((source / _WORKSPACES).glob("[0-9a-f]*")) if (source / _WORKSPACES).is_dir() else []
+    if found:
+        (target / _WORKSPACES).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in found:
+        copy = target / _WORKSPACES / path.name
+        digest = hashlib.sha256()
+        with path.open("rb") as reading, copy.open("xb") as writing:
+            while piece := reading.read(_PIECE):
+                digest.update(piece)
+                writing.write(piece)
+            writing.flush()
+            os.fsync(writing.fileno())
+        if digest.hexdigest() != path.name:
+            raise CommandError(
+                f"the workspace {path} is damaged: its content is not what its name says",
+                next_step="remove the file: only the diffs of threads that began with it are lost",
+            )
+
+
+def full(target: Path) -> CommandError:
     return CommandError(
         f"cannot write {target}: the disk is full",
         next_step="free some space, or choose a folder on another disk",

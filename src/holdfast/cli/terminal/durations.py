@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from holdfast.api.quantities import parse_duration
 
-_FORM: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
-
-
-def parse_duration(text: str) -> int:
-    """Return seconds. A number without a unit is seconds."""
-    match = _FORM.fullmatch(text.strip().lower())
-    if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is not a duration: write it as 90s, 30m, 2h or 1d12h")
-    return sum(int(count) * unit for count, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True) if count)
+__all__ = ["describe_duration", "parse_duration"]
 
 
 def describe_duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_t
 Line = tuple[Cell, ...]
 
 ANY: Final = "*"
+_MOST_WARNINGS: Final = 20
 _INDENT: Final = "    "
 _WIDEST: Final = 108
 """Longer lines are hard to read."""
@@ -51,6 +52,15 @@ _FILES: Final = {
 }
 _BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
 """What happened to the box, by the error code of the run."""
+_REASONS: Final = {
+    "billing": "is not paid for",
+    "rate": "has too many requests",
+    "auth": "does not accept its key",
+    "unsupported": "does not take this request",
+    "empty": "gave an empty answer",
+    "unreachable": "cannot be reached",
+}
+"""Why a model was left, by the reason of a failover."""
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
@@ -89,6 +99,11 @@ class RunSeen:
     trouble: str = ""
     """Why its model did not answer, according to the server."""
     cost: float | None = None
+    """As the agent says."""
+    counted: float | None = None
+    """As the server counted it."""
+    unpriced: int = 0
+    """Calls of models whose price the server does not know. Then what the agent says is not known either."""
     cancel: str = ""
     """What was requested: cancel or interrupt."""
     status: str = ""
@@ -163,6 +178,8 @@ class RunLines:
             return list(self._chat(entry))
         if family == "signal.run":
             return list(self._signal(name, entry))
+        if family == "signal.model":
+            return list(self._model(name, entry))
         if by_agent:
             return list(self._agent(name, entry))
         return []
@@ -259,6 +276,10 @@ class RunLines:
                 self.boxes.append(run.box)
         elif name == "installing":
             yield from self._installing(run, _word(payload, "what"), _number(payload, "ms"))
+        elif name == "environment":
+            yield from self._environment(payload)
+        elif name == "setup":
+            yield from self._setup(run, payload)
         elif name == "model_trouble":
             run.trouble = one_line(_text(payload, "message"))
         elif name == "provisioned":
@@ -277,6 +298,30 @@ class RunLines:
         elif name == "finished":
             yield from self._finished(run, payload, entry.ts)
 
+    def _model(self, name: str, entry: Entry) -> Iterator[Line]:
+        payload = entry.payload
+        run = self.runs.get(_word(payload, "run"))
+        if run is None:
+            return
+        if name == "call":
+            if (cost := _number(payload, "cost")) is not None:
+                run.counted = (run.counted or 0.0) + cost
+            else:
+                run.unpriced += 1
+        elif name == "failover":
+            yield from self._announce(run)
+            model, to = _word(payload, "model"), _word(payload, "to")
+            why = _REASONS.get(_word(payload, "reason"), "gave no answer")
+            yield self._remark("⇄", f"{model} {why}: {f'going on with {to}' if to else 'no other is left'}", "yellow")
+        elif name == "budget":
+            yield from self._announce(run)
+            limit, spent = _number(payload, "limit"), _number(payload, "spent")
+            if limit is not None and spent is not None:
+                show = describe_cost if _word(payload, "unit") == "cost" else _tokens
+                state = "is used up" if _word(payload, "state") == "reached" else "is nearly used up"
+                text = f"the budget of this {_word(payload, 'scope')} {state}: {show(spent)} of {show(limit)}"
+                yield self._remark("!", text, "yellow")
+
     def _installing(self, run: RunSeen, what: str, ms: float | None) -> Iterator[Line]:
         """An agent is installed when it is first used on a machine, which takes a while."""
         run.installing = what if ms is None else ""
@@ -284,6 +329,22 @@ class RunLines:
             yield (Cell(f"  {'installed'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {describe_time(ms)}", "dim"))
         elif self.width is None:  # a pipe has no live lines to show this
             yield (Cell(f"  {'installing'.ljust(LABEL_WIDTH)}"), Cell(what))
+
+    def _environment(self, payload: Mapping[str, Any]) -> Iterator[Line]:
+        warnings = payload.get("warnings")
+        for warning in warnings[:_MOST_WARNINGS] if isinstance(warnings, list) else ():
+            if isinstance(warning, str):
+                yield (Cell(f"  {'careful'.ljust(LABEL_WIDTH)}", "yellow"), Cell(one_line(warning)))
+
+    def _setup(self, run: RunSeen, payload: Mapping[str, Any]) -> Iterator[Line]:
+        """A setup is built when an environment is first used, which takes a while."""
+        what, ms = _word(payload, "environment"), _number(payload, "ms")
+        run.installing = f"the setup of {what}" if ms is None else ""
+        if ms is not None:
+            how = "built" if payload.get("built") is True else "built before"
+            yield (Cell(f"  {'setup'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {how}  {describe_time(ms)}", "dim"))
+        elif self.width is None:
+            yield (Cell(f"  {'setup'.ljust(LABEL_WIDTH)}"), Cell(what), Cell("  is being built", "dim"))
 
     def _run_of(self, payload: Mapping[str, Any], entry: Entry) -> RunSeen:
         id = _word(payload, "run")
@@ -384,11 +445,15 @@ class RunLines:
 
     def tally(self) -> list[str]:
         """Boxes, entries and cost of all runs."""
-        costs = [run.cost for run in self.runs.values() if run.cost is not None]
+        runs = self.runs.values()
+        known = [run.cost if run.counted is None and not run.unpriced else run.counted for run in runs]
+        costs = [cost for cost in known if cost is not None]
+        more = any(run.unpriced for run in runs)
         return [
             _count(len(self.boxes), "box", "boxes"),
             _count(self.entries, "entry", "entries"),
-            *([describe_cost(sum(costs))] if costs else []),
+            *([describe_cost(sum(costs)) + (" and more" if more else "")] if costs else []),
+            *(["cost unknown"] if more and not costs else []),
         ]
 
     # --- entries of the agent ---
@@ -535,6 +600,10 @@ def _number(payload: Mapping[str, Any], name: str) -> float | None:
     with contextlib.suppress(OverflowError, ValueError):
         return float(value) if -1e15 < value < 1e15 else None
     return None
+
+
+def _tokens(number: float) -> str:
+    return f"{number:,.0f} tokens"
 
 
 def _count(number: int, one: str, many: str) -> str:

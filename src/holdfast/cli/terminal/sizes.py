@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from holdfast.api.quantities import parse_size
 
-_FORM: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_UNITS: Final = "kmgt"
-
-
-def parse_size(text: str) -> int:
-    """Return bytes. A number without a unit is bytes."""
-    match = _FORM.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size: write it as 512M, 2G or 1.5G")
-    number, unit = match.groups()
-    return int(float(number) * 1024 ** (_UNITS.index(unit.lower()) + 1 if unit else 0))
+__all__ = ["describe_size", "parse_size"]
 
 
 def describe_size(size: int) -> str:

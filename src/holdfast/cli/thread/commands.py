@@ -391,6 +391,10 @@ def _show(thread: ThreadInfo, url: str) -> None:
     write_field("entries", f"{thread.entry_count:,}, the last one {ago} ago")
     if thread.last_entry is not None:
         write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
+    if thread.cost is not None:
+        from holdfast.cli.cost import describe_spent  # here, because it takes long
+
+        write_field("cost", describe_spent(thread.cost), Cell(f"  {thread.cost.tokens:,} tokens", "dim"))
     if thread.parent is not None:
         write_field("parent", thread.parent)
     if thread.labels:

@@ -137,6 +137,8 @@ def find_hint(status: int, reason: str, choice: ModelChoice) -> str | None:
     name = choice.name
     if reason == "unreachable":
         return f"check the server and its base URL: holdfast model add {name} --base-url URL"
+    if reason == "budget":
+        return "holdfast budget list shows it; with more: holdfast budget set --day --cost DOLLARS"
     if reason == "redirect":
         return f"holdfast model add {name} --base-url URL, with the key again"
     if reason in ("silent", "broken", "busy"):

@@ -28,6 +28,8 @@ class ModelRequest:
     api: Api
     path: str
     """Appended to the base URL of that API."""
+    is_free: bool = False
+    """Whether providers charge nothing for it."""
 
 
 Local = Literal["models", "alive"]
@@ -38,7 +40,7 @@ _POSTS: Final[Mapping[bytes, ModelRequest]] = {
     b"/v1/responses": ModelRequest(Api.OPENAI_RESPONSES, "/responses"),
     b"/v1/responses/compact": ModelRequest(Api.OPENAI_RESPONSES, "/responses/compact"),
     b"/v1/messages": ModelRequest(Api.ANTHROPIC, "/v1/messages"),
-    b"/v1/messages/count_tokens": ModelRequest(Api.ANTHROPIC, "/v1/messages/count_tokens"),
+    b"/v1/messages/count_tokens": ModelRequest(Api.ANTHROPIC, "/v1/messages/count_tokens", True),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -52,6 +53,7 @@ class Models:
         self._cipher = Cipher(secret)
         self._clock = clock
         self._rows: dict[str, ModelRow] = {}
+        self._revisions: Counter[str] = Counter()
         self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -143,6 +145,10 @@ class Models:
             hint = f"give it again: holdfast model add {name} --key-stdin < FILE"
             raise ModelKeyMissing(f"the key of {name} cannot be read: {error}", hint=hint) from None
 
+    def revision(self, name: str) -> int:
+        """Returns a number that changes when the model is changed. Failures of the old one do not count then."""
+        return self._revisions[name]
+
     def _only(self) -> str:
         ready = [model.name for model in self.all() if model.is_ready]
         if not ready:
@@ -190,6 +196,7 @@ class Models:
                 row = replace(row, key=before.key)
             await self._store.put(row, self._clock())
             self._rows[name] = row
+            self._revisions[name] += 1
             return self.get(name)
 
     async def remove(self, name: str) -> None:

@@ -12,8 +12,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
+from holdfast.harnesses.claude.imports import read_session
 from holdfast.harnesses.claude.session import rebuild
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.tool_server import CALL_SECONDS, NAME, STARTUP_SECONDS
 
 _MODELS: Final = (
@@ -81,6 +83,9 @@ class Claude(Harness):
             stdin=json.dumps({"type": "user", "message": {"role": "user", "content": task.prompt}}) + "\n",
             abort=AbortByLine('{"type":"control_request","request_id":"abort","request":{"subtype":"interrupt"}}'),
         )
+
+    def read_session(self, data: bytes) -> ImportedSession:
+        return read_session(data)
 
     def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
         made = rebuild(entries, task.place.workspace)

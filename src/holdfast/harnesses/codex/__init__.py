@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
+from holdfast.harnesses.codex.imports import read_session
 from holdfast.harnesses.codex.session import rebuild
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.tool_server import CALL_SECONDS, NAME, STARTUP_SECONDS
 
 _PROVIDER: Final = "holdfast"
@@ -73,6 +75,9 @@ class Codex(Harness):
             abort=AbortByLine('{"type":"abort"}'),
             driver=True,
         )
+
+    def read_session(self, data: bytes) -> ImportedSession:
+        return read_session(data)
 
     def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
         made = rebuild(entries, task.place.workspace)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.imports import ImportedSession
+from holdfast.harnesses.opencode.imports import read_session
 from holdfast.harnesses.opencode.session import rebuild
 from holdfast.harnesses.tool_server import CALL_SECONDS, NAME
 
@@ -93,6 +95,9 @@ class OpenCode(Harness):
             abort=AbortByLine('{"type":"abort"}'),
             driver=True,
         )
+
+    def read_session(self, data: bytes) -> ImportedSession:
+        return read_session(data)
 
     def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
         made = rebuild(entries, task.place.workspace, _PROVIDER, task.model.model)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from holdfast.harnesses.harness import AbortByLine, Api, Command, Harness, Package, Rebuilt, Task
+from holdfast.harnesses.imports import ImportedSession
+from holdfast.harnesses.pi.imports import read_session
 from holdfast.harnesses.pi.session import rebuild
 
 _PROVIDER: Final = "holdfast"
@@ -106,6 +108,9 @@ class Pi(Harness):
             ),
             abort=AbortByLine('{"id":"abort","type":"abort"}'),
         )
+
+    def read_session(self, data: bytes) -> ImportedSession:
+        return read_session(data)
 
     def rebuild(self, entries: Iterable[Mapping[str, Any]], task: Task) -> Rebuilt | None:
         made = rebuild(entries, task.place.workspace, kept_tokens(task.model.context_window))

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
+from holdfast.api.budgets import Budget
+from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
-from holdfast.api.limits import MAX_PROMPT, MAX_TIMEOUT
-from holdfast.api.models import Api, shared
+from holdfast.api.limits import MAX_FALLBACKS, MAX_PROMPT, MAX_TIMEOUT
+from holdfast.api.models import Api, Price, shared
 from holdfast.api.repositories import Source
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import MOVED_FROM
@@ -56,6 +58,11 @@ class Options:
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    environment: EnvironmentUse | None = None
+    fallbacks: tuple[str, ...] = ()
+    """Models to use if `model` gives no answer, in order."""
+    budget: Budget | None = None
+    """For the run."""
     delegates: bool = False
     """Give the agent the tools to delegate tasks."""
     shares: str | None = None
@@ -76,6 +83,9 @@ class Options:
             **({} if self.source is None else {"source": self.source.to_request()}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({} if self.environment is None else {"environment": self.environment.kept()}),
+            **({"fallbacks": list(self.fallbacks)} if self.fallbacks else {}),
+            **({} if self.budget is None else {"budget": self.budget.to_json()}),
             **({"delegates": True} if self.delegates else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
@@ -96,9 +106,12 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         found,
         workspace,
         timeout=timeout_in(kept),
+        fallbacks=fallbacks_in(kept),
+        budget=budget_in(kept),
         delegates=kept.get("delegates") is True,
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
+        environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
 
 
@@ -121,6 +134,8 @@ def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: Bo
         return Options(agent, model, default_spec())
     kept = last.model or None
     options = options_of(agent or last.agent, model or kept, last.options, runs.workspace)
+    if model is not None:  # which is the whole chain
+        options = replace(options, fallbacks=())
     return replace(options, spec=_where_it_is(options.box, box))
 
 
@@ -150,6 +165,23 @@ def timeout_in(kept: Mapping[str, Any]) -> int | None:
     """Returns the timeout in seconds from options that were kept on the thread."""
     timeout = kept.get("timeout")
     return timeout if type(timeout) is int and 0 < timeout <= MAX_TIMEOUT else None
+
+
+def fallbacks_in(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the fallback models from options that were kept on the thread."""
+    names = kept.get("fallbacks")
+    return tuple(each for each in names if isinstance(each, str))[:MAX_FALLBACKS] if isinstance(names, list) else ()
+
+
+def budget_in(kept: Mapping[str, Any]) -> Budget | None:
+    """Returns the budget from options that were kept on the thread. One that cannot be read lets nothing pass."""
+    budget = kept.get("budget")
+    if budget is None:
+        return None
+    try:
+        return Budget.from_json(budget)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return Budget(cost=0)
 
 
 def default_spec() -> BoxSpec:
@@ -189,6 +221,12 @@ class ModelNames(Protocol):
         ...
 
 
+class ModelPrices(Protocol):
+    def find(self, model: str) -> Price | None:
+        """Returns the price of `NAME/MODEL`, or None if it is unknown."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
     options: Options
@@ -205,20 +243,39 @@ def key_of(thread: str) -> str:
 
 
 class LaunchPlanner:
-    def __init__(self, agents: Agents, models: ModelNames, boxes: Boxes) -> None:
-        self._agents = agents
+    def __init__(self, agents: Agents, models: ModelNames, boxes: Boxes, prices: ModelPrices | None = None) -> None:
+        """Without `prices`, budgets are not checked before the launch."""
+        self._prices = prices
+        self.agents = agents
         self._models = models
         self._boxes = boxes
 
     def plan(self, options: Options) -> LaunchPlan:
         """Raises if the agent, the model or the box is not available, before anything is created."""
-        harness = self._agents.find(options.agent)
+        harness = self.agents.find(options.agent)
         if options.model is not None:
             # Before the model's key is asked for: the user should not fetch a key that this agent cannot use.
             _shared_api(harness, options.model, self._models.apis_of(options.model))
+        for fallback in options.fallbacks:
+            _shared_api(harness, fallback, self._models.apis_of(fallback))
         model = self._models.resolve(options.model)
-        api = _shared_api(harness, str(model), model.apis)
-        named = replace(options, agent=harness.agent, model=str(model))
+        others = {str(each): each for each in map(self._models.resolve, options.fallbacks) if str(each) != str(model)}
+        chain = [model, *others.values()]
+        api = _chain_api(harness, chain)
+        if options.budget is not None and options.budget.cost is not None and self._prices is not None:
+            for each in chain:
+                if self._prices.find(str(each)) is None:
+                    raise InvalidRun(
+                        f"the price of {each} is unknown, so the run cannot have a budget in dollars",
+                        hint=f"holdfast model price {each} --input DOLLARS --output DOLLARS, or use --budget-tokens",
+                    )
+        named = replace(options, agent=harness.agent, model=str(model), fallbacks=tuple(others))
+        # The agent must not write more than any of them can read.
+        model = replace(
+            model,
+            context_window=min(each.context_window for each in chain),
+            max_tokens=min(each.max_tokens for each in chain),
+        )
         return LaunchPlan(self.fit(named), harness, model, api)
 
     async def box_of(self, thread: str) -> BoxRow | None:
@@ -256,6 +313,20 @@ def offers(apis: Iterable[Api], models: Iterable[Model]) -> tuple[Offer, ...]:
     supported = tuple(apis)
     found = ((model, shared(supported, model.apis)) for model in models)
     return tuple(Offer(model, api) for model, api in found if api is not None)
+
+
+def _chain_api(harness: Harness, chain: Sequence[ModelChoice]) -> Api:
+    """Returns the first API of the agent that all these models support: a request is passed on as it is."""
+    for api in harness.apis:
+        if all(api in each.apis for each in chain):
+            return api
+    if len(chain) == 1:
+        return _shared_api(harness, str(chain[0]), chain[0].apis)
+    spoken = "; ".join(f"{each} speaks {', '.join(each.apis)}" for each in chain)
+    raise ModelNotSpoken(
+        f"these models have no API in common that {harness.title} speaks: {spoken}",
+        hint="leave one out: holdfast model list shows what each speaks",
+    )
 
 
 def _shared_api(harness: Harness, model: str, apis: Sequence[Api]) -> Api:

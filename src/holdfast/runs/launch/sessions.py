@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.api.run_info import RunStatus
-from holdfast.threads.run_events import DELTA, FINISHED, STARTED, AgentSession, ThreadRuns
+from holdfast.threads.run_events import DELTA, FINISHED, IMPORT, STARTED, AgentSession, ThreadRuns
 
 _ANSWERS: Final = ("assistant", "call", "tool", "compaction")
 
@@ -71,6 +71,11 @@ def context_note(
         )
     if last is not None and box_changed:
         parts.append(_ABOUT_FILES[files])
+    if last is not None and last.ended_by == IMPORT:
+        parts.append(
+            "The conversation so far was on another machine. You are in a new one: what was said about paths and"
+            " programs may not hold here, and files are as they were copied."
+        )
     if last is not None and last.status is RunStatus.ORPHANED:
         parts.append(
             "The turn before this one was cut off: what it was doing at its end may be done by half, or not at all."

@@ -13,17 +13,28 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from holdfast.api.box.box import Box
+from holdfast.api.box.box import Box, Liveness
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import Process
 from holdfast.api.box.records import BoxState, Owner
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.entries import Entry
-from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxStopped, BoxUnreachable, Unsupported
+from holdfast.api.environments import EnvironmentUse
+from holdfast.api.errors.boxes import (
+    BoxConflict,
+    BoxError,
+    BoxGone,
+    BoxStopped,
+    BoxUnreachable,
+    SnapshotNotFound,
+    Unsupported,
+)
 from holdfast.api.errors.runs import RunOver
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import MOVED_FROM
+from holdfast.boxes.labels import KEY, MOVED_FROM, TENANT
 from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import Acquired, How
@@ -46,9 +57,11 @@ from holdfast.threads.run_events import (
     STARTED,
     ThreadRuns,
     box_found,
+    environment_used,
     installing,
     provisioned,
     runner_started,
+    setup_run,
 )
 from holdfast.time_limit import time_limit
 
@@ -61,6 +74,7 @@ _GRACE_SECONDS: Final = 5
 _BOX_SECONDS: Final = 900.0
 _GIT_IDENTITY: Final = b"[user]\n\tname = Holdfast agent\n\temail = agent@holdfast.invalid\n"
 _BOX_TRIES: Final = 4
+_SETUP_TRIES: Final = 3
 _BOX_PAUSE: Final = 0.3
 _STEP_SECONDS: Final = 300.0
 _INSTALL_SECONDS: Final = 2400.0
@@ -109,6 +123,17 @@ class LaunchBox:
     """The time when it was ready, in ticks."""
 
 
+class RunSetups(Protocol):
+    """The setups of environments, for runs."""
+
+    async def ensure(
+        self, use: EnvironmentUse, spec: BoxSpec, workspace: Path | None, on_build: Callable[[], Awaitable[None]]
+    ) -> tuple[str, bool]:
+        """Returns the snapshot that a new box starts from, and whether it was built now. Calls `on_build` first if it
+        has to be built."""
+        ...
+
+
 class Launcher:
     """Carries out launches. Keeps no state of a run."""
 
@@ -122,6 +147,7 @@ class Launcher:
         access: Access,
         ticks: Callable[[], int],
         network_ready: Callable[[], Awaitable[None]],
+        setups: RunSetups | None = None,
     ) -> None:
         self._log = log
         self._boxes = boxes
@@ -130,11 +156,13 @@ class Launcher:
         self._access = access
         self._ticks = ticks
         self._network_ready = network_ready
+        self._setups = setups
         self._homes: OrderedDict[str, str] = OrderedDict()
 
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
         """Take all steps. Returns the epoch of the runner once it has received its code."""
         began = self._ticks()
+        await self._report_environment(launch)
         moved_from = await self._ready_for(launch)
         for left in reversed(range(_BOX_TRIES)):
             acquired = await self._acquire(launch)
@@ -175,8 +203,17 @@ class Launcher:
             return None
         return moved.source
 
+    async def _report_environment(self, launch: Launch) -> None:
+        use = launch.options.environment
+        if use is not None:
+            await self._append(
+                launch,
+                environment_used(run=launch.run, environment=use.reference, digest=use.digest, warnings=use.warnings),
+            )
+
     async def _acquire(self, launch: Launch) -> Acquired:
-        options, owner = launch.options, Owner(thread=launch.thread)
+        options, use = launch.options, launch.options.environment
+        owner = Owner(thread=launch.thread, environment=None if use is None or use.is_file else use.group)
         key, spec = key_of(options.shares or launch.thread), options.box
         if options.shares is not None:
             row = await self._boxes.of_key(key)
@@ -191,7 +228,36 @@ class Launcher:
             assert options.forks is not None
             with suppress(BoxConflict):  # an earlier attempt has made it
                 await self._boxes.fork(options.forks, owner=owner, key=key)
-        return await self._boxes.acquire(key, spec, owner=owner, timeout=_BOX_SECONDS)
+        for left in reversed(range(_SETUP_TRIES)):
+            start = await self._set_up(launch, key)
+            try:
+                return await self._boxes.acquire(key, spec, owner=owner, timeout=_BOX_SECONDS, start=start)
+            except SnapshotNotFound:
+                if start is None or not left:
+                    raise  # otherwise, the setup was deleted meanwhile because there are newer ones
+        raise AssertionError("the last try returns or raises")
+
+    async def _set_up(self, launch: Launch, key: str) -> str | None:
+        """Returns the snapshot with the setup of the environment, if a new box is needed."""
+        use, spec = launch.options.environment, launch.options.box
+        if use is None or not use.setup or self._setups is None:
+            return None
+        row = await self._boxes.of_key(key)
+        if row is not None and (await self._boxes.look(row))[0] is not Liveness.GONE:
+            return None
+        if await self._boxes.provider(spec.provider).snapshots({KEY: key, TENANT: self._boxes.tenant}):
+            return None  # the box had these files, and what came of them
+        began = self._ticks()
+        digest = launch.options.workspace or launch.before.workspace
+
+        async def on_build() -> None:
+            await self._append(launch, setup_run(run=launch.run, environment=use.reference, ms=None))
+
+        workspace = None if digest is None else self._workspaces.path(digest)
+        snapshot, built = await self._setups.ensure(use, spec, workspace, on_build)
+        ms = self._ticks() - began
+        await self._append(launch, setup_run(run=launch.run, environment=use.reference, ms=ms, built=built))
+        return snapshot
 
     async def _retire(self, row: BoxRow) -> None:
         """Delete a box. If the provider has snapshots, the next box of its key starts from its files."""

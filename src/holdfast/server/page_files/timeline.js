@@ -45,7 +45,7 @@ export class Timeline {
   }
 
   get cost() {
-    const costs = [...this.runs.values()].map((run) => run.cost).filter((cost) => cost !== null);
+    const costs = [...this.runs.values()].map((run) => run.counted ?? run.cost).filter((cost) => cost !== null);
     return costs.length ? costs.reduce((sum, cost) => sum + cost, 0) : null;
   }
 
@@ -65,6 +65,7 @@ export class Timeline {
     if (name !== "delta" && kind !== "signal.run.heartbeat") this.entries += 1;
     if (kind === "chat") this.#chat(payload, ts);
     else if (family === "signal.run") this.#signal(name, payload, ts);
+    else if (family === "signal.model") this.#model(name, payload, ts);
     else if (family && !kind.startsWith("signal.")) this.#agent(name, payload, ts);
   }
 
@@ -116,13 +117,29 @@ export class Timeline {
     }
   }
 
+  // What the server counted is better known than what the agent says.
+  #model(name, payload, ts) {
+    const run = this.runs.get(text(payload.run));
+    if (!run) return;
+    const cost = number(payload.cost);
+    if (name === "call" && cost !== null) run.counted = (run.counted ?? 0) + cost;
+    if (name === "failover") {
+      const then = text(payload.to) ? `going on with ${firstLine(payload.to)}` : "no other model is left";
+      this.#add("remark warning", ts, `⇄ ${firstLine(payload.model)} gave no answer (${firstLine(payload.reason)}): ${then}`);
+    }
+    if (name === "budget") {
+      const state = payload.state === "reached" ? "is used up" : "is nearly used up";
+      this.#add("remark warning", ts, `! the budget of this ${firstLine(payload.scope)} ${state}`);
+    }
+  }
+
   #runOf(payload, ts) {
     const id = text(payload.run);
     let run = this.runs.get(id);
     if (!run) {
       run = {
         id, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
-        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, announced: false, interrupted: false,
+        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, counted: null, announced: false, interrupted: false,
       };
       this.runs.set(id, run);
       this.run = run;

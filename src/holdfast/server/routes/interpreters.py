@@ -42,8 +42,8 @@ from holdfast.api.limits import InterpreterId, PortNumber
 from holdfast.guest.kernel import value_codec
 from holdfast.interpreter.execution import Execution
 from holdfast.interpreter.record import THREAD_LABEL
+from holdfast.server.environments import spec_of
 from holdfast.server.routes.requests import BOX_ERRORS, OCTETS, began, binary_answer, binary_body, preview_of
-from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Final
 
 from holdfast.api.box.records import Step
-from holdfast.api.errors.boxes import BoxError
+from holdfast.api.errors import HoldfastError
 
 NDJSON: Final = "application/x-ndjson"
 _SILENCE: Final = 10.0
 """Seconds without a line after which an empty line is sent."""
+_MOST_OUTPUT: Final = 256 * 1024
+"""Characters of output that wait to be sent."""
 _PAUSE: Final = 0.1
 """Seconds between lines about bytes, which are added up meanwhile."""
 
@@ -70,7 +72,7 @@ class ProgressLines:
                 await asyncio.wait((task,), timeout=_PAUSE)
             try:
                 yield _line(task.result())
-            except BoxError as error:
+            except HoldfastError as error:
                 if not sent:
                     raise
                 problem = {"code": error.code, "message": error.message, "hint": error.hint}
@@ -82,6 +84,17 @@ class ProgressLines:
     def _tell(self, line: dict[str, Any]) -> None:
         self._held.append(line)
         self._come.set()
+
+
+class OutputLines(ProgressLines):
+    """Sends the output of programs, too. If the reader is slow, the oldest output that waits is dropped."""
+
+    def output(self, data: bytes) -> None:
+        text = data.decode(errors="replace")
+        if self._held and self._held[-1]["type"] == "output":
+            self._held[-1]["text"] = (self._held[-1]["text"] + text)[-_MOST_OUTPUT:]
+        else:
+            self._tell({"type": "output", "text": text[-_MOST_OUTPUT:]})
 
 
 def _line(document: Mapping[str, Any]) -> bytes:

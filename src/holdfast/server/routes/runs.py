@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from holdfast.api.box.spec import BoxSpec
+from holdfast.api.budgets import Budget, Cost
 from holdfast.api.errors import Forbidden
+from holdfast.api.imports import Imported, NewImport
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
 from holdfast.api.runs import (
@@ -22,16 +23,17 @@ from holdfast.api.runs import (
     Launched,
     NewRun,
     Resume,
-    RunBox,
     RunPage,
     Steer,
     Steered,
     WantedRun,
     Workspace,
 )
-from holdfast.runs.launch.plan import Options, Prompt, with_life
+from holdfast.runs.launch.plan import Options, Prompt
+from holdfast.server.environments import require_agent, spec_of
+from holdfast.server.routes.costs import costs_by
 from holdfast.server.routes.requests import BOX_ERRORS, began, binary_body
-from holdfast.server.routes.services import Caller, Use, UseRuns
+from holdfast.server.routes.services import Caller, Use, UseEnvironments, UseRuns
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.rows import RunFilter
 from holdfast.threads.run_events import Run
@@ -52,19 +54,27 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 
 
 @router.post("/runs", status_code=201)
-async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
-    """Start a run. Answers once the prompt is on disk; everything else appears on the thread."""
+async def launch_run(new: NewRun, runs: UseRuns, environments: UseEnvironments) -> Launched:
+    """Start a run. Answers once the prompt is on disk; everything else appears on the thread.
+
+    With an environment, everything that it requires has to be there: a missing secret, or a file that asks for what
+    nobody has allowed, is answered with 409, and nothing is created.
+    """
+    new, environment = await environments.apply(new)
     spec = None if new.box is None else spec_of(new.box)
     return await runs.launch(
         Prompt(new.prompt, new.prompt_id, new.author_id),
         Options(
-            new.agent,
+            require_agent(new.agent),
             new.model,
             spec,
             new.workspace,
             source=new.source,
             timeout=new.timeout,
+            fallbacks=new.fallbacks,
+            budget=_some(new.budget),
             delegates=new.delegate,
+            environment=environment,
         ),
         thread=new.thread,
         new_thread=new.new_thread,
@@ -73,19 +83,29 @@ async def launch_run(new: NewRun, runs: UseRuns) -> Launched:
     )
 
 
+@router.post("/imports", status_code=201)
+async def import_session(wanted: NewImport, runs: UseRuns) -> Imported:
+    """Create a thread with a session that an agent wrote on another machine. `resume` continues it in a box."""
+    return await runs.import_session(wanted)
+
+
 @router.post("/runs/check")
-async def check_run(wanted: WantedRun, runs: UseRuns) -> CheckedRun:
+async def check_run(wanted: WantedRun, runs: UseRuns, environments: UseEnvironments) -> CheckedRun:
     """Check which agent and model a run would use, or why it would be refused. Starts nothing.
 
     For clients that would have to upload files first.
     """
+    wanted = await environments.apply_to_check(wanted)
     spec = None if wanted.box is None else spec_of(wanted.box)
-    checked = await runs.check(Options(wanted.agent, wanted.model, spec), thread=wanted.thread)
+    agent = require_agent(wanted.agent)
+    options = Options(agent, wanted.model, spec, fallbacks=wanted.fallbacks, budget=_some(wanted.budget))
+    checked = await runs.check(options, thread=wanted.thread)
     return CheckedRun(agent=checked.agent, model=checked.model or "")
 
 
 @router.get("/runs")
 async def list_runs(
+    services: Use,
     runs: UseRuns,
     thread: ThreadId | None = None,
     status: RunStatus | None = None,
@@ -96,8 +116,9 @@ async def list_runs(
     """List runs, newest first."""
     found = await runs.list(RunFilter(thread, status, agent, limit + 1, cursor))
     page = found[:limit]
+    costs = await costs_by(services, (each.run.run for each in page), "run")
     return RunPage(
-        runs=tuple(run_info(each.thread, each.run) for each in page),
+        runs=tuple(run_info(each.thread, each.run, cost=costs.get(each.run.run)) for each in page),
         next_cursor=page[-1].run.run if len(found) > len(page) else None,
     )
 
@@ -113,7 +134,8 @@ async def get_run(id: RunId, services: Use, grant: Caller) -> RunInfo:
             raise Forbidden(f"this token is for thread {grant.thread}, not for {id}")
     found = await runs.get(id)
     grant.check_thread(found.thread, Scope.READ)
-    return run_info(found.thread, found.run)
+    costs = await costs_by(services, (found.run.run,), "run")
+    return run_info(found.thread, found.run, cost=costs.get(found.run.run))
 
 
 @router.post("/runs/{id}/cancel")
@@ -148,7 +170,9 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
         if wanted.disk is not None:
             spec = replace(options.box if spec is None else spec, disk=wanted.disk)
         timeout = options.timeout if wanted.timeout is None else wanted.timeout or None
-        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout)
+        fallbacks = wanted.fallbacks or options.fallbacks
+        budget = options.budget if wanted.budget is None else _some(wanted.budget)
+        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout, fallbacks=fallbacks, budget=budget)
 
     return await runs.resume(await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change)
 
@@ -186,13 +210,11 @@ async def _thread_of(runs: Any, id: str) -> str:
     return (await runs.get(id)).thread if id.startswith("r-") else id
 
 
-def spec_of(box: RunBox) -> BoxSpec:
-    """The spec of a run's box. Raises `InvalidSpec`."""
-    fields = {name: value for name, value in box.to_json().items() if value is not None}
-    return with_life(BoxSpec.from_json(fields))
+def _some(budget: Budget | None) -> Budget | None:
+    return None if budget is None or budget.is_empty else budget
 
 
-def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
+def run_info(thread: str, run: Run, waiting: int = 0, cost: Cost | None = None) -> RunInfo:
     """Returns a run for the REST API. `waiting` is the number of prompts that wait for its end."""
     error = run.error
     return RunInfo(
@@ -221,6 +243,7 @@ def run_info(thread: str, run: Run, waiting: int = 0) -> RunInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         usage=None if run.usage is None else TokenUsage.from_json(run.usage),
         ended_by=run.ended_by,
+        cost=cost,
         turn=run.turn,
         checkpoint=None if run.checkpoint is None or run.checkpoint.files is None else run.checkpoint.files.snapshot,
     )

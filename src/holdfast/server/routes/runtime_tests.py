@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request
 from holdfast.api.runtime_tests import BoxTest, ModelTest, RuntimeReport
 from holdfast.interpreter.host import Host
 from holdfast.interpreter.smoke_report import Report
+from holdfast.server.environments import spec_of
 from holdfast.server.routes.requests import BOX_ERRORS, while_connected
-from holdfast.server.routes.runs import spec_of
 from holdfast.server.routes.services import Administrator, Use
 
 router = APIRouter(prefix="/v1/runtime/tests", responses=BOX_ERRORS, tags=["runtime"])

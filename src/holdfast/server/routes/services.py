@@ -23,6 +23,7 @@ from holdfast.runs.service import Runs
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.components import FindAgent
 from holdfast.server.egress import ServerEgress
+from holdfast.server.environments import ServerEnvironments
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
@@ -61,6 +62,7 @@ class Services:
     models: Lazy[Models]
     secrets: Lazy[Secrets]
     gateway: Lazy[ModelGateway]
+    environments: Lazy[ServerEnvironments]
     runs: Lazy[Runs]
     find_agent: FindAgent
     interpreters: Lazy[ServerInterpreters]
@@ -123,6 +125,13 @@ async def _runs(services: Use, _: Administrator) -> Runs:
 
 async def _models(services: Use, _: Administrator) -> Models:
     return await services.models.get()
+
+
+async def _environments(services: Use, _: Administrator) -> ServerEnvironments:
+    return await services.environments.get()
+
+
+UseEnvironments = Annotated[ServerEnvironments, Depends(_environments)]
 
 
 async def _secrets(services: Use, _: Administrator) -> Secrets:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from holdfast.api.budgets import Cost
 from holdfast.api.entries import Entry
 from holdfast.api.keys import Link, NewLink, NewToken, Token
 from holdfast.api.limits import ThreadId
@@ -22,6 +23,7 @@ from holdfast.api.threads import (
     ThreadPage,
     ThreadStatus,
 )
+from holdfast.server.routes.costs import costs_by
 from holdfast.server.routes.keys import token_of
 from holdfast.server.routes.runs import run_info
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Caller, Use, answer
@@ -62,7 +64,10 @@ async def list_threads(
             after=parse_cursor(cursor) if cursor is not None else None,
         )
     )
-    return ThreadPage(threads=tuple(thread_info(row) for row in page.rows), next_cursor=page.next_cursor)
+    costs = await costs_by(services, (row.id for row in page.rows), "thread")
+    return ThreadPage(
+        threads=tuple(thread_info(row, costs.get(row.id)) for row in page.rows), next_cursor=page.next_cursor
+    )
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -75,7 +80,8 @@ async def get_thread(id: ThreadId, services: Use, grant: Caller) -> ThreadInfo:
     """Get a thread."""
     grant.check_thread(id, Scope.READ)
     runs = services.runs.opened
-    return thread_info(await (services.threads.get(id) if runs is None else runs.reconcile(id)))
+    row = await (services.threads.get(id) if runs is None else runs.reconcile(id))
+    return thread_info(row, (await costs_by(services, (id,), "thread")).get(id))
 
 
 @router.patch("/threads/{id}", tags=["threads"])
@@ -148,7 +154,7 @@ async def issue_link(id: ThreadId, new: NewLink, services: Use, _: Administrator
     return Link(path=f"/t/{id}#key={issued.key}", expires_at=issued.expires_at)
 
 
-def thread_info(row: ThreadRow) -> ThreadInfo:
+def thread_info(row: ThreadRow, cost: Cost | None = None) -> ThreadInfo:
     return ThreadInfo(
         id=row.id,
         title=row.title,
@@ -163,6 +169,7 @@ def thread_info(row: ThreadRow) -> ThreadInfo:
         last_entry=LastEntry(**row.last_entry) if row.last_entry else None,
         stream=f"{PREFIX}{THREADS}{row.id}",
         run=None if row.runs.latest is None else run_info(row.id, row.runs.latest, len(row.runs.waiting)),
+        cost=cost,
         fork_of=None
         if row.lineage.fork_of is None
         else ForkSource(thread=row.lineage.fork_of.thread, turn=row.lineage.fork_of.turn),

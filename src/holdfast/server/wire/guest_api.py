@@ -72,6 +72,10 @@ class GuestRuns(Protocol):
         """Returns whether it is the thread's current run, in that epoch."""
         ...
 
+    async def model_terms(self, thread: str, run: str) -> Any:
+        """Returns the budget and the fallbacks of a run, for the model gateway."""
+        ...
+
     async def report_model_error(self, thread: str, run: str, message: str) -> None:
         """Write on the thread why the model of its run does not answer."""
         ...
@@ -94,9 +98,16 @@ class ModelRelay(Protocol):
     """Passes requests of an agent on to its model, and adds the key."""
 
     async def handle(
-        self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: Callable[[str], Awaitable[None]] | None
+        self,
+        scope: Any,
+        receive: Any,
+        send: Any,
+        grant: RunGrant,
+        *,
+        tell: Callable[[str], Awaitable[None]] | None,
+        terms: Any,
     ) -> None:
-        """`tell` is called with the reason if a provider does not answer."""
+        """`tell` is called with the reason if a provider does not answer. `terms` are those of the run."""
         ...
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:
@@ -264,7 +275,8 @@ class GuestApi:
             await models.refuse(scope, send, error.status, error.message)
             return
         tell = partial(runs.report_model_error, grant.thread, grant.run)
-        await models.handle(scope, receive, send, grant, tell=tell)
+        terms = await runs.model_terms(grant.thread, grant.run)
+        await models.handle(scope, receive, send, grant, tell=tell, terms=terms)
 
     def _open_runs(self) -> GuestRuns:
         runs = self._runs.opened

@@ -139,6 +139,25 @@ CREATE TABLE IF NOT EXISTS runs_cache (
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_thread ON runs_cache (tenant, thread, id DESC);
+CREATE TABLE IF NOT EXISTS model_calls_cache (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    thread TEXT NOT NULL,
+    id TEXT NOT NULL,
+    stream INTEGER NOT NULL,
+    run TEXT NOT NULL,
+    model TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL,
+    reasoning INTEGER NOT NULL,
+    nanos INTEGER, /* billionths of a dollar */
+    estimated INTEGER NOT NULL,
+    PRIMARY KEY (tenant, thread, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS model_calls_by_run ON model_calls_cache (tenant, run);
+CREATE INDEX IF NOT EXISTS model_calls_by_time ON model_calls_cache (tenant, at);
 
 CREATE TABLE IF NOT EXISTS boxes (
     id TEXT PRIMARY KEY,
@@ -202,6 +221,25 @@ CREATE TABLE IF NOT EXISTS egress_policies (
     PRIMARY KEY (tenant, environment)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS environments (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    text TEXT,
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    PRIMARY KEY (tenant, name, version)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS allowed_environments (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    digest TEXT NOT NULL,
+    allowed_at INTEGER NOT NULL,
+    allowed_by TEXT NOT NULL,
+    PRIMARY KEY (tenant, digest)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS models (
     tenant TEXT NOT NULL DEFAULT 'default',
     name TEXT NOT NULL,
@@ -212,6 +250,22 @@ CREATE TABLE IF NOT EXISTS models (
     key BLOB,
     changed_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS model_prices (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    model TEXT NOT NULL,
+    price TEXT NOT NULL,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, model)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS budgets (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    scope TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    budget TEXT NOT NULL,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, scope, subject)
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS provider_accounts (

@@ -21,9 +21,12 @@ from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 
 if TYPE_CHECKING:
     from holdfast.storage.sqlite.boxes import SqliteBoxes
+    from holdfast.storage.sqlite.budgets import SqliteBudgets
     from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
+    from holdfast.storage.sqlite.environments import SqliteEnvironments
+    from holdfast.storage.sqlite.model_prices import SqlitePrices
     from holdfast.storage.sqlite.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
     from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
@@ -85,10 +88,28 @@ class SqliteStorage:
         return SqlitePolicies(self._database)
 
     @cached_property
+    def environments(self) -> SqliteEnvironments:
+        from holdfast.storage.sqlite.environments import SqliteEnvironments
+
+        return SqliteEnvironments(self._database)
+
+    @cached_property
     def models(self) -> SqliteModels:
         from holdfast.storage.sqlite.models import SqliteModels
 
         return SqliteModels(self._database)
+
+    @cached_property
+    def model_prices(self) -> SqlitePrices:
+        from holdfast.storage.sqlite.model_prices import SqlitePrices
+
+        return SqlitePrices(self._database)
+
+    @cached_property
+    def budgets(self) -> SqliteBudgets:
+        from holdfast.storage.sqlite.budgets import SqliteBudgets
+
+        return SqliteBudgets(self._database)
 
     @cached_property
     def provider_accounts(self) -> SqliteAccounts:

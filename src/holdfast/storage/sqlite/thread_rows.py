@@ -13,7 +13,7 @@ from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.store import SqliteStreams
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.rows import RowFilter, RunFilter, RunRow, ThreadRow
+from holdfast.threads.rows import RowFilter, RunFilter, RunRow, Spending, SpendingFilter, SpendingKey, ThreadRow
 from holdfast.threads.run_events import Run, ThreadRuns
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,20 @@ _COLUMNS = (
     "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at,"
     " last_entry, runs, lineage"
 )
+
+
+_CALL_COLUMNS = (
+    "thread, id, stream, run, model, at, input, output, cache_read, cache_write, reasoning, nanos, estimated"
+)
+_DEEPEST = 64
+"""Levels of a tree of threads. Parents of parents may be named in a circle."""
+_KEYS = {
+    "all": "''",
+    "run": "run",
+    "thread": "thread",
+    "model": "model",
+    "day": "date(at / 1000, 'unixepoch')",
+}
 
 
 class SqliteThreadRows:
@@ -111,7 +125,25 @@ class SqliteThreadRows:
             for run in row.touched.values()
         ]
 
+        calls = [
+            (
+                row.id, each.id, row.stream, each.run, each.model, each.at, each.usage.input, each.usage.output,
+                each.usage.cache_read, each.usage.cache_write, each.usage.reasoning, each.nanos, each.estimated,
+                self._tenant,
+            )
+            for row in rows
+            for each in row.calls
+        ]  # fmt: skip
+        remade = [(row.id, self._tenant, row.stream) for row in rows if row.calls]
+
         def write(connection: sqlite3.Connection) -> None:
+            # Of an earlier thread with the same id.
+            connection.executemany(
+                "DELETE FROM model_calls_cache WHERE thread = ? AND tenant = ? AND stream <> ?", remade
+            )
+            connection.executemany(
+                f"INSERT OR REPLACE INTO model_calls_cache ({_CALL_COLUMNS}, tenant) VALUES ({'?, ' * 13}?)", calls
+            )
             connection.executemany(
                 f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, fork_of, unsettled, tenant) VALUES ({'?, ' * 16}?)",
                 values,
@@ -125,6 +157,7 @@ class SqliteThreadRows:
             ended = [(id, self._tenant) for id in gone]
             connection.executemany("DELETE FROM threads_cache WHERE id = ? AND tenant = ?", ended)
             connection.executemany("DELETE FROM runs_cache WHERE thread = ? AND tenant = ?", ended)
+            connection.executemany("DELETE FROM model_calls_cache WHERE thread = ? AND tenant = ?", ended)
 
         await self._streams.write(write)
 
@@ -145,6 +178,33 @@ class SqliteThreadRows:
             values.append(wanted.after)
         query = f"SELECT thread, run FROM runs_cache WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
         return [_run(row) for row in await self._all(query, *values, wanted.limit)]
+
+    async def spending(self, wanted: SpendingFilter, by: SpendingKey) -> list[Spending]:
+        where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
+        tree = ""
+        if wanted.tree is not None:
+            tree = (
+                "WITH RECURSIVE tree (id, depth) AS (SELECT ?, 0 UNION SELECT t.id, tree.depth + 1 FROM threads_cache t"
+                f" JOIN tree ON t.parent = tree.id WHERE t.tenant = ? AND tree.depth < {_DEEPEST}) "
+            )
+            where.append("thread IN (SELECT id FROM tree)")
+            values = [wanted.tree, self._tenant, *values]
+        for column, among in (("run", wanted.runs), ("thread", wanted.threads)):
+            if among is not None:
+                where.append(f"{column} IN (SELECT value FROM json_each(?))")
+                values.append(orjson.dumps(among).decode())
+        if wanted.since is not None:
+            where.append("at >= ?")
+            values.append(wanted.since)
+        key = _KEYS[by]
+        group = "" if by == "all" else f" GROUP BY {key} ORDER BY {'1' if by == 'day' else '8 DESC, 2 DESC, 1'} LIMIT ?"
+        query = (
+            f"{tree}SELECT {key}, count(*), sum(input), sum(output), sum(cache_read), sum(cache_write), sum(reasoning),"
+            " sum(coalesce(nanos, 0)), sum(nanos IS NULL), sum(estimated)"
+            f" FROM model_calls_cache WHERE {' AND '.join(where)}{group}"
+        )
+        found = await self._all(query, *values, *(() if by == "all" else (wanted.limit,)))
+        return [Spending(key, *(number or 0 for number in numbers)) for key, *numbers in found]
 
     async def needed_snapshots(self) -> set[str]:
         rows = await self._all("SELECT lineage FROM threads_cache WHERE tenant = ? AND lineage NOT NULL", self._tenant)

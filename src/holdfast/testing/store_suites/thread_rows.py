@@ -23,11 +23,22 @@ from holdfast.api.threads import ThreadStatus
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 from holdfast.threads.access.seals import Origin
 from holdfast.threads.checkpoints import Base, Checkpoint, Files, ForkOf, Lineage, Undo
+from holdfast.threads.model_events import ModelCall, Usage
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.rows import RowFilter, RowStore, RunFilter, RunRow, ThreadRow
+from holdfast.threads.rows import (
+    RowFilter,
+    RowStore,
+    RunFilter,
+    RunRow,
+    Spending,
+    SpendingFilter,
+    SpendingKey,
+    ThreadRow,
+)
 from holdfast.threads.run_events import AgentSession, Run, ThreadRuns, Waiting
 from holdfast.threads.store import AppendRequest, StreamConfig, StreamStore
 
+DAY: Final = 24 * 3600 * 1000
 TEXT: Final = StreamConfig(content_type="text/plain")
 
 Opened = tuple[StreamStore, RowStore]
@@ -36,6 +47,10 @@ Opened = tuple[StreamStore, RowStore]
 def run(id: str = "r-1", **fields: Any) -> Run:
     made = Run(id, 1, "pi", "model", "local", 5, origin=Origin.HERE)
     return replace(made, **fields)
+
+
+def call(id: str, *, run: str = "r-1", model: str = "mine/a", at: int = 5, nanos: int | None) -> ModelCall:
+    return ModelCall(id, run, model, at, 200, 1, Usage(1, 2, 3, 4, 5, 6), nanos, estimated=False)
 
 
 def with_runs(row: ThreadRow, *runs: Run) -> ThreadRow:
@@ -275,3 +290,62 @@ class ThreadRowSuite:
             current = await store.get_row("t-current")  # rows are a cache: they may be lost, but not unnoticed
             assert ("t-current" in stale) == (current is None)
             assert current in (None, await row_of(streams, "t-current"))
+
+    # Calls of models
+
+    async def test_calls_are_summed_by_what_is_asked_for(self, streams: StreamStore, store: RowStore) -> None:
+        for id in ("t-1", "t-2", "t-3"):
+            await streams.create(THREADS + id, TEXT)
+        first = replace(
+            await row_of(streams, "t-1"),
+            calls=(call("e-1", nanos=5), call("e-2", run="r-2", model="mine/b", nanos=None)),
+        )
+        second = replace(await row_of(streams, "t-2"), parent="t-1", calls=(call("e-1", run="r-3", at=DAY, nanos=7),))
+        third = replace(await row_of(streams, "t-3"), parent="t-2", calls=(call("e-9", run="r-4", nanos=100),))
+        await store.save_rows([first, second, third], [])
+        await store.save_rows([first], [])  # once more: nothing is counted twice
+
+        async def sums(by: SpendingKey = "all", **wanted: Any) -> dict[str, tuple[int, int, int]]:
+            found = await store.spending(SpendingFilter(**wanted), by)
+            return {each.key: (each.calls, each.nanos, each.unpriced) for each in found}
+
+        assert await sums() == {"": (4, 112, 1)}
+        assert await sums(runs=("r-1",)) == {"": (1, 5, 0)}
+        assert await sums(runs=()) == {"": (0, 0, 0)}
+        assert await sums(threads=("t-1",)) == {"": (2, 5, 1)}
+        assert await sums(tree="t-1") == {"": (4, 112, 1)}
+        assert await sums(tree="t-2") == {"": (2, 107, 0)}
+        assert await sums(since=DAY) == {"": (1, 7, 0)}
+        assert await sums("thread") == {"t-3": (1, 100, 0), "t-2": (1, 7, 0), "t-1": (2, 5, 1)}
+        assert await sums("model", tree="t-1") == {"mine/a": (3, 112, 0), "mine/b": (1, 0, 1)}
+        assert await sums("run", threads=("t-1",)) == {"r-1": (1, 5, 0), "r-2": (1, 0, 1)}
+        assert await sums("day") == {"1970-01-01": (3, 105, 1), "1970-01-02": (1, 7, 0)}
+        [total] = await store.spending(SpendingFilter(runs=("r-1",)), "all")
+        assert (total.input, total.output, total.cache_read, total.cache_write, total.reasoning) == (1, 2, 3, 4, 6)
+
+    async def test_calls_go_with_their_thread(self, streams: StreamStore, store: RowStore) -> None:
+        await streams.create(THREADS + "t-1", TEXT)
+        row = await row_of(streams, "t-1")
+        await store.save_rows([replace(row, calls=(call("e-1", nanos=5),))], [])
+        again = replace(row, stream=row.stream + 1, calls=(call("e-2", nanos=7),))
+        await store.save_rows([again], [])  # another thread with the same id
+        [total] = await store.spending(SpendingFilter(), "all")
+        assert (total.calls, total.nanos) == (1, 7)
+        await store.save_rows([], ["t-1"])
+        assert await store.spending(SpendingFilter(), "all") == [Spending()]
+
+    async def test_calls_belong_to_a_tenant(self, open_store: OpenStore[Opened]) -> None:
+        async with open_store(TENANT) as (streams, store):
+            await streams.create(THREADS + "t-1", TEXT)
+            await store.save_rows([replace(await row_of(streams, "t-1"), calls=(call("e-1", nanos=5),))], [])
+        async with open_store(OTHER_TENANT) as (_, store):
+            assert await store.spending(SpendingFilter(tree="t-1"), "all") == [Spending()]
+
+    async def test_a_tree_in_a_circle_is_summed_once(self, streams: StreamStore, store: RowStore) -> None:
+        rows = []
+        for id, parent in (("t-1", "t-2"), ("t-2", "t-1")):
+            await streams.create(THREADS + id, TEXT)
+            rows.append(replace(await row_of(streams, id), parent=parent, calls=(call("e-1", nanos=5),)))
+        await store.save_rows(rows, [])
+        [total] = await store.spending(SpendingFilter(tree="t-1"), "all")
+        assert total.calls == 2

@@ -1,0 +1,37 @@
+"""Importing a session that an agent wrote on someone's own machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from holdfast.api.document import Document, Limits
+from holdfast.api.limits import AgentName, Digest, ThreadId, Title
+from holdfast.api.repositories import Source
+
+MOST_SESSION: Final = 12 * 1024 * 1024
+"""Characters of a session file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewImport(Document):
+    agent: AgentName
+    """The agent that wrote the session: pi, codex, claude or opencode."""
+    session: Annotated[str, Limits(min_length=1, max_length=MOST_SESSION)]
+    """The content of its session file; for OpenCode, what `opencode export` prints."""
+    new_thread: ThreadId | None = None
+    """The id of the new thread. A second request with the same id imports nothing."""
+    title: Title | None = None
+    """Defaults to the first line of the first prompt."""
+    workspace: Digest | None = None
+    """The files that the next run starts with, uploaded before."""
+    source: Source | None = None
+    """Where these files came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported(Document):
+    thread: str
+    run: str
+    """Stands for all turns of the session."""
+    entries: int

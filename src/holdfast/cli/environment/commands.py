@@ -1,0 +1,292 @@
+"""`holdfast env`: environments, which are named recipes for the boxes of runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from holdfast.cli.environment.file import TEMPLATE, edit, find_file, read_file
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import JsonOption, Where
+from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.session import ask, ensure_server
+from holdfast.cli.terminal.confirmation import YesOption, confirm, confirm_end
+from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
+from holdfast.cli.terminal.durations import describe_duration
+
+if TYPE_CHECKING:
+    from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
+    from holdfast.client import Client
+
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the environment.", show_default=False)]
+ReferenceArgument = Annotated[
+    str | None,
+    Argument(
+        metavar="[NAME[@VERSION]]",
+        help="Environment on the server. Default: holdfast.toml of the folder.",
+        show_default=False,
+    ),
+]
+FileOption = Annotated[
+    Path | None, Option("--file", "-f", metavar="PATH", help="Read the text from a file. - is standard input.")
+]
+FolderOption = Annotated[
+    Path | None,
+    Option("--dir", metavar="PATH", help="Folder with holdfast.toml and the inputs of its setup. Default: this one."),
+]
+
+
+def new(name: NameArgument, file: FileOption = None, *, where: Where, as_json: JsonOption = False) -> None:
+    """Store a new environment. Without --file, your editor opens.
+
+    \b
+    holdfast env new web --file holdfast.toml
+    holdfast run "fix the failing test" --env web
+    """
+    ensure_server(where)
+    text = edit(TEMPLATE) if file is None else read_file(file)
+
+    async def work(client: Client) -> EnvironmentRecord:
+        return await client.environments.save(name, text, after=0)
+
+    _print_saved(ask(where, work), as_json=as_json)
+
+
+def edit_(name: NameArgument, file: FileOption = None, *, where: Where, as_json: JsonOption = False) -> None:
+    """Change an environment. This stores a new version; the earlier ones stay. Without --file, your editor opens."""
+
+    async def load(client: Client) -> EnvironmentRecord:
+        return await client.environments.get(name)
+
+    latest = ask(where, load)
+    text = edit(latest.text) if file is None else read_file(file)
+
+    async def work(client: Client) -> EnvironmentRecord:
+        return await client.environments.save(name, text, after=latest.version)
+
+    saved = ask(where, work)
+    if saved.version == latest.version and not as_json:
+        write_field("unchanged", f"{saved.name}@{saved.version}")
+        return
+    _print_saved(saved, as_json=as_json)
+
+
+def list_(*, where: Where, as_json: JsonOption = False) -> None:
+    """List the environments on the server, each in its latest version."""
+
+    async def work(client: Client) -> list[EnvironmentRecord]:
+        return await client.environments.list()
+
+    found = ask(where, work)
+    if as_json:
+        write_json({"environments": [each.to_json() for each in found]})
+    elif not found:
+        write_field("none", hint("create one with holdfast env new NAME --file holdfast.toml"))
+    else:
+        rows = [
+            (Cell(each.name, "bold"), str(each.version), _age(each.created_at), Cell(each.digest[:12], "dim"))
+            for each in found
+        ]
+        write_table(("name", "version", "changed", "digest"), rows)
+
+
+def show(
+    reference: Annotated[
+        str, Argument(metavar="NAME[@VERSION]", help="Environment, by default in its latest version.")
+    ],
+    versions: Annotated[bool, Option("--versions", help="List its versions instead.")] = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the text of an environment."""
+    name, number = _parse_reference(reference)
+
+    async def work(client: Client) -> list[EnvironmentRecord]:
+        if versions:
+            return await client.environments.versions(name)
+        return [await client.environments.get(name, version=number)]
+
+    found = ask(where, work)
+    if as_json:
+        write_json({"versions": [each.to_json() for each in found]} if versions else found[0].to_json())
+    elif versions:
+        rows = [
+            (Cell(f"{name}@{each.version}", "bold"), _age(each.created_at), each.created_by, each.digest[:12])
+            for each in found
+        ]
+        write_table(("version", "stored", "by", "digest"), rows)
+    else:
+        write_line(found[0].text.rstrip("\n"))
+
+
+def check(
+    reference: ReferenceArgument = None,
+    directory: FolderOption = None,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> Exit:
+    """List everything that the server lacks for an environment. Exits with 0 if a run would start."""
+    ensure_server(where)
+    text = None if reference is not None else _found_text(directory)
+
+    async def work(client: Client) -> EnvironmentCheck:
+        return await client.environments.check(reference, text=text)
+
+    found = ask(where, work)
+    if as_json:
+        write_json(found.to_json())
+        return Exit.OK if found.ok else Exit.FAILURE
+    write_field("environment", Cell(found.reference, "bold"), Cell(f"  {found.digest[:12]}", "dim"))
+    for gap in found.gaps:
+        style, word = ("red", "missing") if gap.required else ("yellow", "optional")
+        write_field(word, Cell(gap.message, style))
+        write_field("", hint(gap.next_step))
+    states = {
+        "none": "",
+        "built": "built: runs start from it",
+        "missing": "not built yet: holdfast env build builds it",
+    }
+    if state := states.get(found.setup, "depends on files of the repository"):
+        write_field("setup", hint(state))
+    if found.ok:
+        write_field("ready", Cell("a run can use it", "green"))
+    return Exit.OK if found.ok else Exit.FAILURE
+
+
+def build(
+    reference: ReferenceArgument = None,
+    directory: FolderOption = None,
+    again: Annotated[bool, Option("--again", help="Run the setup even if nothing has changed.")] = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the setup of an environment now, so that runs start at once.
+
+    The result is kept, and found again as long as the image, the commands, their inputs and the network are the same.
+    Runs build it by themselves if it is missing.
+
+    \b
+    holdfast env build web
+    holdfast env build --dir ~/my-project
+    """
+    from holdfast.cli.environment.upload import upload_inputs
+    from holdfast.cli.terminal.step_progress import StepProgress
+
+    ensure_server(where)
+    text = None if reference is not None else _found_text(directory)
+    began = time.monotonic()
+
+    async def work(client: Client) -> EnvironmentBuild:
+        workspace = await upload_inputs(client, reference, text, directory)
+        with StepProgress() as progress:
+            return await client.environments.build(
+                reference, text=text, workspace=workspace, again=again, progress=progress
+            )
+
+    made = ask(where, work)
+    if as_json:
+        write_json(made.to_json())
+    elif made.snapshot is None:
+        write_field("nothing", hint(f"{made.reference} has no setup"))
+    else:
+        how = f"built in {time.monotonic() - began:.1f} s" if made.built else "it was built before"
+        write_field("setup", Cell(made.reference, "bold"), Cell(f"  {how}", "dim"))
+
+
+def allow(
+    directory: FolderOption = None,
+    yes: YesOption = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """Allow the holdfast.toml of a folder what it asks for: network access, secrets, models.
+
+    This is for exactly this text. When the file changes, it asks again.
+    """
+    ensure_server(where)
+    text = _found_text(directory)
+
+    async def look(client: Client) -> EnvironmentConsent:
+        return await client.environments.consent(text)
+
+    async def work(client: Client) -> EnvironmentConsent:
+        return await client.environments.allow(text)
+
+    consent = ask(where, look)
+    if not consent.granted and consent.asks:
+        if not as_json:
+            print_asks(consent.asks)
+        if not yes:
+            confirm(
+                "Allow it?",
+                refusal="there is no terminal to ask for confirmation",
+                command="holdfast env allow --yes",
+                unchanged="nothing was allowed",
+            )
+        consent = ask(where, work)
+    if as_json:
+        write_json(consent.to_json())
+    elif not consent.asks:
+        write_field("nothing", hint("the file asks for nothing that has to be allowed"))
+    else:
+        write_field("allowed", Cell(consent.digest[:12], "dim"))
+
+
+def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
+    """Remove all versions of an environment, and its setups. Threads that used it can still be resumed."""
+
+    async def load(client: Client) -> EnvironmentRecord:
+        return await client.environments.get(name)
+
+    async def work(client: Client) -> None:
+        await client.environments.remove(name)
+
+    ask(where, load)
+    confirm_end("remove", f"environment {name} with all its versions", f"holdfast env remove {name}", yes=yes)
+    ask(where, work)
+    if as_json:
+        write_json({"name": name, "removed": True})
+    else:
+        write_field("removed", name)
+
+
+def print_asks(asks: tuple[str, ...]) -> None:
+    for number, each in enumerate(asks):
+        note("asks for" if not number else "", each)
+
+
+def _found_text(directory: Path | None) -> str:
+    folder = Path.cwd() if directory is None else directory.expanduser()
+    text = find_file(folder)
+    if text is None:
+        raise CommandError(
+            f"there is no holdfast.toml in {folder}",
+            next_step="name an environment of the server (holdfast env list), or a folder with --dir PATH",
+            exit=Exit.NOT_FOUND,
+        )
+    return text
+
+
+def _parse_reference(reference: str) -> tuple[str, int | None]:
+    name, at, version = reference.partition("@")
+    if at and not (version.isascii() and version.isdigit()):
+        raise CommandError(f"{reference!r} is not NAME@VERSION", next_step="for example web@3", exit=Exit.USAGE)
+    return name, int(version) if at else None
+
+
+def _print_saved(saved: EnvironmentRecord, *, as_json: bool) -> None:
+    if as_json:
+        write_json(saved.to_json())
+        return
+    write_field("environment", Cell(f"{saved.name}@{saved.version}", "bold"), Cell(f"  {saved.digest[:12]}", "dim"))
+    write_field("next", hint(f'holdfast env check {saved.name}, then holdfast run "…" --env {saved.name}'))
+
+
+def _age(at: int) -> str:
+    return f"{describe_duration(time.time() - at / 1000)} ago"

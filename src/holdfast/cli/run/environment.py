@@ -1,0 +1,137 @@
+"""The environment of a run: named, or found in the folder. Asks on a terminal for what is missing before the launch."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.api.environments import FILE_NAME, GapKind
+from holdfast.cli.errors import CommandError
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import Where
+from holdfast.cli.session import ask
+from holdfast.cli.terminal.confirmation import confirm
+from holdfast.cli.terminal.console import Cell, is_terminal, note
+
+if TYPE_CHECKING:
+    from holdfast.api.environments import EnvironmentCheck
+    from holdfast.cli.run.workspace import Folder
+    from holdfast.client import Client
+    from holdfast.repositories.address import Address
+
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnvironment:
+    """At most one of them."""
+
+    name: str | None = None
+    file: str | None = None
+    """The text of the file in the folder."""
+
+    @property
+    def is_none(self) -> bool:
+        return self.name is None and self.file is None
+
+
+def choose_environment(name: str | None, files: Folder | Address | None, *, without: bool) -> RunEnvironment:
+    """Returns the environment that the user names, or the one in the folder with the files of the run."""
+    if name is not None:
+        if without:
+            raise CommandError(
+                "--env and --no-env exclude each other", next_step="give only one of them", exit=Exit.USAGE
+            )
+        return RunEnvironment(name=name)
+    folder: Path | None = getattr(files, "path", None)
+    if without or folder is None or not (folder / FILE_NAME).exists():
+        return RunEnvironment()
+    from holdfast.cli.environment.file import find_file
+
+    return RunEnvironment(file=find_file(folder))
+
+
+def prepare_environment(
+    where: Where,
+    environment: RunEnvironment,
+    *,
+    agent: str | None,
+    model: str | None,
+    box: dict[str, Any],
+    quiet: bool,
+) -> None:
+    """Ask for consent and for secrets that are missing. Without a terminal, nothing is asked, and the launch is
+    refused with what to do."""
+    if environment.is_none:
+        return
+
+    async def check(client: Client) -> EnvironmentCheck:
+        return await client.environments.check(
+            environment.name,
+            text=environment.file,
+            agent=agent,
+            model=model,
+            provider=box.get("provider"),
+            network="network" in box,
+        )
+
+    found = ask(where, check)
+    if not quiet:
+        note("environment", found.reference, Cell(f"  {found.digest[:12]}", "dim"))
+    if quiet or not (sys.stdin.isatty() and is_terminal()):
+        return
+    for _ in range(_TRIES):
+        asks = tuple(each.name for each in found.gaps if each.kind is GapKind.CONSENT)
+        secrets = tuple(each.name for each in found.gaps if each.kind is GapKind.SECRET and each.required)
+        if asks:
+            _ask_consent(where, environment, asks)
+        elif secrets:
+            for name in secrets:
+                _ask_secret(where, name)
+        else:
+            return
+        found = ask(where, check)
+
+
+def _ask_consent(where: Where, environment: RunEnvironment, asks: tuple[str, ...]) -> None:
+    from holdfast.cli.environment.commands import print_asks
+
+    text = environment.file
+    assert text is not None
+    print_asks(asks)
+    confirm(
+        f"{FILE_NAME} of this repository asks for this. Allow it?",
+        refusal="there is no terminal to ask for confirmation",
+        command="holdfast env allow",
+        unchanged="it was not allowed, so nothing was started; --no-env runs without the file",
+    )
+
+    async def work(client: Client) -> None:
+        await client.environments.allow(text)
+
+    ask(where, work)
+
+
+def _ask_secret(where: Where, name: str) -> None:
+    import typer  # here, because it takes long
+
+    from holdfast.cli.secret import read_bindings
+
+    try:
+        value: str = typer.prompt(f"  {name}", hide_input=True, default="", show_default=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    if not value.strip():
+        raise CommandError(
+            f"the environment requires the secret {name}", next_step=f"holdfast secret set {name}", exit=Exit.CONFLICT
+        )
+
+    host: str = typer.prompt(f"  host that {name} may be sent to, such as api.example.com")
+    bindings = read_bindings([host.strip()], None, None, None, None, None)
+
+    async def work(client: Client) -> None:
+        await client.secrets.set(name, value.strip(), bindings)
+
+    ask(where, work)

@@ -1,0 +1,174 @@
+"""Budgets for models: which there are, and the decisions about them, which are pure.
+
+Budgets of threads, trees and days are settings, in a store. The budget of a run is an option of its launch, on its
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Protocol, Self
+
+import orjson
+
+from holdfast.api.budgets import Budget, BudgetScope
+from holdfast.api.errors import NotFound
+from holdfast.api.errors.models import InvalidModel
+from holdfast.api.ids import now_ms
+from holdfast.threads.model_events import NANO, dollars
+
+_MOST: Final = 10_000
+_NAMES: Final = {
+    BudgetScope.RUN: "this run",
+    BudgetScope.THREAD: "this thread",
+    BudgetScope.TREE: "this tree of threads",
+    BudgetScope.DAY: "this day",
+}
+
+Unit = Literal["cost", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Money and tokens."""
+
+    nanos: int = 0
+    """Billionths of a dollar."""
+    tokens: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.nanos + other.nanos, self.tokens + other.tokens)
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(self.nanos - other.nanos, self.tokens - other.tokens)
+
+
+NOTHING: Final = Amount()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A budget that applies to a call."""
+
+    scope: BudgetScope
+    subject: str
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A budget that is used up, or nearly."""
+
+    limit: Limit
+    unit: Unit
+    most: int
+    """The budget, in the unit."""
+    spent: int
+
+    @property
+    def message(self) -> str:
+        """For the agent, its model and its user.
+
+        Some agents (pi) look for numbers such as 500 in an error to tell whether to try again, unless it says "out of
+        budget".
+        """
+        spent, most = describe(self.unit, self.spent), describe(self.unit, self.most)
+        return f"{_NAMES[self.limit.scope]} is out of budget: {spent} of {most} are spent"
+
+    @property
+    def share(self) -> float:
+        return self.spent / self.most if self.most else 1.0
+
+
+def describe(unit: Unit, number: int) -> str:
+    return f"${dollars(number):,.4f}" if unit == "cost" else f"{number:,} tokens"
+
+
+def find_reached(limits: Iterable[tuple[Limit, Amount]]) -> Crossing | None:
+    """Returns the first budget of which nothing is left. Each comes with what counts against it."""
+    for limit, amount in limits:
+        for unit, most, spent in _units(limit.budget, amount):
+            if spent >= most:
+                return Crossing(limit, unit, most, spent)
+    return None
+
+
+def find_warnings(limits: Iterable[tuple[Limit, Amount]]) -> list[Crossing]:
+    """Returns the budgets of which more has been spent than should pass in silence."""
+    return [
+        Crossing(limit, unit, most, spent)
+        for limit, amount in limits
+        for unit, most, spent in _units(limit.budget, amount)
+        if spent >= most * limit.budget.warn_at
+    ]
+
+
+def _units(budget: Budget, amount: Amount) -> list[tuple[Unit, int, int]]:
+    found: list[tuple[Unit, int, int]] = []
+    if budget.cost is not None:
+        found.append(("cost", round(budget.cost * NANO), amount.nanos))
+    if budget.tokens is not None:
+        found.append(("tokens", budget.tokens, amount.tokens))
+    return found
+
+
+class BudgetStore(Protocol):
+    """The budgets that were set on a server. What `put` and `remove` have returned from is on disk."""
+
+    async def load_all(self) -> dict[tuple[str, str], str]:
+        """Returns JSON by scope and subject."""
+        ...
+
+    async def put(self, scope: str, subject: str, budget: str, now: int) -> None: ...
+
+    async def remove(self, scope: str, subject: str) -> bool:
+        """Remove a budget. Returns whether there was one."""
+        ...
+
+
+class Budgets:
+    """The budgets of threads, trees and days, in a store and in memory. `async with` loads them."""
+
+    def __init__(self, store: BudgetStore, *, clock: Callable[[], int] = now_ms) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[tuple[BudgetScope, str], Budget] = {}
+        self._changing = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        for (scope, subject), text in (await self._store.load_all()).items():
+            self._known[BudgetScope(scope), subject] = Budget.from_json(orjson.loads(text))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Does not close the store, which its owner closes."""
+
+    def all(self) -> Mapping[tuple[BudgetScope, str], Budget]:
+        return dict(self._known)
+
+    def find(self, scope: BudgetScope, subject: str = "") -> Budget | None:
+        return self._known.get((scope, subject))
+
+    async def put(self, scope: BudgetScope, subject: str, budget: Budget) -> None:
+        """Set a budget. `subject` is the thread, and empty for a day."""
+        if scope is BudgetScope.RUN:
+            raise InvalidModel("a run gets its budget when it is launched", hint="holdfast run --budget DOLLARS")
+        if budget.is_empty:
+            raise InvalidModel("a budget needs a cost or a number of tokens", hint="give --cost or --tokens")
+        async with self._changing:
+            key = (scope, subject)
+            if key not in self._known and len(self._known) >= _MOST:
+                raise InvalidModel(f"there are {_MOST} budgets already", hint="remove budgets that are not needed")
+            await self._store.put(scope.value, subject, orjson.dumps(budget.to_json()).decode(), self._clock())
+            self._known[key] = budget
+
+    async def remove(self, scope: BudgetScope, subject: str) -> None:
+        async with self._changing:
+            if not await self._store.remove(scope.value, subject):
+                raise NotFound(f"there is no budget of {scope.value} {subject}".rstrip(), hint="holdfast budget list")
+            self._known.pop((scope, subject), None)

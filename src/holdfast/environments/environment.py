@@ -1,0 +1,48 @@
+"""An environment as values: what a recipe says, parsed and checked. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from holdfast.api.box.network import NetworkPolicy
+from holdfast.api.budgets import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None leaves a limit to the provider."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    """Bytes."""
+    disk: int | None = None
+    pids: int | None = None
+    timeout: int | None = None
+    """Seconds of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """None and empty mean that the recipe does not say."""
+
+    name: str | None = None
+    provider: str | None = None
+    image: str | None = None
+    setup: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    """Files of the workspace that the setup commands read."""
+    agent: str | None = None
+    models: tuple[str, ...] = ()
+    """In order of preference."""
+    secrets: tuple[str, ...] = ()
+    optional_secrets: tuple[str, ...] = ()
+    egress: NetworkPolicy | None = None
+    limits: Limits = Limits()
+    test: str | None = None
+    budget: Budget = field(default_factory=Budget)
+    """Of a run."""
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Threads as files, for people who have no server."""

@@ -1,0 +1,264 @@
+"""Budgets hold: against many calls at once, calls that are cut off, restarts, and models whose price nobody knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.egress.metered_world import CALL_COST, MeteredWorld, make_metered, open_metered
+from tests.egress.model_world import KEY
+from tests.testing.test_model import PATHS, body_of, every_api
+
+from holdfast.api.budgets import Budget, BudgetScope
+from holdfast.api.errors import NotFound
+from holdfast.api.errors.models import InvalidModel
+from holdfast.api.models import Api
+from holdfast.egress.models.budgets import Amount, Limit, find_reached, find_warnings
+from holdfast.egress.models.ledger import Ledger, day_of, start_of_day
+from holdfast.egress.models.meter import Terms
+from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Usage, error, held, text
+
+pytestmark = pytest.mark.anyio
+
+BIG = Usage(100_000, 10_000)
+"""Costs 0.3 dollars."""
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[MeteredWorld]:
+    async with make_metered(tmp_path) as world:
+        world.provider.script([text("An answer.", usage=BIG, times=FOR_EVER)])
+        yield world
+
+
+async def ask(world: MeteredWorld, run: str = "r-1") -> httpx.Response:
+    return await world.agent.post("/v1/messages", json=body_of(Api.ANTHROPIC), headers={"x-run": run})
+
+
+@every_api
+async def test_a_used_up_budget_refuses_in_the_form_of_the_api(world: MeteredWorld, api: Api) -> None:
+    world.use(budget=Budget(cost=0.3))
+    assert (await world.agent.post(PATHS[api], json=body_of(api))).status_code == 200
+    await world.settled(1)
+    refused = await world.agent.post(PATHS[api], json=body_of(api))
+    assert refused.status_code == 402
+    assert refused.headers["x-holdfast-reason"] == "budget"
+    told = refused.json()["error"]
+    assert told["message"].startswith("Holdfast: this run is out of budget")
+    assert told["code"] == "budget"
+    assert len(world.provider.requests) == 1
+
+
+async def test_the_thread_is_told_once_before_and_once_at_the_end(world: MeteredWorld) -> None:
+    world.use(budget=Budget(cost=1))
+    for _ in range(6):
+        await ask(world)
+    told = await world.entries("signal.model.budget")
+    assert [(each["state"], each["scope"], each["unit"], each["limit"]) for each in told] == [
+        ("warning", "run", "cost", 1.0),
+        ("reached", "run", "cost", 1.0),
+    ]
+    assert told[0]["spent"] == pytest.approx(0.9)
+    assert len(await world.entries()) == 4
+
+
+@pytest.mark.parametrize("scope", [BudgetScope.THREAD, BudgetScope.TREE, BudgetScope.DAY])
+async def test_a_budget_counts_all_runs_in_its_scope(world: MeteredWorld, scope: BudgetScope) -> None:
+    world.use(run="r-2")
+    await ask(world)
+    await world.meter.budgets.put(scope, "" if scope is BudgetScope.DAY else "t-1", Budget(tokens=200_000))
+    assert (await ask(world, "r-2")).status_code == 200
+    assert (await ask(world, "r-2")).status_code == 402
+    assert (await ask(world)).status_code == 402
+    await world.meter.budgets.remove(scope, "" if scope is BudgetScope.DAY else "t-1")
+    assert (await ask(world)).status_code == 200
+
+
+async def test_a_budget_survives_a_restart(tmp_path: Path) -> None:
+    async with ScriptedModel(key=KEY) as provider, ScriptedModel(key=KEY) as other:
+        provider.script([text("An answer.", usage=BIG, times=FOR_EVER)])
+        async with open_metered(tmp_path, models=(provider, other)) as world:
+            world.use(budget=Budget(cost=0.5))
+            await world.meter.budgets.put(BudgetScope.DAY, "", Budget(tokens=10**9, warn_at=0.0001))
+            assert (await ask(world)).status_code == 200
+            assert (await ask(world)).status_code == 200
+            assert (await ask(world)).status_code == 402
+            before = await world.entries("signal.model.budget")
+        async with open_metered(tmp_path, models=(provider, other)) as world:
+            world.use(budget=Budget(cost=0.5))
+            assert (await ask(world)).status_code == 402
+            assert await world.entries("signal.model.budget") == before
+            assert await world.meter.spent(BudgetScope.DAY, "") == Amount(600_000_000, 220_000)
+
+
+async def test_the_budget_of_a_tree_counts_the_threads_below_it_also_after_a_restart(tmp_path: Path) -> None:
+    async with ScriptedModel(key=KEY) as provider, ScriptedModel(key=KEY) as other:
+        provider.script([text("An answer.", usage=BIG, times=FOR_EVER)])
+        for answers in ([200, 200, 402, 402], [402, 402]):
+            async with open_metered(tmp_path, models=(provider, other)) as world:
+                if answers[0] == 200:
+                    await world.threads.create(id="t-2", parent="t-1")
+                    await world.meter.budgets.put(BudgetScope.TREE, "t-1", Budget(tokens=200_000))
+                world.terms["r-2"] = Terms("t-2", "r-2", "t-1")
+                runs = ("r-1", "r-2", "r-1", "r-2")
+                assert [(await ask(world, run)).status_code for run in runs[: len(answers)]] == answers
+                assert (await world.meter.spent(BudgetScope.TREE, "t-1")).tokens == 220_000
+                assert (await world.meter.spent(BudgetScope.THREAD, "t-2")).tokens == 110_000
+
+
+async def test_calls_at_once_cannot_pass_a_budget_by_more_than_one_each(world: MeteredWorld) -> None:
+    """32 calls are sent at once with money for two. Each that is let through holds an estimate before it begins."""
+    world.use(budget=Budget(cost=0.02))
+    gate = Gate("start")
+    answer = text("An answer.", usage=Usage(100, 1000), times=FOR_EVER)
+    world.provider.script([held(text("An answer.", usage=Usage(100, 1000)), gate), answer])
+    asking = [asyncio.create_task(ask(world)) for _ in range(32)]
+    await gate.reached()
+    gate.release()
+    answers = [(await each).status_code for each in asking]
+    assert sorted(set(answers)) == [200, 402]
+    # An answer costs 0.0102: two fill the budget, and what each call holds (about 0.01) keeps a third from beginning.
+    assert answers.count(200) <= 3
+    assert len(world.provider.requests) == answers.count(200)
+
+
+async def test_a_call_waits_for_what_others_hold_instead_of_being_refused(world: MeteredWorld) -> None:
+    world.use(budget=Budget(cost=0.012))
+    gate = Gate("start")
+    world.provider.script([held(text("An answer.", usage=Usage(10, 1)), gate), text("An answer.", usage=Usage(10, 1))])
+    first = asyncio.create_task(ask(world))
+    await gate.reached()
+    second = asyncio.create_task(ask(world))
+    third = asyncio.create_task(ask(world))
+    gate.release()  # it leaves almost everything that it held
+    assert [(await each).status_code for each in (first, second, third)] == [200, 200, 200]
+
+
+async def test_calls_that_are_cut_off_use_up_a_budget_too(world: MeteredWorld) -> None:
+    world.use(budget=Budget(cost=0.05))
+    for number in range(1, 20):
+        gate = Gate("start")
+        world.provider.script([held(text("An answer."), gate)])
+        asking = asyncio.create_task(ask(world))
+        reached = asyncio.create_task(gate.reached())
+        await asyncio.wait((asking, reached), return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            reached.cancel()
+            assert (await asking).status_code == 402
+            break
+        asking.cancel()
+        await world.settled(number)
+    assert 3 <= number <= 6  # each costs about 0.01
+
+
+async def test_a_provider_that_reports_too_little_or_too_much_cannot_free_or_break_a_budget(
+    world: MeteredWorld,
+) -> None:
+    world.use(budget=Budget(cost=0.5))
+    world.provider.script([text("Lies.", usage=Usage(-(10**9), -(10**9)))])
+    await ask(world)
+    await world.settled(1)
+    assert (await world.meter.spent(BudgetScope.RUN, "r-1")).nanos >= 0
+    world.provider.script([text("Lies.", usage=Usage(2**62, 2**62))])
+    await ask(world)
+    await world.settled(2)
+    assert (await ask(world)).status_code == 402
+
+
+async def test_a_failed_call_gives_back_what_it_held(world: MeteredWorld) -> None:
+    world.use(budget=Budget(cost=0.012))
+    world.provider.script([error(500, times=20)])
+    for _ in range(20):
+        assert (await ask(world)).status_code == 500
+    assert await world.meter.spent(BudgetScope.RUN, "r-1") == Amount()
+
+
+async def test_a_model_of_unknown_price_is_refused_where_a_cost_is_limited(world: MeteredWorld) -> None:
+    await world.meter.prices.remove("mine/scripted")
+    world.use(budget=Budget(cost=100))
+    refused = await ask(world)
+    assert refused.status_code == 402
+    assert "holdfast model price mine/scripted" in refused.json()["error"]["message"]
+    world.use(budget=Budget(tokens=1_000_000))
+    assert (await ask(world)).status_code == 200
+
+
+async def test_a_budget_of_nothing_refuses_everything(world: MeteredWorld) -> None:
+    world.use(budget=Budget(tokens=0))
+    assert (await ask(world)).status_code == 402
+    assert list(world.provider.requests) == []
+
+
+async def test_budgets_are_checked_before_they_are_set(world: MeteredWorld) -> None:
+    budgets = world.meter.budgets
+    with pytest.raises(InvalidModel, match="needs a cost"):
+        await budgets.put(BudgetScope.DAY, "", Budget())
+    with pytest.raises(InvalidModel, match="when it is launched"):
+        await budgets.put(BudgetScope.RUN, "r-1", Budget(cost=1))
+    with pytest.raises(NotFound):
+        await budgets.remove(BudgetScope.THREAD, "t-9")
+
+
+# --- the decisions ---
+
+
+def limit(**budget: float) -> Limit:
+    return Limit(BudgetScope.RUN, "r-1", Budget(**budget))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "reached"),
+    [
+        ({"cost": 1}, Amount(999_999_999, 10**9), None),
+        ({"cost": 1}, Amount(1_000_000_000, 0), "cost"),
+        ({"tokens": 10}, Amount(10**12, 9), None),
+        ({"tokens": 10}, Amount(0, 10), "tokens"),
+        ({"cost": 1, "tokens": 10}, Amount(0, 11), "tokens"),
+        ({"cost": 0}, Amount(), "cost"),
+    ],
+)
+def test_when_a_budget_is_used_up(budget: dict[str, float], spent: Amount, reached: str | None) -> None:
+    found = find_reached([(limit(**budget), spent)])
+    assert (None if found is None else found.unit) == reached
+
+
+def test_a_warning_comes_at_its_share() -> None:
+    assert find_warnings([(limit(cost=1), Amount(799_999_999))]) == []
+    assert [each.unit for each in find_warnings([(limit(cost=1), Amount(800_000_000))])] == ["cost"]
+    assert [each.unit for each in find_warnings([(limit(tokens=10, warn_at=0.5), Amount(0, 5))])] == ["tokens"]
+
+
+def test_a_refusal_says_what_agents_do_not_retry() -> None:
+    """pi looks for numbers such as 500 in an error to tell whether to try again, unless it says this."""
+    found = find_reached([(limit(cost=500), Amount(500 * 10**9))])
+    assert found is not None
+    assert found.message == "this run is out of budget: $500.0000 of $500.0000 are spent"
+    found = find_reached([(limit(tokens=500), Amount(0, 429_503))])
+    assert found is not None
+    assert found.message == "this run is out of budget: 429,503 tokens of 500 tokens are spent"
+
+
+async def test_an_account_is_loaded_once_and_kept_while_it_is_used() -> None:
+    loads: list[str] = []
+
+    async def load(scope: BudgetScope, subject: str) -> Amount:
+        loads.append(subject)
+        await asyncio.sleep(0)
+        return Amount(5, 5)
+
+    ledger = Ledger(load)
+    opened = await asyncio.gather(*(ledger.open([(BudgetScope.RUN, "r-1")]) for _ in range(10)))
+    assert loads == ["r-1"]
+    accounts = opened[0]
+    ledger.hold(accounts, Amount(3, 3))
+    ledger.settle(accounts, Amount(3, 3), Amount(1, 1))
+    assert (accounts[0].spent, accounts[0].held) == (Amount(6, 6), Amount())
+
+
+def test_days_are_in_utc() -> None:
+    assert day_of(start_of_day("2026-11-17")) == "2026-11-17"
+    assert day_of(start_of_day("2026-11-17") - 1) == "2026-11-16"
+    assert pytest.approx(0.0003) == CALL_COST

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.budgets import Budget
+from holdfast.api.environments import MAX_TEXT
+from holdfast.api.errors.environments import InvalidEnvironment
+from holdfast.environments.environment import Environment, Limits
+from holdfast.environments.parsing import FIELDS, line_of, parse_environment
+
+WHOLE = """\
+name = "web"
+provider = "docker"
+image = "python:3.13"
+setup = ["pip install pytest", "pip install -r requirements.txt"]
+inputs = ["requirements.txt", "packages/app"]
+agent = "claude"
+models = ["anthropic", "openai/gpt-5"]
+secrets = ["GITHUB_TOKEN"]
+optional_secrets = ["SENTRY_DSN"]
+egress = ["default", "api.example.com:443"]
+test = "pytest -q"
+
+[limits]
+cpu = 2
+memory = "4G"
+disk = "20G"
+pids = 512
+timeout = "2h"
+
+[budget]
+cost = 2.5
+tokens = 1000
+"""
+
+
+def test_every_field_is_read() -> None:
+    assert parse_environment(WHOLE) == Environment(
+        name="web",
+        provider="docker",
+        image="python:3.13",
+        setup=("pip install pytest", "pip install -r requirements.txt"),
+        inputs=("requirements.txt", "packages/app"),
+        agent="claude",
+        models=("anthropic", "openai/gpt-5"),
+        secrets=("GITHUB_TOKEN",),
+        optional_secrets=("SENTRY_DSN",),
+        egress=NetworkPolicy(Network.ALLOW, ("default", "api.example.com:443")),
+        limits=Limits(cpu=2.0, memory=4 << 30, disk=20 << 30, pids=512, timeout=7200),
+        test="pytest -q",
+        budget=Budget(cost=2.5, tokens=1000),
+    )
+
+
+def test_an_empty_text_says_nothing() -> None:
+    assert parse_environment("") == Environment()
+
+
+def test_no_network_is_a_choice_that_differs_from_none_at_all() -> None:
+    assert parse_environment("egress = []").egress == NetworkPolicy(Network.NONE)
+    assert parse_environment('egress = "none"').egress == NetworkPolicy(Network.NONE)
+    assert parse_environment('egress = "open"').egress == NetworkPolicy(Network.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("image = 3", "line 1: image: 3 is not a string"),
+        ('\n\nimage = ""', "line 3: image: '' is not the name of an image"),
+        ('colour = "blue"', "line 1: colour: there is no such field; the fields are name, provider"),
+        ('setup = "make"', "line 1: setup: 'make' is not a list"),
+        ('setup = ["make", ""]', "line 1: setup[2]: '' is not a command"),
+        ('setup = ["a\\u0000b"]', "line 1: setup[1]: it contains a zero byte"),
+        ('[limits]\ncpu = 1\nmemory = "4 apples"', "line 3: limits.memory: '4 apples' is not a size: write it as 512M"),
+        ('[limits]\nmemory = "1M"', "line 2: limits.memory: '1M' is less than 16M"),
+        ("[limits]\ncpu = nan", "line 2: limits.cpu: nan is not a number of cores"),
+        ("[limits]\ncpu = true", "line 2: limits.cpu: True is not a number of cores"),
+        ('[limits]\ntimeout = "9d"', "line 2: limits.timeout: '9d' is not between 1s and 3d"),
+        ("[limits]\nspeed = 3", "line 2: limits.speed: there is no such field; the fields are cpu, memory"),
+        ("limits = 3", "line 1: limits: 3 is not a table: write [limits]"),
+        ('egress = ["*"]', "line 1: egress: '*' is not a network rule; write a list of hosts"),
+        ('egress = "everything"', "line 1: egress: 'everything' is not a list of hosts"),
+        ('agent = "Claude Code"', "line 1: agent: 'Claude Code' is not the name of an agent"),
+        ('models = ["a,b"]', "line 1: models[1]: 'a,b' is not a model"),
+        ('secrets = ["A B"]', "line 1: secrets[1]: 'A B' is not the name of a secret"),
+        ('secrets = ["A"]\noptional_secrets = ["A"]', "line 2: optional_secrets: A is listed twice"),
+        ('setup = ["x"]\ninputs = ["../etc/passwd"]', "line 2: inputs[1]: '../etc/passwd' is not a path in the work"),
+        ('setup = ["x"]\ninputs = ["/etc/passwd"]', "line 2: inputs[1]: '/etc/passwd' is not a path in the work"),
+        ('inputs = ["a"]', "line 1: inputs: inputs are files that setup commands read, and there is no setup"),
+        ("[budget]\ncost = -1", "line 2: budget.cost: -1 is not an amount of dollars"),
+        ("[budget]\nday = 1", "line 2: budget.day: there is no such field; the fields are cost, tokens"),
+        ('mounts = ["/"]', "line 1: mounts: there is no such field"),
+        ("[env]\nLD_PRELOAD = 'x'", "line 1: env: there is no such field"),
+    ],
+)
+def test_an_error_names_its_line_its_field_the_value_and_what_is_allowed(text: str, told: str) -> None:
+    with pytest.raises(InvalidEnvironment) as caught:
+        parse_environment(text)
+    assert told in caught.value.message
+    assert caught.value.status == 422
+
+
+def test_all_errors_are_reported_at_once_in_the_order_of_their_lines() -> None:
+    with pytest.raises(InvalidEnvironment) as caught:
+        parse_environment('agent = 3\nimage = 4\n[limits]\nmemory = "x"\ncpu = "y"\n')
+    assert re.findall(r"line (\d)", caught.value.message) == ["1", "2", "4", "5"]
+
+
+def test_invalid_toml_is_reported_with_its_line() -> None:
+    with pytest.raises(InvalidEnvironment, match="line 2"):
+        parse_environment("a = 1\nb = = 2\n")
+
+
+def test_a_text_beyond_the_limit_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(InvalidEnvironment, match="more than 16384"):
+        parse_environment("#" * (MAX_TEXT + 1))
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(InvalidEnvironment):
+        parse_environment(text)
+
+
+VALUES = st.recursive(
+    st.one_of(st.integers(), st.booleans(), st.floats(), st.text(max_size=10)), lambda each: st.lists(each, max_size=3)
+)
+
+
+def toml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + "".join(f"\\U{ord(each):08x}" for each in value if not 0xD800 <= ord(each) < 0xE000) + '"'
+    return str(value)
+
+
+@given(st.sampled_from(FIELDS), VALUES)
+def test_any_value_of_a_field_is_read_or_refused_by_name(field: str, value: object) -> None:
+    told = field
+    try:
+        parse_environment(f"{field} = {toml(value)}")
+    except InvalidEnvironment as error:
+        told = error.message
+    assert field in told or "TOML" in told
+
+
+def test_the_line_of_a_field_is_found_in_the_right_table() -> None:
+    assert line_of(WHOLE, ("limits", "memory")) == 15
+    assert line_of(WHOLE, ("limits", "missing")) == 13
+    assert line_of(WHOLE, ("nothing",)) == 1

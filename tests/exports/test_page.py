@@ -1,0 +1,146 @@
+"""A thread as a page that stands alone, also if everything on it is hostile."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from holdfast.api.entries import Entry
+from holdfast.exports.page import Exported, render
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</pre></details></style><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "<!--",
+    "]]><svg onload=alert(1)>",
+    "&lt;script&gt;",
+    "\x1b]0;title\x07\x1b[2J\x00",
+    "a\u202eb\u2066c\u200b",
+    "<a href='https://evil.example'>click</a>",
+    "\ud800",
+]
+PATCH = """diff --git a/price.py b/price.py
+index 1..2 100644
+--- a/price.py
++++ b/price.py
+@@ -1,2 +1,2 @@
+-old
++new
+ same
+"""
+
+
+class Seen(HTMLParser):
+    ALLOWED = frozenset(
+        [
+            "html",
+            "head",
+            "meta",
+            "title",
+            "style",
+            "body",
+            "header",
+            "main",
+            "section",
+            "div",
+            "dl",
+            "dt",
+            "dd",
+            "h1",
+            "h2",
+            "p",
+            "b",
+            "code",
+            "pre",
+            "span",
+            "details",
+            "summary",
+        ]
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert tag in self.ALLOWED, tag
+        for name, _ in attrs:
+            assert not name.startswith("on"), name
+            assert name not in ("href", "src", "style", "action"), name
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+
+def seen(page: str) -> Seen:
+    parser = Seen()
+    parser.feed(page)
+    parser.close()
+    return parser
+
+
+def entries(text: str) -> list[Entry]:
+    payloads: list[dict[str, Any]] = [
+        {"type": "chat", "text": text},
+        {"type": "signal.run.started", "run": text, "agent": text, "model": text, "prompts": [text]},
+        {"type": "pi.user", "text": text},
+        {"type": "pi.assistant", "text": text, "thinking": text},
+        {"type": "pi.tool", "name": text, "arguments": {"command": text, text: [text]}, "result": text, "status": text},
+        {"type": "pi.tool", "name": 7, "arguments": text, "result": {"a": text}, "ms": "x"},
+        {"type": "pi.compaction", "summary": text},
+        {"type": "pi.notice", "level": "error", "text": text},
+        {"type": f"signal.{text}"},
+        {"type": "signal.run.box", "box": text, "how": [text]},
+        {"type": "signal.run.finished", "status": text, "error": {"message": text}, "usage": {text: 1, "cost": "x"}},
+        {"type": "pi.delta", "text": text},
+    ]  # fmt: skip
+    return [Entry(f"e{number}", 1_700_000_000_000 + number, payload) for number, payload in enumerate(payloads)]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_on_a_thread_becomes_markup(text: str) -> None:
+    page = render(Exported(text, text, entries(text), f"diff --git a/{text} b/{text}\n@@ -1 +1 @@\n-{text}\n+{text}\n"))
+    found = seen(page)
+    assert "script" not in found.tags
+    page.encode()  # also half of a surrogate pair
+    for character in "\x1b\x00\x07\u202e\u2066\u200b":
+        assert character not in page
+
+
+def test_a_page_loads_nothing_and_says_so() -> None:
+    page = render(Exported("t-1", "Title", entries("hello"), PATCH))
+    assert "default-src 'none'" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "<script" not in page
+
+
+def test_a_page_has_timeline_changes_and_cost() -> None:
+    told = [
+        Entry("1", 1_700_000_000_000, {"type": "chat", "text": "Fix it."}),
+        Entry("2", 1_700_000_000_100, {"type": "signal.run.started", "run": "r-1", "agent": "pi", "prompts": ["1"]}),
+        Entry("3", 1_700_000_000_200, {"type": "pi.user", "text": "Fix it."}),
+        Entry("4", 1_700_000_001_000, {"type": "pi.assistant", "text": "Done."}),
+        Entry("5", 1_700_000_065_000, {"type": "signal.run.finished", "status": "completed", "ms": 65_000,
+                                       "usage": {"input": 1000, "output": 234, "cost": 0.5}}),
+    ]  # fmt: skip
+    text = " ".join(seen(render(Exported("t-1", "A title", told, PATCH))).text)
+    assert text.count("Fix it.") == 1  # the agent repeats its prompt
+    for part in ("A title", "Done.", "completed", "1,234", "$0.50", "1 min 05 s", "price.py", "+1", "−1", "new"):
+        assert part in text, part
+
+
+def test_a_huge_thread_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.exports.page.MOST_ENTRIES", 3)
+    monkeypatch.setattr("holdfast.exports.page._MOST_TEXT", 10)
+    page = render(Exported("t-1", "T", entries("x" * 1000), None))
+    assert "Only the first 3 entries are shown." in page
+    assert "990 more characters" in page
