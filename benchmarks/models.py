@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -180,13 +181,13 @@ def run_gateway(provider: int) -> None:
 
 
 @contextmanager
-def started(*role: str) -> Iterator[int]:
-    """The port of a process of ours."""
+def started(*role: str) -> Iterator[tuple[int, int]]:
+    """The port of a process of ours, and its id."""
     command = [sys.executable, __file__, "--role", *role]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline())
+            yield int(process.stdout.readline()), process.pid
         finally:
             process.kill()
 
@@ -226,8 +227,15 @@ async def crowd(route: Route, events: int, pace: int) -> tuple[float, float]:
     return time.perf_counter() - begin, sum(count for _, count in done)
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of the processors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Bench:
-    def __init__(self, provider: int, gateway: int, size: Size) -> None:
+    def __init__(self, provider: int, gateway: int, pid: int, size: Size) -> None:
+        self.pid = pid
         self.sides = (
             ("reference", Route(provider, "/v1/messages")),
             ("holdfast", Route(gateway, "/model/v1/messages")),
@@ -237,8 +245,11 @@ class Bench:
 
     def streams(self) -> None:
         for side, route in self.sides:
+            before, events = cpu_seconds(self.pid), _STREAMS * self.size.events
             seconds, _ = uvloop.run(crowd(route, self.size.events, _EVENTS_PER_SECOND))
-            self.samples.add("streams", side, _STREAMS * self.size.events / seconds)
+            cpu = (cpu_seconds(self.pid) - before) * 1e6 / events
+            details = {"gateway's CPU for an event, µs": cpu} if side == "holdfast" else {}
+            self.samples.add("streams", side, events / seconds, **details)
 
     def bulk(self) -> None:
         size = self.size.bulk * len(_DELTA) * _STREAMS
@@ -254,12 +265,15 @@ class Bench:
                 for side, route in self.sides:
                     times[side].append((await route.ask(1, 0))[0])
 
+        before = cpu_seconds(self.pid)
         uvloop.run(ask())
+        cpu = (cpu_seconds(self.pid) - before) * 1000 / self.size.firsts
         for side, values in times.items():
             self.samples.add_median("first", side, values)
         direct, ours = times["reference"], times["holdfast"]
         later = statistics.median(ours) - statistics.median(direct)
-        self.samples.add("first-later", "holdfast", later, p99=percentile(ours, 0.99) - percentile(direct, 0.99))
+        details = {"p99": percentile(ours, 0.99) - percentile(direct, 0.99), "gateway's CPU for a call, ms": cpu}
+        self.samples.add("first-later", "holdfast", later, **details)
 
 
 _WORK: Final[dict[str, Callable[[Bench], None]]] = {
@@ -272,8 +286,8 @@ _ALSO: Final = {"first-later": "first"}
 
 def measure(size: Size, only: Sequence[str]) -> list[Result]:
     names = chosen(only, list(_WORK), _ALSO)
-    with started("provider") as provider, started("gateway", "--provider", str(provider)) as gateway:
-        bench = Bench(provider, gateway, size)
+    with started("provider") as (provider, _), started("gateway", "--provider", str(provider)) as (gateway, pid):
+        bench = Bench(provider, gateway, pid, size)
         for _, route in bench.sides:
             uvloop.run(crowd(route, 1, 0))
         for name in in_rounds(names, size.rounds):

@@ -45,7 +45,7 @@ HEAVY = {
 
 
 WIRE_TYPES = {
-    command: {f"holdfast.api.{name}" for name in names.split()}
+    command: {f"holdfast.api.{name}" for name in (*names.split(), "quantities")}
     for command, names in {
         "exec": "errors errors.boxes",
         "list": "box box.network box.records box.spec document errors errors.boxes limits",
@@ -54,7 +54,8 @@ WIRE_TYPES = {
         "append": "document entries errors errors.threads ids limits",
     }.items()
 }
-"""What everyday commands may load of the types on the wire: each class of these takes half a millisecond."""
+"""What everyday commands may load of the types on the wire: each class of these takes half a millisecond.
+`quantities` has none: it parses the sizes and durations of options."""
 
 
 @pytest.mark.parametrize("command", sorted(WIRE_TYPES))

@@ -26,7 +26,13 @@ def test_an_environment_has_a_policy_until_it_is_removed(box_cli: Cli, policy: s
     listed = box_cli("egress", "list")
     assert "web" in listed.out
     document = box_cli("egress", "list", "--json").json()
-    network = {"mode": "allow", "allow": ["default", "*.example.com:443"], "bandwidth": 2 << 20, "connections": None}
+    network = {
+        "mode": "allow",
+        "allow": ["default", "*.example.com:443"],
+        "bandwidth": 2 << 20,
+        "connections": None,
+        "secrets": [],
+    }
     assert document == {"policies": [{"environment": "web", "network": network}]}
 
 

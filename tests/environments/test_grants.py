@@ -19,6 +19,7 @@ SAMPLES = {
     "inputs": 'setup = ["x"]\ninputs = ["a"]',
     "agent": 'agent = "acp:evil"',
     "test": 'test = "evil"',
+    "budget": "[budget]\ncost = 1",
     "limits": '[limits]\ncpu = 4\nmemory = "8G"\ndisk = "32G"\npids = 4096\ntimeout = "1h"',
     "provider": 'provider = "process"',
     "models": 'models = ["expensive"]',
@@ -51,7 +52,7 @@ def test_what_the_user_gives_need_not_be_asked_for() -> None:
     text = 'provider = "docker"\nmodels = ["m"]\negress = ["default"]\nsecrets = ["S"]'
     environment = parse_environment(text)
     assert len(asks_of(environment, Given())) == 4
-    assert asks_of(environment, Given(provider=True, model=True, network=True, files=True)) == ("secret S",)
+    assert asks_of(environment, Given(provider=True, model=True, network=True)) == ("secret S",)
 
 
 def test_no_network_need_not_be_asked_for() -> None:

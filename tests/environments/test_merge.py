@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.budgets import Budget
 from holdfast.api.environments import Gap, GapKind
 from holdfast.api.errors.environments import EnvironmentIncomplete, EnvironmentNotAllowed
 from holdfast.api.errors.secrets import SecretMissing
@@ -19,12 +20,15 @@ egress = ["default"]
 cpu = 2
 memory = "4G"
 timeout = "2h"
+[budget]
+cost = 2.5
 """
 
 
 def test_the_environment_gives_what_the_request_leaves_open() -> None:
     new = merged(parse_environment(TEXT), NewRun(prompt="x"))
-    assert (new.agent, new.model, new.timeout) == ("claude", "a", 7200)
+    assert (new.agent, new.model, new.fallbacks, new.timeout) == ("claude", "a", ("b",), 7200)
+    assert new.budget == Budget(cost=2.5)
     assert new.box == RunBox(
         image="python:3.13", cpu=2.0, memory=4 << 30, network=NetworkPolicy(Network.ALLOW, ("default",))
     )
@@ -32,7 +36,7 @@ def test_the_environment_gives_what_the_request_leaves_open() -> None:
 
 def test_every_field_of_the_request_wins() -> None:
     box = RunBox(provider="docker", image="mine", cpu=1.0, memory=1 << 30, network=NetworkPolicy())
-    asked = NewRun(prompt="x", agent="pi", model="c", timeout=5, box=box)
+    asked = NewRun(prompt="x", agent="pi", model="c", timeout=5, box=box, budget=Budget(cost=1))
     assert merged(parse_environment(TEXT), asked) == asked
 
 
@@ -68,7 +72,7 @@ def test_secrets_open_their_own_hosts_and_nothing_else(
 
 def test_what_a_request_gives_is_known_by_field() -> None:
     given = given_by(NewRun(prompt="x", agent="pi", box=RunBox(network=NetworkPolicy())))
-    assert (given.agent, given.model, given.network, given.image, given.files) == (True, False, True, False, True)
+    assert (given.agent, given.model, given.network, given.image) == (True, False, True, False)
 
 
 def gap(kind: GapKind, name: str, *, required: bool = True) -> Gap:

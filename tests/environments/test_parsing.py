@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.budgets import Budget
 from holdfast.api.environments import MAX_TEXT
 from holdfast.api.errors.environments import InvalidEnvironment
 from holdfast.environments.environment import Environment, Limits
@@ -32,6 +33,10 @@ memory = "4G"
 disk = "20G"
 pids = 512
 timeout = "2h"
+
+[budget]
+cost = 2.5
+tokens = 1000
 """
 
 
@@ -49,6 +54,7 @@ def test_every_field_is_read() -> None:
         egress=NetworkPolicy(Network.ALLOW, ("default", "api.example.com:443")),
         limits=Limits(cpu=2.0, memory=4 << 30, disk=20 << 30, pids=512, timeout=7200),
         test="pytest -q",
+        budget=Budget(cost=2.5, tokens=1000),
     )
 
 
@@ -87,6 +93,8 @@ def test_no_network_is_a_choice_that_differs_from_none_at_all() -> None:
         ('setup = ["x"]\ninputs = ["../etc/passwd"]', "line 2: inputs[1]: '../etc/passwd' is not a path in the work"),
         ('setup = ["x"]\ninputs = ["/etc/passwd"]', "line 2: inputs[1]: '/etc/passwd' is not a path in the work"),
         ('inputs = ["a"]', "line 1: inputs: inputs are files that setup commands read, and there is no setup"),
+        ("[budget]\ncost = -1", "line 2: budget.cost: -1 is not an amount of dollars"),
+        ("[budget]\nday = 1", "line 2: budget.day: there is no such field; the fields are cost, tokens"),
         ('mounts = ["/"]', "line 1: mounts: there is no such field"),
         ("[env]\nLD_PRELOAD = 'x'", "line 1: env: there is no such field"),
     ],

@@ -10,7 +10,9 @@ from tests.repositories.changed import Tree, changed
 from tests.repositories.repository import ENVIRONMENT, commit, git, new_repository
 
 from holdfast.api.errors.repositories import CannotApply, InvalidRepository, RepositoryFailed
+from holdfast.repositories.apply import Apply
 from holdfast.repositories.branch import Branch, Work, make_branch, push
+from holdfast.repositories.checkout import source_of
 from holdfast.repositories.forge import Forge as Client
 from holdfast.repositories.forge import api_of, place_of
 from holdfast.repositories.git import Git
@@ -98,6 +100,23 @@ def test_files_of_lfs_are_left_to_git(top: Path, make: Callable[..., Branch], tm
     files = changed(tmp_path / "c", before, {**before, "x.bin": "other content\n"}, source={"commit": base})
     with pytest.raises(CannotApply, match=r"x\.bin is stored by a filter"):
         make_branch(Git.of_user(USER), top, files, "fix", WORK)
+
+
+def test_a_folder_of_a_repository_comes_home_to_that_folder(top: Path, tmp_path: Path) -> None:
+    base = commit(top, {"sub/in.txt": "in\n"})
+    (top / "sub" / "more.txt").write_text("not committed\n")
+    source = source_of(top / "sub", USER)
+    assert source is not None
+    assert (source.folder, source.commit, source.changed) == ("sub", base, True)
+    files = changed(
+        tmp_path / "c", {"in.txt": "in\n"}, {"in.txt": "IN\n", "new.txt": "n\n"}, source=source.to_request()
+    )
+    made = make_branch(Git.of_user(USER), top, files, "fix", WORK)
+    assert git(top, "diff", "--name-only", base, made.commit) == "sub/in.txt\nsub/new.txt"
+    Apply(Git.of_user(USER), top / "sub", files).apply()
+    assert (top / "sub" / "in.txt").read_text() == "IN\n"
+    with pytest.raises(CannotApply, match="not a folder of a repository"):
+        changed(tmp_path / "d", {}, {"a": "b"}, source={"folder": "../outside"})
 
 
 # --- push and pull requests ---

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,6 +25,15 @@ Sh = Callable[..., tuple[int, str]]
 World = tuple[ServerProcess, Seen, str | None]
 
 PYTHON = f"import urllib.request; print(urllib.request.urlopen('https://{HOST}/python').read().decode())"
+NODE = """
+const headers = {host: "api.test:443"}
+const proxy = require("http").request({host: "127.0.0.1", port: 3128, method: "CONNECT", path: "api.test:443", headers})
+proxy.on("connect", (answer, socket) => {
+  const createConnection = () => require("tls").connect({socket, servername: "api.test"})
+  require("https").get({host: "api.test", port: 443, path: "/node", createConnection}, got => got.pipe(process.stdout))
+})
+proxy.end()
+"""
 HIDDEN = f"you sent Bearer {'*' * len(VALUE)}"
 
 
@@ -93,6 +104,14 @@ def test_programs_in_a_box_use_a_secret_that_they_do_not_see(
     assert "sk-live" not in said
     event = client.secrets.events("TOKEN")[0]
     assert (event.action, event.box, event.host) == (SecretAction.USED, box, HOST)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_node_trusts_the_authority_of_its_box(make: Callable[..., str], sh: Sh, seen: Seen) -> None:
+    code, said = sh(make("TOKEN"), f"node -e {shlex.quote(NODE)}")
+    assert code == 0, said
+    assert said.strip() == HIDDEN
+    assert seen == [("GET", "/node", f"Bearer {VALUE}")]
 
 
 def test_other_hosts_are_verified_end_to_end_by_the_box(make: Callable[..., str], sh: Sh, seen: Seen) -> None:

@@ -112,7 +112,7 @@ def test_a_policy_is_changed_while_the_box_runs(api: httpx.Client, make: Make) -
     changed = api.put(f"/v1/boxes/{box}/network", json={"mode": "allow", "allow": ["site.test"], "connections": 5})
     assert changed.status_code == 200, changed.text
     assert changed.json()["spec"]["network"] == {
-        "mode": "allow", "allow": ["site.test"], "bandwidth": None, "connections": 5,
+        "mode": "allow", "allow": ["site.test"], "bandwidth": None, "connections": 5, "secrets": [],
     }  # fmt: skip
     assert fetch(api, box, "site.test") == 0
     assert api.put(f"/v1/boxes/{box}/network", json={"mode": "none"}).status_code == 200

@@ -65,16 +65,18 @@ def test_an_agent_that_used_up_its_budget_ends_and_says_so(
     client: SyncClient, model: ScriptedModel, agent: str
 ) -> None:
     model.script([bash("echo hi", usage=BIG), text("Never said.", times=FOR_EVER)])
-    thread = client.runs.launch("work", agent=agent, model="mine", budget=Budget(cost=2)).thread
+    thread = client.runs.launch("work", agent=agent, model="mine", budget=Budget(cost=2, tokens=500)).thread
     run = client.runs.wait(thread)
     assert run.status == "failed"
     assert run.error is not None
     assert run.error.code == "over_budget"
-    assert "the budget of this run is used up" in run.error.message
+    assert "this run is out of budget" in run.error.message
     assert len(model.main_requests) == 1
     assert run.cost is not None
     assert run.cost.cost >= 2.01
-    assert [each["state"] for each in told(client, thread, "signal.model.budget")] == ["warning", "reached"]
+    states = [(each["unit"], each["state"]) for each in told(client, thread, "signal.model.budget")]
+    assert states[0] == ("cost", "warning")
+    assert ("cost", "reached") in states
     report = client.costs.report(thread=thread)
     assert report.total.cost == run.cost.cost
     assert [each.key for each in report.by] == ["mine/scripted"]

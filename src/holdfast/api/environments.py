@@ -134,18 +134,6 @@ class EnvironmentConsent(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service(Document):
-    """A command that is kept running beside the agent."""
-
-    name: str
-    command: str
-    ready: str | None = None
-    """A command that succeeds when the service works."""
-    port: int | None = None
-    """A TCP port that answers when the service works."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentUse(Document):
     """What a run needs of its environment, as it is kept on the thread."""
 
@@ -153,7 +141,6 @@ class EnvironmentUse(Document):
     digest: str
     setup: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    services: tuple[Service, ...] = ()
     test: str | None = None
     warnings: tuple[str, ...] = ()
     """What is missing and not required."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from holdfast.api.document import Document, Limits
-from holdfast.api.limits import StrictBool, without_nul
+from holdfast.api.limits import PathText, StrictBool, without_nul
 
 RepositoryUrl = Annotated[str, Limits(min_length=1, max_length=2048, check=without_nul)]
 RefName = Annotated[str, Limits(min_length=1, max_length=255, check=without_nul)]
@@ -23,5 +23,7 @@ class Source(Document):
     """The branch or tag that was asked for, or the current branch."""
     commit: Commit | None = None
     """The commit that was checked out. Changes are compared with this one when they come home."""
+    folder: PathText | None = None
+    """The folder of the repository that was copied, if it is not the whole."""
     changed: StrictBool = False
     """Whether the workspace also had changes that were not committed."""

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from holdfast.api.box.network import NetworkPolicy
-from holdfast.api.environments import Service
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    url: str
-    ref: str | None = None
+from holdfast.api.budgets import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +29,6 @@ class Environment:
     name: str | None = None
     provider: str | None = None
     image: str | None = None
-    recipe: Mapping[str, Any] | None = None
-    """A recipe of an image, as in docs/images.md, instead of a name."""
-    repositories: tuple[Repository, ...] = ()
     setup: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     """Files of the workspace that the setup commands read."""
@@ -51,10 +40,8 @@ class Environment:
     egress: NetworkPolicy | None = None
     limits: Limits = Limits()
     test: str | None = None
-    checkpoints: str | None = None
-    services: tuple[Service, ...] = ()
-    budget: Mapping[str, float] | None = None
-    """Dollars, by what they are for: `run`, `thread`."""
+    budget: Budget = field(default_factory=Budget)
+    """Of a run."""
 
 
 def digest_of(text: str) -> str:

@@ -31,6 +31,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "inputs": Right.FREE,
     "agent": Right.FREE,
     "test": Right.FREE,
+    "budget": Right.FREE,  # it only lowers what a run may spend
     "limits": Right.BOUNDED,
     "provider": Right.ASKS,  # another machine, perhaps one without isolation, perhaps one that costs money
     "models": Right.ASKS,  # paid by the user
@@ -59,8 +60,6 @@ class Given:
     memory: bool = False
     disk: bool = False
     pids: bool = False
-    files: bool = False
-    """The files of the workspace: no repository of the environment is fetched."""
 
 
 def asks_of(environment: Environment, given: Given) -> tuple[str, ...]:
@@ -68,8 +67,6 @@ def asks_of(environment: Environment, given: Given) -> tuple[str, ...]:
     asks: list[str] = []
     if environment.provider is not None and not given.provider:
         asks.append(f"provider {environment.provider}")
-    if environment.repositories and not given.files:
-        asks += [f"repository {each.url}" for each in environment.repositories]
     if environment.models and not given.model:
         asks.append(f"model {', '.join(environment.models)}")
     asks += [f"secret {name}" for name in environment.secrets]

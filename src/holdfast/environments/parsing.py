@@ -13,12 +13,13 @@ from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.environments import ENVIRONMENT_NAME, MAX_TEXT, Service
+from holdfast.api.budgets import Budget
+from holdfast.api.environments import ENVIRONMENT_NAME, MAX_TEXT
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.environments import InvalidEnvironment
 from holdfast.api.limits import MAX_TIMEOUT
 from holdfast.api.quantities import parse_duration, parse_size
-from holdfast.environments.environment import Environment, Limits, Repository
+from holdfast.environments.environment import Environment, Limits
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
@@ -28,15 +29,10 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _AGENT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?")
 _MODEL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}(/[!-+\--~]{1,200})?")
 _SECRET: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(:push)?")
-_SERVICE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/@+-]{0,199}")
-_URL: Final = re.compile(r"(https://|ssh://|git@)[!-~]{1,500}")
 _MOST: Final = 64
-_MOST_SERVICES: Final = 8
 _LONGEST_COMMAND: Final = 4096
 _MEGABYTE: Final = 1024 * 1024
-CHECKPOINTS: Final = ("every", "off")
-BUDGETS: Final = ("run", "thread")
+BUDGETS: Final = ("cost", "tokens")
 
 
 def parse_environment(text: str) -> Environment:
@@ -125,23 +121,15 @@ class _Reading:
 
 FIELDS: Final = (
     "name", "provider", "image", "setup", "inputs", "agent", "models", "secrets", "optional_secrets", "egress",
-    "limits", "test",
+    "limits", "test", "budget",
 )  # fmt: skip
 _LIMITS: Final = ("cpu", "memory", "disk", "pids", "timeout")
-_REPOSITORY: Final = ("url", "ref")
-_SERVICE_FIELDS: Final = ("name", "command", "ready", "port")
 
 
 def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
     reading.only(document, (), FIELDS)
     limits = reading.table(document, "limits", _LIMITS)
     budget = reading.table(document, "budget", BUDGETS)
-    recipe = document.get("recipe")
-    if recipe is not None and not isinstance(recipe, dict):
-        reading.problem(("recipe",), f'{_shown(recipe)} is not a table: write [recipe], then base = "…" below it')
-        recipe = None
-    if recipe is not None and "image" in document:
-        reading.problem(("recipe",), "an environment has an image or a recipe, not both")
     inputs = reading.each(document, "inputs", _input)
     if inputs and not document.get("setup"):
         reading.problem(("inputs",), "inputs are files that setup commands read, and there is no setup")
@@ -149,8 +137,6 @@ def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
         name=reading.read(document, ("name",), _matching(_NAME, "a name: up to 63 letters, digits, dots and dashes")),
         provider=reading.read(document, ("provider",), _matching(_PROVIDER, "the name of a provider, such as local")),
         image=reading.read(document, ("image",), _image),
-        recipe=recipe,
-        repositories=_repositories(reading, document),
         setup=reading.each(document, "setup", _command),
         inputs=inputs,
         agent=reading.read(document, ("agent",), _matching(_AGENT, "the name of an agent, such as claude")),
@@ -166,66 +152,16 @@ def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
             timeout=reading.read(limits, ("limits", "timeout"), _timeout),
         ),
         test=reading.read(document, ("test",), _command),
-        checkpoints=reading.read(document, ("checkpoints",), _one_of(CHECKPOINTS)),
-        services=_services(reading, document),
-        budget={
-            name: dollars
-            for name in budget
-            if name in BUDGETS and (dollars := reading.read(budget, ("budget", name), _dollars)) is not None
-        }
-        or None,
+        budget=Budget(
+            cost=reading.read(budget, ("budget", "cost"), _dollars),
+            tokens=reading.read(budget, ("budget", "tokens"), _integer(1, 1_000_000_000_000)),
+        ),
     )
     names = [each.partition(":")[0] for each in (*environment.secrets, *environment.optional_secrets)]
     for name in sorted({each for each in names if names.count(each) > 1}):
         where = "optional_secrets" if "optional_secrets" in document else "secrets"
         reading.problem((where,), f"{name} is listed twice")
     return environment
-
-
-def _repositories(reading: _Reading, document: Mapping[str, Any]) -> tuple[Repository, ...]:
-    found = []
-    for number, table in enumerate(_tables(reading, document, "repositories", _MOST)):
-        path = ("repositories", number)
-        reading.only(table, path, _REPOSITORY)
-        if "url" not in table:
-            reading.problem((*path, "url"), 'it is missing: url = "https://…"')
-        url = reading.read(table, (*path, "url"), _matching(_URL, "the URL of a repository: https://… or git@…"))
-        ref = reading.read(table, (*path, "ref"), _matching(_REF, "a branch, a tag or a commit"))
-        if url is not None:
-            found.append(Repository(url, ref))
-    return tuple(found)
-
-
-def _services(reading: _Reading, document: Mapping[str, Any]) -> tuple[Service, ...]:
-    found: dict[str, Service] = {}
-    for number, table in enumerate(_tables(reading, document, "services", _MOST_SERVICES)):
-        path = ("services", number)
-        reading.only(table, path, _SERVICE_FIELDS)
-        for wanted in ("name", "command"):
-            if wanted not in table:
-                reading.problem((*path, wanted), f'it is missing: {wanted} = "…"')
-        name = reading.read(
-            table, (*path, "name"), _matching(_SERVICE, "a name: up to 32 lower case letters, digits, - and _")
-        )
-        command = reading.read(table, (*path, "command"), _command)
-        ready = reading.read(table, (*path, "ready"), _command)
-        port = reading.read(table, (*path, "port"), _integer(1, 65535))
-        if name in found:
-            reading.problem((*path, "name"), f"another service is called {name!r}")
-        elif name is not None and command is not None:
-            found[name] = Service(name=name, command=command, ready=ready, port=port)
-    return tuple(found.values())
-
-
-def _tables(reading: _Reading, document: Mapping[str, Any], name: str, most: int) -> list[Mapping[str, Any]]:
-    value = document.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        reading.problem((name,), f"{_shown(value)} is not a list of tables: write [[{name}]] before each")
-        return []
-    if len(value) > most:
-        reading.problem((name,), f"{len(value)} items, more than {most}")
-        return []
-    return value
 
 
 # --- values ---
@@ -243,15 +179,6 @@ def _matching(form: re.Pattern[str], what: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if not form.fullmatch(_text(value)):
             raise _Invalid(f"{_shown(value)} is not {what}")
-        return str(value)
-
-    return read
-
-
-def _one_of(allowed: tuple[str, ...]) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if _text(value) not in allowed:
-            raise _Invalid(f"{_shown(value)} is not one of {', '.join(allowed)}")
         return str(value)
 
     return read

@@ -71,7 +71,7 @@ def _gaps(
     if not given.provider:
         yield from _provider_gaps(environment, known, given)
     if missing_image is not None and not given.image:
-        yield _gap(GapKind.IMAGE, environment.image or "recipe", missing_image)
+        yield _gap(GapKind.IMAGE, environment.image or "", missing_image)
     if not given.agent:
         if environment.agent is None:
             missing = Problem("the environment names no agent", 'give --agent NAME, or write agent = "NAME"')
@@ -103,7 +103,7 @@ def _provider_gaps(environment: Environment, known: Known, given: Given) -> Iter
         return
     limits = environment.limits
     wanted = {
-        Capability.IMAGES: (environment.image is not None or environment.recipe is not None) and not given.image,
+        Capability.IMAGES: environment.image is not None and not given.image,
         Capability.SNAPSHOTS: bool(environment.setup),
         Capability.SECRETS: bool(environment.secrets or environment.optional_secrets),
         Capability.CPU_LIMIT: limits.cpu is not None and not given.cpu,

@@ -139,7 +139,8 @@ def _tree(git: Git, folder: Path, changed: ChangedFiles, base: str, more: Mappin
             None if version is None else Version(version.mode, hashes[version.hash])
             for version in (file.before, file.after)
         )
-        ours = there.get(file.path)
+        path = changed.prefix + file.path
+        ours = there.get(path)
         result: Version | None = None
         match decide(before, ours, after):
             case Action.KEEP:
@@ -155,9 +156,9 @@ def _tree(git: Git, folder: Path, changed: ChangedFiles, base: str, more: Mappin
                 conflicts.append(file.path)
                 continue
         if result is None:
-            entries.append(b"0 %b\t%b\0" % (b"0" * len(base), file.path))
+            entries.append(b"0 %b\t%b\0" % (b"0" * len(base), path))
         else:
-            entries.append(b"%b %b 0\t%b\0" % (result.mode.encode(), result.hash.encode(), file.path))
+            entries.append(b"%b %b 0\t%b\0" % (result.mode.encode(), result.hash.encode(), path))
     if conflicts:
         raise CannotApply(
             f"{_listed(conflicts)} had changes that were not committed when the run began, and they conflict with the"
@@ -190,7 +191,7 @@ def _merged(git: Git, folder: Path, *versions: Version | None) -> Version | None
 
 def _check_filters(git: Git, folder: Path, changed: ChangedFiles, more: Mapping[str, str]) -> None:
     """Git stores some files in another form, such as pointers of Git LFS. That is left to git, on `git add`."""
-    paths = b"".join(file.path + b"\0" for file in changed.files)
+    paths = b"".join(changed.prefix + file.path + b"\0" for file in changed.files)
     told = git.run(folder, "check-attr", "--cached", "-z", "--stdin", "filter", stdin=paths, more=more).split(b"\0")
     values = zip(told[::3], told[2::3], strict=False)
     filtered = [path for path, value in values if value not in (b"unspecified", b"unset")]
@@ -214,16 +215,22 @@ def _commit(git: Git, folder: Path, tree: str, parent: str, thread: str, work: W
     title = " ".join(work.title.split()) or "Changes of an agent"
     text = f"{title}\n\n{_TRAILER}: {thread}\n"
     date = f"@{work.at // 1000} +0000"
-    more = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-    try:
-        made = git.run(folder, "commit-tree", tree, "-p", parent, stdin=text.encode("utf-8", "replace"), more=more)
-    except RepositoryFailed as error:
-        raise RepositoryFailed(
-            error.message, hint="if git does not know who you are: git config --global user.name and user.email"
-        ) from None
+    more = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, **_identity(git, folder)}
+    made = git.run(folder, "commit-tree", tree, "-p", parent, stdin=text.encode("utf-8", "replace"), more=more)
     commit = _hash(made)
     assert commit is not None
     return commit
+
+
+def _identity(git: Git, folder: Path) -> dict[str, str]:
+    """Returns an identity for the commit where git knows none of the user, as in a container."""
+    if git.try_(folder, "var", "GIT_COMMITTER_IDENT").returncode == 0:
+        return {}
+    return {
+        f"GIT_{role}_{field}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for field, value in (("NAME", "Holdfast agent"), ("EMAIL", "agent@holdfast.invalid"))
+    }
 
 
 def _thread_of(git: Git, folder: Path, commit: str) -> str | None:

@@ -67,6 +67,12 @@ class ChangedFiles:
     contents: Path
     """The folder with the contents, by hash."""
 
+    @property
+    def prefix(self) -> bytes:
+        """What stands before each path in the repository: empty, or a folder with a slash at its end."""
+        folder = None if self.source is None else self.source.folder
+        return b"" if not folder else os.fsencode(folder) + b"/"
+
 
 def read_changed_files(archive: IO[bytes], contents: Path) -> ChangedFiles:
     """Read an archive into an empty folder. Raises `CannotApply` if it is not such an archive, or too large."""
@@ -123,6 +129,8 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
         if any(b"/".join(parts[:count]) in there for count in range(1, len(parts))):
             raise _malformed(f"{path!r} is below a file")
     source = None if about.get("source") is None else Source.from_json(about["source"])
+    if source is not None and source.folder is not None and refusal(os.fsencode(source.folder), None):
+        raise _malformed(f"{source.folder[:80]!r} is not a folder of a repository")
     thread = str(about["thread"])
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", thread):
         raise _malformed(f"{thread[:80]!r} is not a thread")

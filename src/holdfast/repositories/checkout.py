@@ -49,17 +49,19 @@ def check_out(address: Address, mirrors: Mirrors) -> Iterator[Checkout]:
 
 
 def source_of(folder: Path, environment: Mapping[str, str]) -> Source | None:
-    """Returns what is known about the working tree at the top of a repository, or None if git does not read it."""
+    """Returns what is known about a folder of a working tree, or None if git does not read it."""
     git = Git.of_user(environment)
     commit = git.try_(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if commit.returncode not in (0, 1):
         return None
     branch = git.try_(folder, "symbolic-ref", "--quiet", "--short", "HEAD")
-    changed = git.try_(folder, "status", "--porcelain", "-z", "--ignore-submodules=all")
+    changed = git.try_(folder, "status", "--porcelain", "-z", "--ignore-submodules=all", "--", ".")
+    prefix = _text(git.try_(folder, "rev-parse", "--show-prefix").stdout)
     return Source(
         repository=_origin(git, folder),
         ref=_text(branch.stdout),
         commit=_text(commit.stdout),
+        folder=None if prefix is None else prefix.rstrip("/"),
         changed=bool(changed.stdout),
     )
 

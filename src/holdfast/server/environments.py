@@ -149,11 +149,15 @@ class ServerEnvironments:
             agent=wanted.agent,
             model=wanted.model,
             box=wanted.box,
+            fallbacks=wanted.fallbacks,
+            budget=wanted.budget,
             environment=wanted.environment,
             environment_file=wanted.environment_file,
         )
         new, _ = await self.apply(new)
-        return replace(wanted, agent=new.agent, model=new.model, box=new.box)
+        return replace(
+            wanted, agent=new.agent, model=new.model, box=new.box, fallbacks=new.fallbacks, budget=new.budget
+        )
 
     async def ensure(
         self, use: EnvironmentUse, spec: BoxSpec, workspace: Path | None, on_build: Callable[[], Awaitable[None]]
@@ -188,7 +192,7 @@ class ServerEnvironments:
     async def build(self, wanted: BuildEnvironment, progress: Progress, ticks: Callable[[], int]) -> EnvironmentBuild:
         """Run the setup ahead of runs. Raises `EnvironmentNotAllowed` as a run does."""
         began = ticks()
-        checked = await self._check(wanted.environment, wanted.text, Given(agent=True, model=True, files=True))
+        checked = await self._check(wanted.environment, wanted.text, Given(agent=True, model=True))
         needed = (GapKind.CONSENT, GapKind.PROVIDER, GapKind.CAPABILITY, GapKind.IMAGE)
         found = checked.found
         refuse_gaps(found.reference, tuple(each for each in checked.gaps if each.kind in needed))
@@ -282,17 +286,21 @@ def given_by(new: NewRun) -> Given:
         memory=box.memory is not None,
         disk=box.disk is not None,
         pids=box.pids is not None,
-        files=True,
     )
 
 
 def merged(environment: Environment, new: NewRun, secrets: Mapping[str, tuple[str, ...]] = _NO_SECRETS) -> NewRun:
     """Returns the request with the fields that it leaves open. `secrets` are those that there are, and their hosts."""
     limits, box = environment.limits, new.box or RunBox()
+    model, fallbacks = new.model, new.fallbacks
+    if model is None and environment.models:
+        model, fallbacks = environment.models[0], environment.models[1:]
     return replace(
         new,
         agent=new.agent or environment.agent,
-        model=new.model or next(iter(environment.models), None),
+        model=model,
+        fallbacks=fallbacks,
+        budget=new.budget or (None if environment.budget.is_empty else environment.budget),
         timeout=new.timeout or limits.timeout,
         checkpoints=new.checkpoints or environment.checkpoints,
         box=replace(
@@ -333,13 +341,12 @@ def use_of(found: FoundEnvironment, gaps: tuple[Gap, ...]) -> EnvironmentUse:
         digest=found.digest,
         setup=environment.setup,
         inputs=environment.inputs,
-        services=environment.services,
         test=environment.test,
         warnings=tuple(each.message for each in gaps if not each.required),
     )
     if len(repr(use.kept())) > _LARGEST_KEPT:
         raise InvalidEnvironment(
-            f"the setup and services of {found.reference} are too long for a thread",
+            f"the setup of {found.reference} are too long for a thread",
             hint="put long commands into a script of the repository",
         )
     return use

@@ -32,7 +32,7 @@ class Delegation:
 
     parent: str
     root: str
-    """The thread at the top of the tree. Budgets of a tree are charged to it."""
+    """The thread at the top of the tree, which has the limits."""
     depth: int
     """1 for a task of the root."""
     agent: str

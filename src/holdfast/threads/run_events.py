@@ -28,7 +28,6 @@ BOX: Final = "signal.run.box"
 INSTALLING: Final = "signal.run.installing"
 ENVIRONMENT: Final = "signal.run.environment"
 SETUP: Final = "signal.run.setup"
-SERVICE: Final = "signal.run.service"
 MODEL_TROUBLE: Final = "signal.run.model_trouble"
 PROVISIONED: Final = "signal.run.provisioned"
 RUNNER: Final = "signal.run.runner"
@@ -569,11 +568,6 @@ def setup_run(*, run: str, environment: str, ms: int | None, built: bool = True)
     """Reports that the setup of an environment is being built, or, with `ms`, that the box starts from it."""
     done = {} if ms is None else {"ms": ms, "built": built}
     return {"type": SETUP, "run": run, "environment": environment, **done}
-
-
-def service_state(*, run: str, service: str, ok: bool, detail: str, ms: int) -> dict[str, Any]:
-    """Reports whether a service of the environment works, before the agent starts."""
-    return {"type": SERVICE, "run": run, "service": service, "ok": ok, "detail": detail, "ms": ms}
 
 
 def provisioned(*, run: str, agent: str, version: str | None, ms: int, session: str) -> dict[str, Any]:

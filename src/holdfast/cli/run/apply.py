@@ -71,7 +71,7 @@ def apply(
                 note("branch", made.name, Cell(f"  {made.commit[:12]}{'' if made.is_new else ', as before'}", "dim"))
                 print_left_out(changed.left_out)
             return Exit.OK
-        work_here = Apply(git, folder, changed)
+        work_here = Apply(git, folder if directory is not None else _place(folder, changed), changed)
         done = work_here.check() if check else work_here.apply()
     if as_json:
         write_json({**_document(done), **_left_out(changed), "checked": check})
@@ -99,6 +99,18 @@ def checkout_of(directory: Path | None) -> Path:
             exit=Exit.NOT_FOUND,
         )
     return top
+
+
+def _place(top: Path, changed: ChangedFiles) -> Path:
+    """Return the folder of the checkout that the workspace was copied from."""
+    folder = top / os.fsdecode(changed.prefix)
+    if not folder.is_dir() or not folder.resolve().is_relative_to(top.resolve()):
+        raise CommandError(
+            f"{top} has no folder {os.fsdecode(changed.prefix)}, which thread {changed.thread} began with",
+            next_step="go to the checkout that the run began with, or name the folder with --dir PATH",
+            exit=Exit.NOT_FOUND,
+        )
+    return folder
 
 
 @contextlib.contextmanager

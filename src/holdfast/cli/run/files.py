@@ -93,7 +93,7 @@ class Sent:
 async def send_files(client: Client, chosen: Folder | Address | None, home: Path, *, quiet: bool) -> Sent | None:
     """Upload the files of the workspace, and print what was uploaded. `home` has the mirrors of repositories."""
     from holdfast.api.errors import HoldfastError
-    from holdfast.cli.run.workspace import Folder
+    from holdfast.cli.run.workspace import Folder, find_repository
     from holdfast.repositories.checkout import check_out, source_of
     from holdfast.repositories.mirrors import Mirrors
 
@@ -101,7 +101,8 @@ async def send_files(client: Client, chosen: Folder | Address | None, home: Path
         return None
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool, ExitStack() as held:
         if isinstance(chosen, Folder):
-            source = await asyncio.to_thread(source_of, chosen.path, os.environ) if chosen.repository else None
+            known = find_repository(chosen.path) is not None
+            source = await asyncio.to_thread(source_of, chosen.path, os.environ) if known else None
             return Sent(await send_folder(client, chosen, spool, quiet=quiet), source)
         try:
             made = await asyncio.to_thread(held.enter_context, check_out(chosen, Mirrors(home / MIRRORS, os.environ)))

@@ -280,8 +280,6 @@ class RunLines:
             yield from self._environment(payload)
         elif name == "setup":
             yield from self._setup(run, payload)
-        elif name == "service":
-            yield from self._service(payload)
         elif name == "model_trouble":
             run.trouble = one_line(_text(payload, "message"))
         elif name == "provisioned":
@@ -347,14 +345,6 @@ class RunLines:
             yield (Cell(f"  {'setup'.ljust(LABEL_WIDTH)}"), Cell(what), Cell(f"  {how}  {describe_time(ms)}", "dim"))
         elif self.width is None:
             yield (Cell(f"  {'setup'.ljust(LABEL_WIDTH)}"), Cell(what), Cell("  is being built", "dim"))
-
-    def _service(self, payload: Mapping[str, Any]) -> Iterator[Line]:
-        name, detail, ms = _word(payload, "service"), _text(payload, "detail"), _number(payload, "ms")
-        took = "" if ms is None else f"  {describe_time(ms)}"
-        if payload.get("ok") is True:
-            yield (Cell(f"  {'service'.ljust(LABEL_WIDTH)}"), Cell(name), Cell(f"  {one_line(detail)}{took}", "dim"))
-        else:
-            yield (Cell(f"  {'careful'.ljust(LABEL_WIDTH)}", "yellow"), Cell(f"service {name}: {one_line(detail)}"))
 
     def _run_of(self, payload: Mapping[str, Any], entry: Entry) -> RunSeen:
         id = _word(payload, "run")

@@ -70,10 +70,13 @@ class Crossing:
 
     @property
     def message(self) -> str:
-        """For the agent, its model and its user. Says no number that agents take for a status and retry on."""
-        return f"the budget of {_NAMES[self.limit.scope]} is used up: {describe(self.unit, self.spent)} of " + describe(
-            self.unit, self.most
-        )
+        """For the agent, its model and its user.
+
+        Some agents (pi) look for numbers such as 500 in an error to tell whether to try again, unless it says "out of
+        budget".
+        """
+        spent, most = describe(self.unit, self.spent), describe(self.unit, self.most)
+        return f"{_NAMES[self.limit.scope]} is out of budget: {spent} of {most} are spent"
 
     @property
     def share(self) -> float:
@@ -81,7 +84,7 @@ class Crossing:
 
 
 def describe(unit: Unit, number: int) -> str:
-    return f"{dollars(number):.4f} dollars" if unit == "cost" else f"{number / 1000:.3f} thousand tokens"
+    return f"${dollars(number):,.4f}" if unit == "cost" else f"{number:,} tokens"
 
 
 def find_reached(limits: Iterable[tuple[Limit, Amount]]) -> Crossing | None:

@@ -133,7 +133,9 @@ class Meter:
                     account = next(account for limit, account in limits if limit == full.limit)
                     await account.changed.wait()
         except TimeoutError:
-            raise OverBudget("calls in progress may use up the budget: try again when they are done") from None
+            raise OverBudget(
+                "calls in progress may have used up the budget, so this one is out of budget for now"
+            ) from None
         await self._tell(call, reached, "reached")
         raise OverBudget(reached.message)
 
@@ -154,7 +156,7 @@ class Meter:
         """A cost that nobody knows cannot be kept below a limit."""
         if self.prices.find(model) is None and any(limit.budget.cost is not None for limit, _ in limits):
             raise OverBudget(
-                f"the price of {model} is unknown, so its cost cannot be counted: holdfast model price {model}"
+                f"billing needs a price, and that of {model} is unknown: holdfast model price {model}"
                 " --input DOLLARS --output DOLLARS, or use a budget of tokens"
             )
 

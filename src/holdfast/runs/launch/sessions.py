@@ -81,7 +81,7 @@ def context_note(
     if last is not None and last.status is RunStatus.ORPHANED:
         parts.append(
             "The turn before this one was cut off: what it was doing at its end may be done by half, or not at all."
-            " ProbeResult at the files before you go on."
+            " Look at the files before you go on."
         )
     return None if not parts else "[" + "\n\n".join(parts) + "]"
 

@@ -101,11 +101,6 @@ class Launch:
     """The files that the box has to start from."""
 
     @property
-    def root(self) -> str:
-        """The thread at the root of its tree of tasks."""
-        return self.thread if self.before.delegation is None else self.before.delegation.root
-
-    @property
     def is_fork(self) -> bool:
         """Whether it starts with the files of another box: until the thread has had a box."""
         last = self.before.latest
@@ -405,7 +400,6 @@ class Launcher:
             launch.epoch + 1,
             box.id,
             by_url=by_url,
-            root=launch.root,
         )
         runner_token = issue(RunScope.RUNNER, agent=harness.name).token
         model_token = issue(RunScope.MODEL, model=str(model)).token

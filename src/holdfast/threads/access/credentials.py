@@ -105,13 +105,6 @@ class RunGrant:
     """The prefix of its agent's entry types. Only for scope `runner`."""
     by_url: bool = False
     """Whether its box has a URL of the guest API. Other tokens are valid only on the connections of their box."""
-    root: str = ""
-    """The thread at the root of its tree of tasks. Empty in tokens of older servers: then it is the thread."""
-
-    @property
-    def tree(self) -> str:
-        """The thread that is charged for everything that its tree of tasks uses."""
-        return self.root or self.thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +352,6 @@ class Access:
         model: str = "",
         agent: str = "",
         by_url: bool = False,
-        root: str = "",
     ) -> IssuedRunToken:
         """Issue a token for one run, in one epoch and one box. With `by_url`, the box connects to the server itself."""
         import jwt
@@ -377,7 +369,6 @@ class Access:
             "model": model,
             "agent": agent,
             "url": by_url,
-            "root": root,
             "iat": now,
             "exp": expires,
         }
@@ -405,7 +396,6 @@ class Access:
             model=grant.model,
             agent=grant.agent,
             by_url=grant.by_url,
-            root=grant.root,
         )
 
     def _run_token(self, credential: str | None, box: str | None) -> tuple[RunGrant, int]:
@@ -445,7 +435,6 @@ class Access:
                 str(claims["model"]),
                 str(claims.get("agent", "")),  # missing in tokens of older servers, which may only end their run
                 claims.get("url") is True,
-                str(claims.get("root", "")),
             )
             return grant, int(claims["exp"]) * 1000
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
