@@ -215,16 +215,22 @@ def _commit(git: Git, folder: Path, tree: str, parent: str, thread: str, work: W
     title = " ".join(work.title.split()) or "Changes of an agent"
     text = f"{title}\n\n{_TRAILER}: {thread}\n"
     date = f"@{work.at // 1000} +0000"
-    more = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-    try:
-        made = git.run(folder, "commit-tree", tree, "-p", parent, stdin=text.encode("utf-8", "replace"), more=more)
-    except RepositoryFailed as error:
-        raise RepositoryFailed(
-            error.message, hint="if git does not know who you are: git config --global user.name and user.email"
-        ) from None
+    more = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, **_identity(git, folder)}
+    made = git.run(folder, "commit-tree", tree, "-p", parent, stdin=text.encode("utf-8", "replace"), more=more)
     commit = _hash(made)
     assert commit is not None
     return commit
+
+
+def _identity(git: Git, folder: Path) -> dict[str, str]:
+    """Returns an identity for the commit where git knows none of the user, as in a container."""
+    if git.try_(folder, "var", "GIT_COMMITTER_IDENT").returncode == 0:
+        return {}
+    return {
+        f"GIT_{role}_{field}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for field, value in (("NAME", "Holdfast agent"), ("EMAIL", "agent@holdfast.invalid"))
+    }
 
 
 def _thread_of(git: Git, folder: Path, commit: str) -> str | None:
