@@ -177,7 +177,7 @@ class ServerEnvironments:
             agent=wanted.agent is not None,
             model=wanted.model is not None,
             provider=wanted.provider is not None,
-            network=wanted.network,
+            **dict.fromkeys(wanted.given, True),
         )
         checked = await self._check(wanted.environment, wanted.text, given)
         found = checked.found

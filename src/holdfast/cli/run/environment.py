@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.environments import FILE_NAME, GapKind
+from holdfast.api.environments import FILE_NAME, GIVEN_FIELDS, GapKind
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
@@ -16,7 +16,7 @@ from holdfast.cli.terminal.confirmation import confirm
 from holdfast.cli.terminal.console import Cell, is_terminal, note
 
 if TYPE_CHECKING:
-    from holdfast.api.environments import EnvironmentCheck
+    from holdfast.api.environments import EnvironmentCheck, EnvironmentConsent
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
     from holdfast.repositories.address import Address
@@ -44,6 +44,9 @@ def choose_environment(name: str | None, files: Folder | Address | None, *, with
             raise CommandError(
                 "--env and --no-env exclude each other", next_step="give only one of them", exit=Exit.USAGE
             )
+        from holdfast.cli.environment.reference import parse_reference
+
+        parse_reference(name)
         return RunEnvironment(name=name)
     folder: Path | None = getattr(files, "path", None)
     if without or folder is None or not (folder / FILE_NAME).exists():
@@ -74,7 +77,7 @@ def prepare_environment(
             agent=agent,
             model=model,
             provider=box.get("provider"),
-            network="network" in box,
+            given=[each for each in GIVEN_FIELDS if each in box],
         )
 
     found = ask(where, check)
@@ -83,10 +86,10 @@ def prepare_environment(
     if quiet or not (sys.stdin.isatty() and is_terminal()):
         return
     for _ in range(_TRIES):
-        asks = tuple(each.name for each in found.gaps if each.kind is GapKind.CONSENT)
+        asks = any(each.kind is GapKind.CONSENT for each in found.gaps)
         secrets = tuple(each.name for each in found.gaps if each.kind is GapKind.SECRET and each.required)
         if asks:
-            _ask_consent(where, environment, asks)
+            _ask_consent(where, environment)
         elif secrets:
             for name in secrets:
                 _ask_secret(where, name)
@@ -95,12 +98,17 @@ def prepare_environment(
         found = ask(where, check)
 
 
-def _ask_consent(where: Where, environment: RunEnvironment, asks: tuple[str, ...]) -> None:
+def _ask_consent(where: Where, environment: RunEnvironment) -> None:
+    """Ask for all that the file asks for, even for what this run gives by options: the answer is for its text."""
     from holdfast.cli.environment.commands import print_asks
 
     text = environment.file
     assert text is not None
-    print_asks(asks)
+
+    async def look(client: Client) -> EnvironmentConsent:
+        return await client.environments.consent(text)
+
+    print_asks(ask(where, look).asks)
     confirm(
         f"{FILE_NAME} of this repository asks for this. Allow it?",
         refusal="there is no terminal to ask for confirmation",
@@ -121,14 +129,15 @@ def _ask_secret(where: Where, name: str) -> None:
 
     try:
         value: str = typer.prompt(f"  {name}", hide_input=True, default="", show_default=False)
+        if not value.strip():
+            raise CommandError(
+                f"the environment requires the secret {name}",
+                next_step=f"holdfast secret set {name} --host HOST",
+                exit=Exit.CONFLICT,
+            )
+        host: str = typer.prompt(f"  host that {name} may be sent to, such as api.example.com")
     except typer.Abort:
         raise KeyboardInterrupt from None
-    if not value.strip():
-        raise CommandError(
-            f"the environment requires the secret {name}", next_step=f"holdfast secret set {name}", exit=Exit.CONFLICT
-        )
-
-    host: str = typer.prompt(f"  host that {name} may be sent to, such as api.example.com")
     bindings = read_bindings([host.strip()], None, None, None, None, None)
 
     async def work(client: Client) -> None:
