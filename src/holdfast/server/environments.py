@@ -302,6 +302,7 @@ def merged(environment: Environment, new: NewRun, secrets: Mapping[str, tuple[st
         fallbacks=fallbacks,
         budget=new.budget or (None if environment.budget.is_empty else environment.budget),
         timeout=new.timeout or limits.timeout,
+        checkpoints=new.checkpoints or environment.checkpoints,
         box=replace(
             box,
             provider=box.provider or environment.provider,
