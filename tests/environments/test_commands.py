@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -60,8 +59,9 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._descriptor, line.encode() + b"\n")
 
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+    def close(self) -> None:
+        """Type Ctrl-D."""
+        os.write(self._descriptor, b"\x04")
 
     def end(self) -> int:
         self.expect(None)
@@ -75,12 +75,12 @@ class Commands:
         self.folder = folder
         self._environment = {**os.environ, "HOLDFAST_HOME": str(home), "COLUMNS": "120", "HOME": str(folder.parent)}
 
-    def __call__(self, *arguments: str, stdin: str = "") -> Outcome:
+    def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Outcome:
         done = subprocess.run(
             self._command(arguments),
             input=stdin,
             cwd=self.folder,
-            env=self._environment,
+            env={**self._environment, **variables},
             capture_output=True,
             text=True,
             timeout=120,
@@ -316,7 +316,7 @@ def test_no_value_for_a_secret_starts_nothing(scene: Scene, commands: Commands) 
         terminal.expect("NEVER_SET: ")  # its space is written when nothing is echoed any more
         terminal.type(VALUE)
         terminal.expect("may be sent to")
-        terminal.interrupt()
+        terminal.close()
         assert terminal.end() == 130, terminal.shown
         assert "Traceback" not in terminal.shown
     assert {each.id for each in scene.client.threads.list()} == before
@@ -337,3 +337,62 @@ def test_options_make_asking_unnecessary(scene: Scene, commands: Commands) -> No
     with commands.on_terminal("run", "do it", "--model", "scripted", "--memory", "512M") as terminal:
         assert terminal.end() == 0, terminal.shown
     assert "Allow it?" not in terminal.shown
+
+
+# --- a clone of a repository ---
+
+
+def commit(folder: Path) -> None:
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "One.")):
+        subprocess.run(["git", *command], cwd=folder, check=True, timeout=60)
+
+
+def test_the_file_in_a_clone_asks_as_any_file_does(scene: Scene, commands: Commands) -> None:
+    repository = commands.folder / "theirs"
+    repository.mkdir()
+    (repository / "holdfast.toml").write_text(FILE + 'egress = ["clone.example.com"]\nsecrets = ["CLONE_TOKEN"]\n')
+    commit(repository)
+    before = {each.id for each in scene.client.threads.list()}
+    refused = commands("run", "do it", "--repo", str(repository))
+    assert refused.exit == 6, refused.err
+    for ask in ("model scripted", "secret CLONE_TOKEN", "network access to clone.example.com"):
+        assert ask in refused.err
+    with commands.on_terminal("run", "do it", "--repo", str(repository)) as terminal:
+        assert "clone.example.com" in terminal.expect("Allow it?")
+        terminal.type("n")
+        assert terminal.end() != 0
+    assert {each.id for each in scene.client.threads.list()} == before
+
+
+def test_a_run_on_a_clone_uses_its_file_and_leaves_no_clone(scene: Scene, commands: Commands, tmp_path: Path) -> None:
+    repository, scratch = commands.folder / "theirs", tmp_path / "scratch"
+    repository.mkdir()
+    scratch.mkdir()
+    (repository / "holdfast.toml").write_text('agent = "pi"\ncheckpoints = "off"\n')
+    commit(repository)
+    scene.model.script([text("Done.")])
+    options = ("run", "do it", "--model", "scripted", "--repo", str(repository), "--json")
+    done = commands(*options, TMPDIR=str(scratch))
+    assert done.exit == 0, done.err
+    thread = json.loads(done.out.splitlines()[-1])["thread"]
+    [used] = [each.payload for each in scene.client.thread(thread).entries(types="signal.run.environment")]
+    assert used["environment"] == "holdfast.toml"
+    [started] = [each.payload for each in scene.client.thread(thread).entries(types="signal.run.started")]
+    assert started["options"]["checkpoints"] == "off"
+    assert list(scratch.glob("holdfast-clone-*")) == []
+    ignored = commands("run", "do it", "--repo", str(repository), "--no-env")
+    assert ignored.exit == 2
+    assert "the run has no agent" in ignored.err
+
+
+def test_a_link_in_a_clone_is_not_read(commands: Commands, tmp_path: Path) -> None:
+    repository = commands.folder / "theirs"
+    repository.mkdir()
+    (tmp_path / "private.toml").write_text('agent = "pi"\nprivate = "words"\n')
+    (repository / "holdfast.toml").symlink_to(tmp_path / "private.toml")
+    commit(repository)
+    done = commands("run", "do it", "--repo", str(repository))
+    assert done.exit == 2
+    assert "the run has no agent" in done.err
+    assert "private" not in done.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.environments import FILE_NAME, GIVEN_FIELDS, GapKind
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentCheck, EnvironmentConsent
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
-    from holdfast.repositories.address import Address
+    from holdfast.repositories.checkout import Checkout
 
 _TRIES: Final = 3
 
@@ -37,8 +36,8 @@ class RunEnvironment:
         return self.name is None and self.file is None
 
 
-def choose_environment(name: str | None, files: Folder | Address | None, *, without: bool) -> RunEnvironment:
-    """Returns the environment that the user names, or the one in the folder with the files of the run."""
+def choose_environment(name: str | None, files: Folder | Checkout | None, *, without: bool) -> RunEnvironment:
+    """Returns the environment that the user names, or the one in the folder or the clone with the files of the run."""
     if name is not None:
         if without:
             raise CommandError(
@@ -48,12 +47,12 @@ def choose_environment(name: str | None, files: Folder | Address | None, *, with
 
         parse_reference(name)
         return RunEnvironment(name=name)
-    folder: Path | None = getattr(files, "path", None)
-    if without or folder is None or not (folder / FILE_NAME).exists():
+    if without or files is None:
         return RunEnvironment()
     from holdfast.cli.environment.file import find_file
+    from holdfast.cli.run.workspace import Folder
 
-    return RunEnvironment(file=find_file(folder))
+    return RunEnvironment(file=find_file(files.path if isinstance(files, Folder) else files.folder))
 
 
 def prepare_environment(
