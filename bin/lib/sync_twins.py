@@ -104,6 +104,7 @@ TARGETS: Final = (
             Twin("holdfast.client.keys:Keys"),
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
+            Twin("holdfast.client.forks:Forks"),
             Twin("holdfast.client.environments:EnvironmentStore"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),
             Twin("holdfast.client.costs:Costs"),

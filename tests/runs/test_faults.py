@@ -199,4 +199,6 @@ def payload_of(entry: Entry) -> dict[str, object]:
 
 
 def kind_of(entry: Entry) -> str:
-    return str(payload_of(entry)["type"]).rpartition(".")[2]
+    """Of an agent's entry. Signals are none: one of a call of the model is no call of a tool."""
+    type = str(payload_of(entry)["type"])
+    return type if type.startswith("signal.") else type.rpartition(".")[2]

@@ -124,7 +124,7 @@ def test_a_fork_knows_its_source_and_is_nobodys_child() -> None:
     thread.turn("r-1", sealed_for="t-1")
     row = thread.take(forked(ForkOf("t-1", 1, 30), FILES), "forked-t-2", sealed_for="t-2")
     assert row.lineage.fork_of == ForkOf("t-1", 1, 30)
-    assert row.lineage.base == Base("forked-t-2", FILES)
+    assert row.lineage.base == Base("forked-t-2", FILES, "r-1")
     assert (row.parent, row.title) == (None, "task")
 
 
@@ -154,7 +154,7 @@ def test_a_rewind_brings_back_the_state_of_its_turn() -> None:
     assert list(row.runs.sessions) == ["pi"]
     assert not row.runs.sessions["pi"].whole, "its own files may tell of what was rewound"
     assert row.runs.dropped == ((30, 60),)
-    assert (row.lineage.base, row.lineage.undo) == (Base("rewound-w-1", FILES), undo)
+    assert (row.lineage.base, row.lineage.undo) == (Base("rewound-w-1", FILES, "r-1"), undo)
     assert row.runs.epoch == 2, "epochs never go back"
     assert thread.turn("r-3").turn == 3, "nor do the numbers of turns"
 

@@ -26,8 +26,8 @@ RESERVED_ENTRY_IDS: Final = (
     "interrupt-r-",
     "r-",
     "checkpoint-r-",
-    "forked-t-",
-    "rewound-w-",
+    "forked-",
+    "rewound-",
     "task-t-",
     "child-start-t-",
     "child-end-r-",
@@ -111,6 +111,8 @@ ImageName = Annotated[str, Limits(min_length=1, max_length=255)]
 AgentName = Annotated[str, Limits(pattern=r"^[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?$")]
 """The name of an agent, or `acp:` and a command: `acp:opencode acp`."""
 ModelName = Annotated[str, Limits(min_length=1, max_length=256, check=without_nul)]
+PolicyText = Annotated[str, Limits(min_length=1, max_length=200, check=without_nul)]
+"""A checkpoint policy: `every`, `off`, or `every keep=20 size=500M`."""
 ModelNames = Annotated[tuple[ModelName, ...], Limits(max_length=MAX_FALLBACKS)]
 
 # --- what runs ---

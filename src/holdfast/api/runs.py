@@ -23,6 +23,7 @@ from holdfast.api.limits import (
     ModelNames,
     PathText,
     Pids,
+    PolicyText,
     Printable,
     PromptText,
     ProviderName,
@@ -79,6 +80,8 @@ class NewRun(Document):
     """Defaults to the settings of the thread's box, or to those of any box."""
     timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
     """Seconds after which the run is ended as `timed_out`."""
+    checkpoints: PolicyText | None = None
+    """When the files of the box are saved. Defaults to every turn on this machine, and to never elsewhere."""
     environment: EnvironmentReference | None = None
     """An environment of the server, `NAME` or `NAME@VERSION`. The other fields take precedence over it."""
     environment_file: EnvironmentText | None = None
@@ -172,6 +175,8 @@ class Resume(Document):
     disk: DiskBytes | None = None
     timeout: Annotated[int, Limits(ge=0, le=MAX_TIMEOUT, strict=True)] | None = None
     """As in a launch; 0 means none. Defaults to the previous value."""
+    checkpoints: PolicyText | None = None
+    """As in a launch. Defaults to the previous value."""
     fallbacks: ModelNames = ()
     """As in a launch. Defaults to the previous ones, unless there is another `model`."""
     budget: Budget | None = None

@@ -52,6 +52,9 @@ class Provider(ABC):
     """A short description of what isolates its boxes from the machine."""
     images: ImageStore | None = None
     """Its image store, if it has one."""
+    takes_checkpoints: bool = False
+    """Whether runs save the files of a box at the end of each turn unless told otherwise. Its snapshots are
+    on this machine, and take moments."""
     edition: str = ""
     """Version of what new boxes are created with, apart from images. A pooled box of another is out of date."""
 
@@ -123,6 +126,10 @@ class Provider(ABC):
 
         Raises `SnapshotNotFound`.
         """
+
+    async def snapshot_cost(self, id: str) -> int | None:
+        """Returns how many bytes a snapshot of this box would copy now, or None if that is unknown."""
+        return None
 
     async def export_snapshot(self, id: str) -> AsyncIterator[bytes]:
         """Yields the snapshot as a stream that `import_snapshot` accepts."""

@@ -59,6 +59,13 @@ class SyncProvider(SyncOwner):
         return None if self._async.images is None else SyncImageStore._wrap(self._async.images, self)
 
     @property
+    def takes_checkpoints(self) -> bool:
+        """Whether runs save the files of a box at the end of each turn unless told otherwise. Its snapshots are
+        on this machine, and take moments.
+        """
+        return self._async.takes_checkpoints
+
+    @property
     def edition(self) -> str:
         """Version of what new boxes are created with, apart from images. A pooled box of another is out of date."""
         return self._async.edition
@@ -131,6 +138,10 @@ class SyncProvider(SyncOwner):
         Raises `SnapshotNotFound`.
         """
         return self._loop.run(self._async.delete_snapshot(id))
+
+    def snapshot_cost(self, id: str) -> int | None:
+        """Returns how many bytes a snapshot of this box would copy now, or None if that is unknown."""
+        return self._loop.run(self._async.snapshot_cost(id))
 
     def export_snapshot(self, id: str) -> SyncIterator[bytes]:
         """Yields the snapshot as a stream that `import_snapshot` accepts."""

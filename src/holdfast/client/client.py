@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
+    from holdfast.client.forks import Forks
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
@@ -100,6 +101,12 @@ class Client:
         from holdfast.client.egress import Egress
 
         return Egress(self._connection)
+
+    @cached_property
+    def forks(self) -> Forks:
+        from holdfast.client.forks import Forks
+
+        return Forks(self._connection)
 
     @cached_property
     def environments(self) -> EnvironmentStore:

@@ -107,6 +107,7 @@ class Runs:
         source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         delegate: bool = False,
         author_id: str | None = None,
         environment: str | None = None,
@@ -120,7 +121,7 @@ class Runs:
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
         the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
-        answer, in order.
+        answer, in order. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the box are saved.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
         `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
@@ -139,6 +140,7 @@ class Runs:
             workspace=workspace,
             source=source,
             timeout=timeout,
+            checkpoints=checkpoints,
             delegate=delegate,
             author_id=author_id,
             environment=environment,
@@ -187,6 +189,7 @@ class Runs:
         memory: int | None = None,
         disk: int | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         author_id: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
@@ -206,6 +209,7 @@ class Runs:
             memory=memory,
             disk=disk,
             timeout=timeout,
+            checkpoints=checkpoints,
             author_id=author_id,
             fallbacks=tuple(fallbacks),
             budget=budget,

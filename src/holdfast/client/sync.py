@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.box.records import Preview
     from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
+    from holdfast.api.checkpoints import Comparison, Forked, Rewound, TurnInfo
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.images import Image, ImageConfig
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
+    from holdfast.client.forks import Forks
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -109,6 +111,10 @@ class SyncClient(SyncOwner):
     @property
     def egress(self) -> SyncEgress:
         return SyncEgress._wrap(self._async.egress, self)
+
+    @property
+    def forks(self) -> SyncForks:
+        return SyncForks._wrap(self._async.forks, self)
 
     @property
     def environments(self) -> SyncEnvironmentStore:
@@ -300,6 +306,54 @@ class SyncEgress(SyncHandle):
     ) -> SyncIterator[EgressDecision]:
         """Yields the decisions about a box's requests, newest first: all that are kept, or at most `limit`."""
         return SyncIterator._wrap(self._async.decisions(box, denied_only=denied_only, limit=limit), self)
+
+
+class SyncForks(SyncHandle):
+    """`Forks` for code without `await`."""
+
+    _async: Forks
+
+    def turns(self, thread: str) -> tuple[TurnInfo, ...]:
+        """Returns the turns of a thread, oldest first, with those before it was forked."""
+        return self._loop.run(self._async.turns(thread))
+
+    def fork(
+        self,
+        thread: str,
+        at: int | str | None = None,
+        *,
+        prompt: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        author_id: str | None = None,
+    ) -> Forked:
+        """Make a new thread with the entries up to a turn, and a box with the files as they were at its end.
+
+        `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
+        written. It defaults to the latest turn. With a prompt, a run is launched there.
+        """
+        return self._loop.run(
+            self._async.fork(thread, at, prompt=prompt, agent=agent, model=model, title=title, author_id=author_id)
+        )
+
+    def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+        """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
+
+        Raises `ThreadBusy` if a run is in progress.
+        """
+        return self._loop.run(self._async.rewind(thread, at))
+
+    def undo(self, thread: str) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
+        return self._loop.run(self._async.undo(thread))
+
+    def compare(self, first: str, second: str, *, test: str | None = None, seconds: int = 600) -> Comparison:
+        """Compare two threads: where they part, and what each has changed and used since then.
+
+        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most.
+        """
+        return self._loop.run(self._async.compare(first, second, test=test, seconds=seconds))
 
 
 class SyncEnvironmentStore(SyncHandle):
@@ -629,6 +683,7 @@ class SyncRuns(SyncHandle):
         source: Source | None = None,
         box: Mapping[str, Any] | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         delegate: bool = False,
         author_id: str | None = None,
         environment: str | None = None,
@@ -642,7 +697,7 @@ class SyncRuns(SyncHandle):
         box with the fields of the API: provider, image, cpu, memory, disk, pids, network, workdir, idleSeconds. The run
         is ended after `timeout` seconds, even if no client is connected any more. With `delegate`,
         the agent gets tools to delegate tasks to other agents. `fallbacks` are models to use if `model` gives no
-        answer, in order.
+        answer, in order. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the box are saved.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
         `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
@@ -660,6 +715,7 @@ class SyncRuns(SyncHandle):
                 source=source,
                 box=box,
                 timeout=timeout,
+                checkpoints=checkpoints,
                 delegate=delegate,
                 author_id=author_id,
                 environment=environment,
@@ -700,6 +756,7 @@ class SyncRuns(SyncHandle):
         memory: int | None = None,
         disk: int | None = None,
         timeout: int | None = None,
+        checkpoints: str | None = None,
         author_id: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
@@ -722,6 +779,7 @@ class SyncRuns(SyncHandle):
                 memory=memory,
                 disk=disk,
                 timeout=timeout,
+                checkpoints=checkpoints,
                 author_id=author_id,
                 fallbacks=fallbacks,
                 budget=budget,

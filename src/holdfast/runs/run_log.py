@@ -7,6 +7,7 @@ was faster, the append is a duplicate or stale.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -19,15 +20,16 @@ from holdfast.api.ids import new_entry_id
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.lineage import LINEAGE_SIGNALS
-from holdfast.threads.protocol.framing import as_array, parse_json, split_messages
+from holdfast.threads.protocol.framing import SEPARATOR, as_array, parse_json, split_messages
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.rows import ThreadRow
+from holdfast.threads.rows import ThreadRow, fold
 from holdfast.threads.run_events import PRODUCER, ThreadRuns, is_control
 from holdfast.threads.service import Threads
 from holdfast.threads.store import Appended, AppendRequest, Producer, Slice, StreamConfig, StreamStore
 
 _TRIES: Final = 20
 _READ_BYTES: Final = 1024 * 1024
+_FOLD_BYTES: Final = 64 * 1024
 _REMEMBERED: Final = 10_000
 _NO_END: Final = 1 << 62
 
@@ -113,6 +115,35 @@ class RunLog:
             position = piece.end
             if piece.up_to_date:
                 return
+
+    async def runs_at(self, thread: str, offset: int) -> ThreadRuns:
+        """Returns the state of a thread's runs as it was at a position."""
+        info = await self._store.head(THREADS + thread)
+        row, position = ThreadRow(thread, info.id), 0
+        while position < offset:
+            piece = await self._store.read(THREADS + thread, position, _FOLD_BYTES)
+            if not piece.data:
+                break
+            data = piece.data if piece.end <= offset else piece.data[: offset - piece.start]
+            row = fold(row, parse_json(as_array(data)), self._seals, position)
+            position = piece.end
+            await asyncio.sleep(0)  # reads from memory do not yield to other tasks
+        return row.runs
+
+    async def position_after(self, thread: str, entry: str, since: int = 0) -> int | None:
+        """Returns the position after the entry with this id, or None if there is none from `since` on."""
+        position, mark = since, json.dumps(entry).encode()
+        while True:
+            piece = await self._store.read(THREADS + thread, position, _READ_BYTES)
+            at = piece.start
+            for message in split_messages(piece.data) if mark in piece.data else ():
+                at += len(message) + len(SEPARATOR)
+                if mark in message and parse_json(message).get("id") == entry:
+                    return at
+            position = piece.end
+            if piece.up_to_date:
+                return None
+            await asyncio.sleep(0)
 
     async def make_of(self, thread: str, make: Callable[[Iterator[dict[str, Any]]], Made]) -> Made:
         """Returns the result of `make` for the conversation: all entries that were not rewound, oldest first.

@@ -23,6 +23,12 @@ from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.blocked_egress import MOST_TEXT, BlockedEgress, find_blocked, still_away
 from holdfast.runs.cancel_request import CancelRequests
 from holdfast.runs.cancellation import Cancellation
+from holdfast.runs.checkpoint.checkpoints import Checkpoints
+from holdfast.runs.checkpoint.collection import Collection
+from holdfast.runs.checkpoint.comparison import Comparisons
+from holdfast.runs.checkpoint.forks import Fork, Forks
+from holdfast.runs.checkpoint.rewinds import Rewinds
+from holdfast.runs.checkpoint.turns import Turns
 from holdfast.runs.delegate.agent_tools import AgentTools
 from holdfast.runs.delegate.delegations import Delegations
 from holdfast.runs.delegate.reports import TaskReports
@@ -98,9 +104,24 @@ class Runs:
         self.tasks = BackgroundTasks()
         self.probe = RunnerProbe(boxes)
         due = DueThreads()
+        self._collection = Collection(run_log, projection, boxes, self.tasks)
+        self.checkpoints = Checkpoints(
+            run_log, boxes, self.tasks, ticks=ticks, on_taken=self._collection.after_checkpoint
+        )
+        self.turns = Turns(run_log, projection, boxes)
         live = LiveRuns(run_log, projection, self.probe)
         self.ends = RunEnds(run_log, live)
-        self.launches = Launches(run_log, planner, launcher, live, self.ends, self.tasks, on_over=due.add, ticks=ticks)
+        self.launches = Launches(
+            run_log,
+            planner,
+            launcher,
+            live,
+            self.ends,
+            self.tasks,
+            on_over=due.add,
+            ticks=ticks,
+            before_claim=self.checkpoints.settle,
+        )
         trees = Trees(threads, projection)
         requests = CancelRequests(run_log, self.probe, self.launches, self.tasks)
         self._reconciler = Reconciler(
@@ -114,10 +135,34 @@ class Runs:
             thresholds=self._thresholds,
             delegated=TaskReports(run_log, projection, trees, requests),
         )
-        self._sweep = RunSweep(store, projection, self._reconciler, live, due, self.tasks, seconds=sweep_seconds)
+        self._sweep = RunSweep(
+            store,
+            projection,
+            self._reconciler,
+            live,
+            due,
+            self.tasks,
+            seconds=sweep_seconds,
+            on_end=self.checkpoints.begin,
+            on_delete=self._collection.after_deletion,
+        )
+        self._launcher = launcher
+        self.forks = Forks(store, run_log, threads, boxes, self.checkpoints, self.turns, planner, launcher, ticks=ticks)
+        self.rewinds = Rewinds(
+            run_log,
+            boxes,
+            self.checkpoints,
+            self.turns,
+            planner,
+            launcher,
+            reconcile=self._reconciler.reconcile,
+            open_tasks=trees.open_tasks_of,
+        )
+        self.comparisons = Comparisons(run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, ticks=ticks)
         self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
         self.sweep = self._sweep.sweep
+        self.collect = self._collection.sweep
         self.delegations = Delegations(
             store,
             run_log,
@@ -136,6 +181,7 @@ class Runs:
     async def start(self) -> None:
         """Reconcile the runs that earlier servers left, and start the sweep."""
         await self._sweep.start()
+        self._collection.start()
 
     async def close(self) -> None:
         """Runs with a runner continue. Launches in progress end as failed."""
@@ -183,7 +229,8 @@ class Runs:
         if options.spec is None:
             runs = ThreadRuns() if thread is None else await self._log.runs(thread)
             box = None if thread is None else await self._planner.box_of(thread)
-            options = replace(options, spec=spec_of(runs, box))
+            base = None if thread is None else (await self._log.row(thread)).lineage.base
+            options = replace(options, spec=spec_of(runs, box, base))
         plan = self._planner.plan(options)
         if thread is not None:
             await self._planner.check_move(thread, plan.options)
@@ -229,12 +276,34 @@ class Runs:
         if row.runs.live is not None:
             raise thread_busy(thread, row.runs.live.run)
         box = await self._planner.box_of(thread)
-        plan = self._planner.plan(change(next_options(row.runs, agent, model, box)))
+        plan = self._planner.plan(change(next_options(row.runs, agent, model, box, row.lineage.base)))
         check_workspace(row.runs, plan.options)
         await self._planner.check_move(thread, plan.options)
         if prompt is None and not row.runs.waiting:
             prompt = Prompt(GO_ON)
         return await self.launches.claim(thread, prompt, plan.options, plan)
+
+    async def fork(
+        self,
+        thread: str,
+        at: str | None,
+        prompt: Prompt | None = None,
+        *,
+        new_id: str | None = None,
+        title: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> tuple[Fork, Launched | None]:
+        """Fork a thread at a turn or an entry, and launch a run there if there is a prompt for it."""
+        if prompt is not None:
+            check_prompt(prompt.text)
+            runs = await self._log.runs(thread)
+            if runs.latest is not None and (agent is not None or model is not None):
+                self._planner.plan(next_options(runs, agent, model))  # refused before anything is made
+        fork = await self.forks.fork(thread, at, id=new_id, title=title)
+        if prompt is None:
+            return fork, None
+        return fork, await self.resume(fork.row.id, prompt, agent=agent, model=model)
 
     async def steer(self, thread: str, prompt: Prompt, *, interrupt: bool = False) -> Steered:
         """Send a prompt to a thread. It waits for the end of a live run, or interrupts it."""
@@ -367,11 +436,14 @@ class Runs:
     async def compared(self, id: str) -> AsyncIterator[Compared]:
         """Yields a comparison of a thread's workspace with its first state. Wakes the box."""
         thread = (await self.get(id)).thread
-        runs = await self._log.runs(thread)
-        box_id = runs.latest.box if runs.latest is not None else None
-        if box_id is not None and (row := await self._planner.box_of(thread)) is not None:
-            box_id = row.id  # it may have been moved since the run
-        if box_id is None or not (runs.latest is not None and runs.latest.is_ours):
+        await self.rewinds.finish(thread)
+        thread_row = await self._log.row(thread)
+        runs = thread_row.runs
+        box_id = runs.latest.box if runs.latest is not None and runs.latest.is_ours else None
+        if box_id is not None or thread_row.lineage.base is not None:
+            row = await self._planner.box_of(thread)
+            box_id = box_id if row is None else row.id  # it may have been moved since the run
+        if box_id is None:
             raise NoFiles(f"thread {thread} has no box yet", hint="wait until its run has one")
         base = None
         if runs.workspace is not None:

@@ -84,13 +84,15 @@ class Base:
     id: str
     """The entry that says so. Boxes that have started from these files, and their snapshots, carry it as a label."""
     files: Files
+    run: str | None = None
+    """The last run of the conversation at that time: these are the files at its end."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, **self.files.to_json()}
+        return {"id": self.id, "run": self.run, **self.files.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Base:
-        return cls(value["id"], Files.from_json(value))
+        return cls(value["id"], Files.from_json(value), value["run"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,16 @@ def fold_lineage(
                 return lineage, _with_checkpoint(runs, entry, payload)
             case "signal.thread.forked" if origin is Origin.HERE:
                 fork_of = ForkOf(str(payload["from"]), _number(payload["turn"]), _number(payload["offset"]))
-                return Lineage(fork_of, Base(entry["id"], Files.from_json(payload))), runs
+                run = None if runs.latest is None else runs.latest.run
+                return Lineage(fork_of, Base(entry["id"], Files.from_json(payload), run)), runs
             case "signal.thread.rewound" if origin is not Origin.UNPROVEN and runs.live is None:
                 rewound = _rewound(runs, payload, origin)
                 if origin is Origin.FORK:  # the files of a fork are those that its own `forked` names
                     return lineage, rewound
                 undo = payload.get("undo")
-                base = Base(entry["id"], Files.from_json(payload))
+                base = Base(
+                    entry["id"], Files.from_json(payload), None if rewound.latest is None else rewound.latest.run
+                )
                 return replace(lineage, base=base, undo=None if undo is None else Undo.from_json(undo)), rewound
     except (KeyError, TypeError, ValueError):
         pass

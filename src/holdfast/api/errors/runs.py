@@ -50,3 +50,27 @@ class NoFiles(Conflict):
     """There is no box with files to show."""
 
     code = "no_files"
+
+
+class TurnNotFound(NotFound):
+    """The thread has no such turn, or no such entry."""
+
+    code = "turn_not_found"
+
+
+class NoCheckpoint(Conflict):
+    """The files at the end of the turn are not saved, or no longer."""
+
+    code = "no_checkpoint"
+
+
+class NothingToUndo(Conflict):
+    """The thread was not rewound, or what was before is not saved."""
+
+    code = "nothing_to_undo"
+
+
+class NotRelated(Conflict):
+    """The two threads have no turn in common."""
+
+    code = "not_related"

@@ -19,6 +19,7 @@ from holdfast.api.errors.boxes import BoxStopped
 from holdfast.api.ids import now_ms
 from holdfast.api.progress import Progress
 from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.labels import CHECKPOINT
 from holdfast.boxes.network_policy import NoSecrets, PolicySecrets
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
@@ -287,6 +288,21 @@ class Boxes:
         with what it is a checkpoint of.
         """
         return await self._snapshots.take(id, labels, checkpoint)
+
+    async def snapshot_cost(self, row: BoxRow) -> int | None:
+        """Returns how many bytes a snapshot of this box would copy now, or None if that is unknown."""
+        return await self.providers.named(row.provider).snapshot_cost(row.id)
+
+    async def find_snapshot(self, id: str, provider: str) -> Snapshot:
+        """Raises `SnapshotNotFound`, also if it is not one of this tenant."""
+        return await self._snapshots.find(id, provider)
+
+    async def checkpoints(self, *, provider: str | None = None, of: str | None = None) -> list[Snapshot]:
+        """Returns the snapshots that are checkpoints, or those of one provider or one purpose, oldest first.
+
+        Leaves out those of providers that do not answer.
+        """
+        return await self._snapshots.checkpoints(provider, {} if of is None else {CHECKPOINT: of})
 
     async def snapshots(self, *, box: str | None = None, key: str | None = None) -> list[Snapshot]:
         """Returns the snapshots of every provider, oldest first."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import Final
 
 from holdfast.api.box.records import RESERVED
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import check_labels
-from holdfast.api.errors.boxes import SnapshotNotFound
+from holdfast.api.errors.boxes import BoxError, SnapshotNotFound
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import CHECKPOINT, KEY, TENANT, refuse_reserved
 from holdfast.boxes.provider import Provider
@@ -15,6 +17,11 @@ from holdfast.boxes.service.idle.idleness import Activity
 from holdfast.boxes.service.providers import Providers
 from holdfast.boxes.service.registry import Registry
 from holdfast.boxes.service.states import BoxStates
+from holdfast.time_limit import time_limit
+
+log = logging.getLogger(__name__)
+
+_LIST_SECONDS: Final = 60.0
 
 
 class SnapshotStore:
@@ -46,8 +53,23 @@ class SnapshotStore:
         ours = [each for each in found if self._is_ours(each) and (box is None or each.box == box)]
         return sorted(ours, key=lambda each: (each.created_at, each.id))
 
-    async def find(self, id: str) -> Snapshot:
+    async def checkpoints(self, at: str | None, labels: Mapping[str, str]) -> list[Snapshot]:
+        found: list[Snapshot] = []
         for provider in self._with_snapshots():
+            if at in (None, provider.name):
+                try:
+                    async with time_limit(_LIST_SECONDS):
+                        found += await provider.snapshots(labels)
+                except (BoxError, TimeoutError) as error:
+                    log.warning("cannot list the checkpoints of provider %s: %s", provider.name, error)
+        ours = [each for each in found if CHECKPOINT in each.labels and self._is_ours(each)]
+        return sorted(ours, key=lambda each: (each.created_at, each.id))
+
+    async def find(self, id: str, at: str | None = None) -> Snapshot:
+        """`at` is the name of its provider, if that is known."""
+        for provider in self._with_snapshots():
+            if at is not None and provider.name != at:
+                continue
             try:
                 found = await provider.snapshot(id)
             except SnapshotNotFound:

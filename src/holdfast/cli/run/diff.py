@@ -15,9 +15,9 @@ from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note,
 _MOST_REFUSED: Final = 5
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from holdfast.api.runs import Changes
+    from holdfast.api.runs import Changes, FileChange
     from holdfast.client import Client
 
 
@@ -56,7 +56,7 @@ def diff(
     if not changes.files:
         note("unchanged", "the workspace is as it was when the thread began")
     elif stat:
-        for line in stat_lines(changes):
+        for line in stat_lines(changes.files):
             write_line(*line)
     elif not is_patch:
         for line in patch_lines(changes.patch):
@@ -72,10 +72,10 @@ def diff(
         note("cut", "there are more changes than fit", hint("  copy the files themselves with holdfast box cp"))
 
 
-def stat_lines(changes: Changes) -> Iterator[tuple[Cell, ...]]:
+def stat_lines(files: Iterable[FileChange]) -> Iterator[tuple[Cell, ...]]:
     """One line for each file."""
     names = {"added": "+", "deleted": "−", "changed": "✎"}
-    for each in changes.files:
+    for each in files:
         counted = (Cell("  binary", "dim"),) if each.binary else (
             Cell(f"  +{each.added}", "green"), Cell(f" −{each.removed}", "red"),
         )  # fmt: skip

@@ -16,6 +16,7 @@ from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.files import FilesOptions
 from holdfast.cli.run.options import (
     BudgetOption,
+    CheckpointsOption,
     ModelOption,
     TimeoutOption,
     TokenBudgetOption,
@@ -59,6 +60,7 @@ def run(
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of a new thread. Default: the prompt.")] = None,
     timeout: TimeoutOption = None,
+    checkpoints: CheckpointsOption = None,
     environment: Annotated[
         str | None,
         Option(
@@ -148,7 +150,14 @@ def run(
             ):
                 # With the settings of the earlier launch: with others, its box would be replaced.
                 launched = await client.runs.resume(
-                    info.id, text, agent=agent, model=first, timeout=seconds, fallbacks=fallbacks, budget=most
+                    info.id,
+                    text,
+                    agent=agent,
+                    model=first,
+                    timeout=seconds,
+                    checkpoints=checkpoints,
+                    fallbacks=fallbacks,
+                    budget=most,
                 )
             else:
                 launched = await client.runs.launch(
@@ -161,6 +170,7 @@ def run(
                     source=None if sent is None else sent.source,
                     box=box_settings,
                     timeout=seconds or None,
+                    checkpoints=checkpoints,
                     environment=used.name,
                     environment_file=used.file,
                     fallbacks=fallbacks,

@@ -29,6 +29,14 @@ ModelOption = Annotated[
     ),
 ]
 
+CheckpointsOption = Annotated[
+    str | None,
+    Option(
+        "--checkpoints",
+        metavar="POLICY",
+        help="Save the files after each turn: every, off, or every with limits, as in docs/forks.md.",
+    ),
+]
 BudgetOption = Annotated[
     float | None,
     Option("--budget", metavar="DOLLARS", help="The most that the models of this run may cost.", show_default=False),

@@ -11,6 +11,7 @@ from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.options import (
     BudgetOption,
+    CheckpointsOption,
     ModelOption,
     RunThreadArgument,
     TimeoutOption,
@@ -45,6 +46,7 @@ def resume(
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory of the box from now on, such as 4G.")] = None,
     disk: Annotated[str | None, Option(metavar="SIZE", help="Disk space of the box from now on, such as 20G.")] = None,
     timeout: TimeoutOption = None,
+    checkpoints: CheckpointsOption = None,
     budget: BudgetOption = None,
     budget_tokens: TokenBudgetOption = None,
     detach: Annotated[bool, Option("--detach", "-d", help="Leave it running.")] = False,
@@ -91,6 +93,7 @@ def resume(
                 memory=memory_bytes,
                 disk=disk_bytes,
                 timeout=seconds,
+                checkpoints=checkpoints,
                 fallbacks=fallbacks,
                 budget=most,
             )

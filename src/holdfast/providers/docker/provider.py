@@ -51,6 +51,7 @@ class DockerProvider(Provider):
     name = "docker"
     snapshot_kind = SNAPSHOT_KIND
     isolation = "container"
+    takes_checkpoints = True
     capabilities: frozenset[Capability] = CAPABILITIES
     images: DockerImages
 

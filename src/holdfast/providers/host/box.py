@@ -34,8 +34,8 @@ class LocalBox(GuestBox):
         self, info: BoxInfo, lifecycle: LocalLifecycle, sandbox: Sandbox, watch: FileWatch, wake: Wake | None = None
     ) -> None:
         folder = sandbox.data_dir.box(info.id)
-        self.guest = GuestClient(info.id, folder, info.created_at, wake)
-        self._probe = GuestClient(info.id, folder, info.created_at)
+        self.guest = GuestClient(info.id, folder, info.created_at, wake, sandbox.gates)
+        self._probe = GuestClient(info.id, folder, info.created_at, gates=sandbox.gates)
         """For inspecting the box, which does not wake it."""
         super().__init__(
             info,

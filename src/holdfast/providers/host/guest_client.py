@@ -22,6 +22,7 @@ from holdfast.api.box.box import Wake
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.guest import codec
 from holdfast.providers.guest_protocol import ArchiveRefused, GuestRefused, check_refused, read_answer
+from holdfast.providers.host.gates import Gates
 from holdfast.providers.pipes import readable
 from holdfast.time_limit import time_limit
 
@@ -161,11 +162,20 @@ class Call:
 class GuestClient:
     """Sends requests to the guest of one box."""
 
-    def __init__(self, box: str, folder: Path, born: int | None = None, wake: Wake | None = None) -> None:
+    def __init__(
+        self,
+        box: str,
+        folder: Path,
+        born: int | None = None,
+        wake: Wake | None = None,
+        gates: Gates | None = None,
+    ) -> None:
         """`born` is when the box was created or handed over. Requests tell the guest, which sets file times by it.
 
-        `wake` is called once before an operation fails because the box is stopped or paused.
+        `wake` is called once before an operation fails because the box is stopped or paused. Requests wait at the gate
+        of the box. Without `gates`, they do not: whoever restarts the guest has to talk to it.
         """
+        self._gates = gates
         self.box = box
         self._born = born
         self._wake = wake
@@ -219,6 +229,8 @@ class GuestClient:
 
     async def call(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> Call:
         """Send a request. The caller closes it. Waits only if the request is larger than the buffer of the socket."""
+        if self._gates is not None and self._gates.is_closed(self.box):
+            await self._gates.passed(self.box)
         connection = await self._awake()
         try:
             data = codec.frame(message if self._born is None else {**message, "born": self._born})

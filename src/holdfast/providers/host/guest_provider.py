@@ -92,6 +92,9 @@ class GuestProvider(Provider):
     async def snapshot(self, id: str) -> Snapshot:
         return self.snapshot_store.get(id)
 
+    async def snapshot_cost(self, id: str) -> int | None:
+        return await self.snapshot_store.cost(self.power.record(id))
+
     async def delete_snapshot(self, id: str) -> int:
         return await self.snapshot_store.delete(id)
 

@@ -92,6 +92,8 @@ class BoxPower:
             raise BoxGone(f"box {id} is gone") from None
 
     def of_guest(self, guest: GuestClient) -> Power:
+        if self._sandbox.gates.is_closed(guest.box):
+            return Power.RUNNING  # it is only restarted, and requests wait for that
         if not self._is_alive(guest):
             return Power.STOPPED
         return Power.PAUSED if guest.paused else Power.RUNNING

@@ -26,6 +26,7 @@ from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.host import limits
 from holdfast.providers.host.disk import layers
 from holdfast.providers.host.disk.data_dir import HELD, SEALED, SEALING, BoxImage, BoxRecord, DataDir, remove_tree
+from holdfast.providers.host.gates import Gates
 from holdfast.providers.host.guest_client import GuestClient
 
 _SPAWN_SECONDS: Final = 60.0
@@ -52,6 +53,7 @@ class Sandbox(ABC):
         """Name of the provider."""
         self.data_dir = data_dir
         self.workers = Workers()
+        self.gates = Gates()
 
     def guest(self, id: str, created_at: int | None = None) -> GuestClient:
         return GuestClient(id, self.data_dir.box(id), created_at)

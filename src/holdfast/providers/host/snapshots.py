@@ -15,7 +15,7 @@ from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
 from holdfast.boxes.labels import HIBERNATION, matches
 from holdfast.providers.guest_protocol import GuestRefused, number_in
 from holdfast.providers.host.disk import layer_copy, layers
-from holdfast.providers.host.disk.data_dir import BoxRecord, updated
+from holdfast.providers.host.disk.data_dir import BoxRecord, measure, updated
 from holdfast.providers.host.disk.trash import Trash
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.power import BoxPower
@@ -50,6 +50,13 @@ class SnapshotStore:
             self._data_dir.write(updated(record, head=snapshot.id))
         return snapshot
 
+    async def cost(self, record: BoxRecord) -> int:
+        """Returns how many bytes a snapshot would copy now: none if nothing runs in the box."""
+        guest = self._sandbox.guest(record.id)
+        if not guest.alive() or await _is_idle(guest):
+            return 0
+        return await self._workers.on_disk(measure, self._data_dir.box(record.id) / "upper")
+
     async def freeze(self, record: BoxRecord, deepest: int = layers.DEEPEST) -> tuple[BoxRecord, tuple[str, ...]]:
         """Returns the record of a locked box, and layers with everything that the box holds now.
 
@@ -63,12 +70,24 @@ class SnapshotStore:
         if not layers.changed(data_dir, record):
             return record, record.layers
         # Files become a layer as they are only if no process can write to them. Otherwise they are copied.
+        with self._sandbox.gates.closed(record.id) if running else contextlib.nullcontext():
+            frozen = await self._freeze_top(record, guest, deepest, running)
+        if frozen is None:
+            return record, (*record.layers, await self._copy_top(record, running))
+        return frozen, frozen.layers
+
+    async def _freeze_top(self, record: BoxRecord, guest: GuestClient, deepest: int, running: bool) -> BoxRecord | None:
+        """Make what the box has written its topmost layer. Returns None if something may still write to it.
+
+        A box that runs is restarted: nothing runs in it, and requests wait at its gate.
+        """
+        data_dir = self._data_dir
         if running:
             sealed = await _is_idle(guest) and await self._sandbox.seal(guest)
         else:
             sealed = self._sandbox.is_sealed(record.id)
         if not sealed:
-            return record, (*record.layers, await self._copy_top(record, running))
+            return None
         if running:
             await self._sandbox.end(guest)
         record = layers.freeze_top(data_dir, record)
@@ -83,7 +102,7 @@ class SnapshotStore:
                 log.warning("cannot merge the layers of box %s: %s", record.id, error)
         if running:
             await self._power.bring_up(record)
-        return record, record.layers
+        return record
 
     async def _copy_top(self, record: BoxRecord, running: bool) -> str:
         """Copy what a box has written into a new layer. If it runs, its processes are frozen meanwhile."""

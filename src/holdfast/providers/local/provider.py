@@ -29,6 +29,7 @@ class LocalProvider(GuestProvider):
 
     name = "local"
     isolation = "bubblewrap, seccomp"
+    takes_checkpoints = True
     capabilities: frozenset[Capability] = frozenset()
     images: LocalImages
     sandbox: LocalSandbox

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,8 +61,11 @@ class Launches:
         *,
         on_over: Callable[[str], None],
         ticks: Callable[[], int],
+        before_claim: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`on_over` is called with the thread when a launch has ended, even if it failed."""
+        """`on_over` is called with the thread when a launch has ended, even if it failed. `before_claim` returns when
+        what belongs to the end of the thread's last run is done.
+        """
         self._log = log
         self._planner = planner
         self._launcher = launcher
@@ -70,6 +73,7 @@ class Launches:
         self._ends = ends
         self._tasks = tasks
         self._on_over = on_over
+        self._before_claim = before_claim
         self._ticks = ticks
         self._underway: dict[str, _Underway] = {}
         """By thread."""
@@ -104,7 +108,8 @@ class Launches:
             return False
         try:
             box = await self._planner.box_of(thread)
-            options = next_options(runs, None, None, box)
+            base = (await self._log.row(thread)).lineage.base
+            options = next_options(runs, None, None, box, base)
             if runs.latest is not None:  # a task that cannot be started ends with the reason
                 options = self._planner.fit(options)
             await self.claim(thread, None, options)
@@ -157,9 +162,11 @@ class Launches:
 
         self._claiming[thread] += 1
         try:
+            await self._before_claim(thread)
             epoch = await self._log.claim(thread, compose)
+            base = (await self._log.row(thread)).lineage.base
             text = await self._prompt_text(thread, before, None if prompt is None else prompt.text)
-            launch = Launch(thread, run, epoch, options, text, before, self._ticks())
+            launch = Launch(thread, run, epoch, options, text, before, self._ticks(), base)
             task = self._tasks.start(self._carry_out(launch, plan), name=f"launch {run}")
             self._underway[thread] = _Underway(run, task)
         finally:

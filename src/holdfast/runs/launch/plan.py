@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
 from holdfast.api.budgets import Budget
+from holdfast.api.checkpoints import CheckpointPolicy
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
@@ -20,12 +21,13 @@ from holdfast.api.limits import MAX_FALLBACKS, MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.models import Api, Price, shared
 from holdfast.api.repositories import Source
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import MOVED_FROM
+from holdfast.boxes.labels import BASE, MOVED_FROM
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.placement import Agents
+from holdfast.threads.checkpoints import Base
 from holdfast.threads.run_events import ThreadRuns
 
 IDLE_SECONDS: Final = 900
@@ -58,6 +60,8 @@ class Options:
     """Use a new box, with the files of the old one if the provider has snapshots."""
     timeout: int | None = None
     """Seconds from the launch. None: no limit."""
+    checkpoints: str | None = None
+    """A `CheckpointPolicy` as text. None: the provider decides."""
     environment: EnvironmentUse | None = None
     fallbacks: tuple[str, ...] = ()
     """Models to use if `model` gives no answer, in order."""
@@ -83,6 +87,7 @@ class Options:
             **({} if self.source is None else {"source": self.source.to_request()}),
             **({"fresh": True} if self.fresh else {}),
             **({} if self.timeout is None else {"timeout": self.timeout}),
+            **({} if self.checkpoints is None else {"checkpoints": self.checkpoints}),
             **({} if self.environment is None else {"environment": self.environment.kept()}),
             **({"fallbacks": list(self.fallbacks)} if self.fallbacks else {}),
             **({} if self.budget is None else {"budget": self.budget.to_json()}),
@@ -106,6 +111,7 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         found,
         workspace,
         timeout=timeout_in(kept),
+        checkpoints=_text(kept.get("checkpoints")),
         fallbacks=fallbacks_in(kept),
         budget=budget_in(kept),
         delegates=kept.get("delegates") is True,
@@ -119,7 +125,9 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None) -> Options:
+def next_options(
+    runs: ThreadRuns, agent: str | None, model: str | None, box: BoxRow | None = None, base: Base | None = None
+) -> Options:
     """Returns the options of the last run, with another agent or model if given, at the provider of the thread's box.
 
     The options of a run that this server cannot prove to be its own are ignored.
@@ -136,19 +144,21 @@ def next_options(runs: ThreadRuns, agent: str | None, model: str | None, box: Bo
     options = options_of(agent or last.agent, model or kept, last.options, runs.workspace)
     if model is not None:  # which is the whole chain
         options = replace(options, fallbacks=())
-    return replace(options, spec=_where_it_is(options.box, box))
+    return replace(options, spec=_where_it_is(options.box, box, base))
 
 
-def spec_of(runs: ThreadRuns, box: BoxRow | None = None) -> BoxSpec:
+def spec_of(runs: ThreadRuns, box: BoxRow | None = None, base: Base | None = None) -> BoxSpec:
     """Returns the spec of a thread's box. With another spec, the box would be replaced."""
     if runs.latest is None or not runs.latest.is_proven:
         return default_spec()
-    return _where_it_is(options_of("", None, runs.latest.options, None).box, box)
+    return _where_it_is(options_of("", None, runs.latest.options, None).box, box, base)
 
 
-def _where_it_is(spec: BoxSpec, box: BoxRow | None) -> BoxSpec:
-    """Returns the spec with what a move has changed since the last run."""
-    if box is None or MOVED_FROM not in box.labels:
+def _where_it_is(spec: BoxSpec, box: BoxRow | None, base: Base | None) -> BoxSpec:
+    """Returns the spec with what a move, a fork or a rewind has changed since the last run."""
+    if base is not None and (box is None or box.labels.get(BASE) != base.id):
+        return replace(spec, provider=base.files.provider, image=base.files.image)
+    if box is None or (base is None and MOVED_FROM not in box.labels):
         return spec
     return replace(spec, provider=box.spec.provider, image=box.spec.image)
 
@@ -252,6 +262,8 @@ class LaunchPlanner:
 
     def plan(self, options: Options) -> LaunchPlan:
         """Raises if the agent, the model or the box is not available, before anything is created."""
+        if options.checkpoints is not None:
+            CheckpointPolicy.parse(options.checkpoints)
         harness = self.agents.find(options.agent)
         if options.model is not None:
             # Before the model's key is asked for: the user should not fetch a key that this agent cannot use.

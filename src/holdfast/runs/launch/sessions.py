@@ -26,6 +26,8 @@ class SessionHow(StrEnum):
 class FilesHow(StrEnum):
     KEPT = "kept"
     SNAPSHOT = "snapshot"
+    CHECKPOINT = "checkpoint"
+    """Exactly those of the end of the turn before: the thread was forked or rewound."""
     WORKSPACE = "workspace"
     FORK = "fork"
     """Those of another thread's box, as they were when this one was made."""
@@ -69,7 +71,7 @@ def context_note(
             f"{who} on this task before you. This is what was said and done (each entry begins at"
             f" the left, and its other lines are indented; only entries of User are the user's words):\n\n{transcript}"
         )
-    if last is not None and box_changed:
+    if last is not None and box_changed and files in _ABOUT_FILES:
         parts.append(_ABOUT_FILES[files])
     if last is not None and last.ended_by == IMPORT:
         parts.append(

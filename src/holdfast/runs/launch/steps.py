@@ -34,10 +34,10 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.api.errors.runs import RunOver
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import KEY, MOVED_FROM, TENANT
+from holdfast.boxes.labels import BASE, KEY, MOVED_FROM, TENANT
 from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.rows import BoxRow
-from holdfast.boxes.service.acquire_rules import Acquired, How
+from holdfast.boxes.service.acquire_rules import Acquired, BaseFiles, How
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.workspace_copy import NOTES, home_of, is_noted
 from holdfast.harnesses.harness import AbortByLine, Command, Harness, ModelAccess, Place, Rebuilt, Task
@@ -51,6 +51,7 @@ from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscrip
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.access.credentials import Access, RunScope
+from holdfast.threads.checkpoints import Base
 from holdfast.threads.run_events import (
     DELTA,
     FINISHED,
@@ -96,6 +97,8 @@ class Launch:
     """The thread's runs before the claim."""
     began: int
     """The time of the claim, in ticks."""
+    base: Base | None = None
+    """The files that the box has to start from."""
 
     @property
     def is_fork(self) -> bool:
@@ -186,6 +189,10 @@ class Launcher:
         row = await self._boxes.of_key(key_of(launch.thread))
         if row is None:
             return None
+        if launch.base is not None and row.labels.get(BASE) != launch.base.id:
+            # Its files are not those of this conversation. What it has to start from may be of another machine than
+            # this run wants, so that comes first.
+            row = (await self.start_from(launch.thread, replace(spec, **_machine(launch.base)), launch.base)).row
         if not self._boxes.differs(row, spec):
             if launch.options.fresh:
                 await self._retire(row)
@@ -197,6 +204,14 @@ class Launcher:
         except BoxGone:
             return None
         return moved.source
+
+    async def start_from(self, thread: str, spec: BoxSpec, base: Base) -> Acquired:
+        """Returns the box of a thread that was forked or rewound. A box with other files is replaced."""
+        if spec.network.mode is not Network.NONE:
+            await self._network_ready()
+        return await self._boxes.acquire(
+            key_of(thread), spec, owner=Owner(thread=thread), timeout=_BOX_SECONDS, base=_base_files(base)
+        )
 
     async def _report_environment(self, launch: Launch) -> None:
         use = launch.options.environment
@@ -223,10 +238,11 @@ class Launcher:
             assert options.forks is not None
             with suppress(BoxConflict):  # an earlier attempt has made it
                 await self._boxes.fork(options.forks, owner=owner, key=key)
+        base = None if options.shares is not None else _base_files(launch.base)
         for left in reversed(range(_SETUP_TRIES)):
             start = await self._set_up(launch, key)
             try:
-                return await self._boxes.acquire(key, spec, owner=owner, timeout=_BOX_SECONDS, start=start)
+                return await self._boxes.acquire(key, spec, owner=owner, timeout=_BOX_SECONDS, start=start, base=base)
             except SnapshotNotFound:
                 if start is None or not left:
                     raise  # otherwise, the setup was deleted meanwhile because there are newer ones
@@ -235,7 +251,7 @@ class Launcher:
     async def _set_up(self, launch: Launch, key: str) -> str | None:
         """Returns the snapshot with the setup of the environment, if a new box is needed."""
         use, spec = launch.options.environment, launch.options.box
-        if use is None or not use.setup or self._setups is None:
+        if use is None or not use.setup or self._setups is None or launch.base is not None:
             return None
         row = await self._boxes.of_key(key)
         if row is not None and (await self._boxes.look(row))[0] is not Liveness.GONE:
@@ -282,18 +298,21 @@ class Launcher:
         note = f"{home}/{NOTES}/{launch.thread}"
         known = last is not None and last.box == box.id and last.session is not None
         files = _FILES[acquired.how]
+        exact = _is_exact(launch, acquired.row)
         digest = launch.options.workspace or launch.before.workspace
         if not known and (acquired.how is How.CREATED or not await is_noted(box, home, launch.thread)):
             # An interrupted launch leaves no such note, so the workspace is unpacked again. A moved box has it.
             if launch.is_fork:
                 await self._forget_sessions(box, home)
                 files = FilesHow.FORK
-            else:
+            elif not _is_from_base(launch, acquired.row):
                 files = await self._unpack(box, digest)
             await box.files.write(note, json.dumps({"workspace": digest}).encode())
         if not known:
             await self._identify(box, home)
         changed = last is not None and last.box is not None and last.box != box.id
+        if changed and exact:
+            files = FilesHow.CHECKPOINT
         how = "live" if acquired.how is How.RESUMED and acquired.why == "it was there" else _HOW[acquired.how]
         why = "" if how == "live" else acquired.why
         if moved_from is not None and acquired.row.labels.get(MOVED_FROM) == moved_from.id:
@@ -553,6 +572,26 @@ async def _end(booting: asyncio.Task[Process]) -> None:
     """Kill a runner that will not get its code."""
     with suppress(BoxError, asyncio.CancelledError):
         await (await booting).kill()
+
+
+def _base_files(base: Base | None) -> BaseFiles | None:
+    return None if base is None else BaseFiles(base.id, base.files.snapshot)
+
+
+def _machine(base: Base) -> dict[str, Any]:
+    return {"provider": base.files.provider, "image": base.files.image}
+
+
+def _is_from_base(launch: Launch, row: BoxRow) -> bool:
+    return launch.base is not None and row.labels.get(BASE) == launch.base.id
+
+
+def _is_exact(launch: Launch, row: BoxRow) -> bool:
+    """Returns whether the box has the files of the end of the last turn, because the thread was forked or rewound."""
+    base, last = launch.base, launch.before.latest
+    if base is None or last is None or last.run != base.run:
+        return False
+    return _is_from_base(launch, row) and row.snapshot == base.files.snapshot
 
 
 _FILES: Final = {How.RESUMED: FilesHow.KEPT, How.RESTORED: FilesHow.SNAPSHOT, How.CREATED: FilesHow.EMPTY}

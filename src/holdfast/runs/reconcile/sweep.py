@@ -68,7 +68,12 @@ class RunSweep:
         tasks: BackgroundTasks,
         *,
         seconds: float,
+        on_end: Callable[[str], None] = lambda thread: None,
+        on_delete: Callable[[str], None] = lambda thread: None,
     ) -> None:
+        """`on_end` is called with a thread when a run may have ended there, and `on_delete` when it was deleted."""
+        self._on_end = on_end
+        self._on_delete = on_delete
         self._store = store
         self._projection = projection
         self._reconciler = reconciler
@@ -112,11 +117,13 @@ class RunSweep:
         if change.deleted:
             self._reconciler.forget(thread)
             self._live.forget_thread(thread)
+            self._on_delete(thread)
             return
         # The data of another server's append is not here, so the thread has to be read.
         changes = {RunChange.ENDED} if change.data is None else run_changes(change.data)
         if RunChange.ENDED in changes:
             self._live.forget_thread(thread)
+            self._on_end(thread)
         if changes:
             self._due.add(thread)
 

@@ -74,6 +74,7 @@ async def launch_run(new: NewRun, runs: UseRuns, environments: UseEnvironments) 
             fallbacks=new.fallbacks,
             budget=_some(new.budget),
             delegates=new.delegate,
+            checkpoints=new.checkpoints,
             environment=environment,
         ),
         thread=new.thread,
@@ -170,9 +171,18 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
         if wanted.disk is not None:
             spec = replace(options.box if spec is None else spec, disk=wanted.disk)
         timeout = options.timeout if wanted.timeout is None else wanted.timeout or None
+        checkpoints = wanted.checkpoints or options.checkpoints
         fallbacks = wanted.fallbacks or options.fallbacks
         budget = options.budget if wanted.budget is None else _some(wanted.budget)
-        return replace(options, spec=spec, fresh=wanted.fresh, timeout=timeout, fallbacks=fallbacks, budget=budget)
+        return replace(
+            options,
+            spec=spec,
+            fresh=wanted.fresh,
+            timeout=timeout,
+            fallbacks=fallbacks,
+            budget=budget,
+            checkpoints=checkpoints,
+        )
 
     return await runs.resume(await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change)
 

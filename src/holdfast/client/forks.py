@@ -1,0 +1,91 @@
+"""Forks, rewinds and comparisons of threads: `client.forks`."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from holdfast.api.checkpoints import (
+    Comparison,
+    Forked,
+    NewComparison,
+    NewFork,
+    Rewind,
+    Rewound,
+    TurnInfo,
+    TurnList,
+)
+from holdfast.api.ids import new_entry_id, new_id
+from holdfast.client.connection import ServerConnection
+from holdfast.client.resource import LONG_SECONDS, Resource
+
+
+class Forks:
+    """The turns of threads, and what can be made of them: `client.forks`."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+
+    async def turns(self, thread: str) -> tuple[TurnInfo, ...]:
+        """Returns the turns of a thread, oldest first, with those before it was forked."""
+        return (await self._thread(thread).ask("GET", "/turns")).read(TurnList.from_json).turns
+
+    async def fork(
+        self,
+        thread: str,
+        at: int | str | None = None,
+        *,
+        prompt: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        author_id: str | None = None,
+    ) -> Forked:
+        """Make a new thread with the entries up to a turn, and a box with the files as they were at its end.
+
+        `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
+        written. It defaults to the latest turn. With a prompt, a run is launched there.
+        """
+        new = NewFork(
+            at=None if at is None else str(at),
+            id=new_id("t"),  # chosen here, so that a retry finds what the first attempt made
+            title=title,
+            prompt=prompt,
+            prompt_id=None if prompt is None else new_entry_id(),
+            author_id=author_id,
+            agent=agent,
+            model=model,
+        )
+        answer = await self._thread(thread).ask(
+            "POST", "/forks", new.to_request(), repeatable=True, timeout=LONG_SECONDS
+        )
+        return answer.read(Forked.from_json)
+
+    async def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+        """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
+
+        Raises `ThreadBusy` if a run is in progress.
+        """
+        wanted = Rewind(at=None if at is None else str(at))
+        answer = await self._thread(thread).ask("POST", "/rewind", wanted.to_request(), timeout=LONG_SECONDS)
+        return answer.read(Rewound.from_json)
+
+    async def undo(self, thread: str) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
+        answer = await self._thread(thread).ask(
+            "POST", "/rewind", Rewind(undo=True).to_request(), repeatable=False, timeout=LONG_SECONDS
+        )
+        return answer.read(Rewound.from_json)
+
+    async def compare(self, first: str, second: str, *, test: str | None = None, seconds: int = 600) -> Comparison:
+        """Compare two threads: where they part, and what each has changed and used since then.
+
+        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most.
+        """
+        wanted = NewComparison(other=second, test=test, seconds=seconds)
+        answer = await self._thread(first).ask(
+            "POST", "/compare", wanted.to_request(), timeout=LONG_SECONDS + 2 * seconds
+        )
+        return answer.read(Comparison.from_json)
+
+    def _thread(self, id: str) -> Resource:
+        return Resource(self._connection, f"/v1/threads/{quote(id, safe='')}")

@@ -1,0 +1,220 @@
+"""Compares two threads that were forked from one another, or from the same one: what each did since they parted."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from holdfast.api.box.records import Owner
+from holdfast.api.box.spec import Lifetime
+from holdfast.api.checkpoints import Branch, Comparison, TestResult
+from holdfast.api.errors import InvalidRequest, NotFound
+from holdfast.api.errors.boxes import ExecTimeout
+from holdfast.api.errors.runs import NoFiles, NotRelated
+from holdfast.api.run_info import TokenUsage
+from holdfast.api.threads import ForkSource
+from holdfast.boxes.rows import BoxRow
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.runs.checkpoint.checkpoints import Checkpoints
+from holdfast.runs.checkpoint.rewinds import Rewinds
+from holdfast.runs.checkpoint.turns import Turn, Turns
+from holdfast.runs.launch.plan import LaunchPlanner
+from holdfast.runs.run_log import RunLog
+from holdfast.runs.workspace.diff import compare
+from holdfast.runs.workspace.git_trees import MAX_ARCHIVE
+from holdfast.threads.checkpoints import Files
+from holdfast.time_limit import time_limit
+
+_DEEPEST: Final = 100
+_COPY_SECONDS: Final = 60
+"""If the server dies, a box that was only made to compare is removed after this time."""
+_ARCHIVE_SECONDS: Final = 120.0
+_MOST_OUTPUT: Final = 20_000
+_END: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A thread that another descends from, or the thread itself."""
+
+    thread: str
+    turn: int
+    """The last turn that the two have in common."""
+    offset: int
+    fork: str | None = None
+    """The descendant that was forked from it there."""
+
+
+def parting(first: Sequence[Ancestor], second: Sequence[Ancestor]) -> tuple[Ancestor, Ancestor] | None:
+    """Returns the nearest thread that both descend from, as each of them sees it. Each list begins with the thread."""
+    by_thread = {each.thread: each for each in reversed(second)}
+    return next(((each, by_thread[each.thread]) for each in first if each.thread in by_thread), None)
+
+
+class Comparisons:
+    """Compares branches. Changes neither of them."""
+
+    def __init__(
+        self,
+        log: RunLog,
+        boxes: Boxes,
+        checkpoints: Checkpoints,
+        turns: Turns,
+        rewinds: Rewinds,
+        planner: LaunchPlanner,
+        *,
+        ticks: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._boxes = boxes
+        self._checkpoints = checkpoints
+        self._turns = turns
+        self._rewinds = rewinds
+        self._planner = planner
+        self._ticks = ticks
+
+    async def compare(self, first: str, second: str, *, test: str | None, seconds: int) -> Comparison:
+        """Raises `NotRelated`, `NoCheckpoint` or `NoFiles`."""
+        if first == second:
+            raise InvalidRequest("a thread cannot be compared with itself", hint="holdfast diff shows what it changed")
+        for thread in (first, second):
+            await self._checkpoints.settle(thread)
+            await self._rewinds.finish(thread)
+        found = parting(await self._ancestors(first), await self._ancestors(second))
+        if found is None:
+            raise NotRelated(
+                f"threads {first} and {second} have no turn in common", hint="holdfast fork makes threads that have"
+            )
+        nearest = min(found, key=lambda each: each.offset)
+        assert nearest.fork is not None
+        # The fork itself knows the files, even if the thread that it was forked from does not have them any more.
+        point = await self._turns.find(nearest.fork, str(nearest.turn))
+        async with self._archive(await self._box(first), point.files) as base:
+            branches = [
+                await self._branch(thread, nearest.turn, base, test=test, seconds=seconds) for thread in (first, second)
+            ]
+        return Comparison(
+            parted=ForkSource(thread=nearest.thread, turn=nearest.turn), branches=(branches[0], branches[1])
+        )
+
+    async def _ancestors(self, thread: str) -> list[Ancestor]:
+        found = [Ancestor(thread, _END, _END)]
+        for _ in range(_DEEPEST):
+            try:
+                source = (await self._log.row(found[-1].thread)).lineage.fork_of
+            except NotFound:
+                break
+            if source is None:
+                break
+            last = found[-1]
+            earlier = last.offset <= source.offset
+            found.append(
+                replace(last, thread=source.thread)
+                if earlier
+                else Ancestor(source.thread, source.turn, source.offset, last.thread)
+            )
+        return found
+
+    async def _box(self, thread: str) -> BoxRow:
+        row = await self._planner.box_of(thread)
+        if row is None:
+            raise NoFiles(f"thread {thread} has no box", hint=f"give it one: holdfast resume {thread}")
+        return row
+
+    @asynccontextmanager
+    async def _archive(self, like: BoxRow, files: Files) -> AsyncIterator[Path]:
+        """Yields an archive of the workspace at that time."""
+        spec = replace(
+            like.spec,
+            provider=files.provider,
+            image=files.image,
+            lifetime=Lifetime.EPHEMERAL,
+            idle_seconds=_COPY_SECONDS,
+            on_idle=None,
+        )
+        with tempfile.TemporaryDirectory(prefix="holdfast-compare-", ignore_cleanup_errors=True) as folder:
+            archive = Path(folder) / "base.tar"
+            row = await self._boxes.restore(files.snapshot, spec, owner=Owner())
+            try:
+                with archive.open("wb") as out, self._boxes.using(row.id):
+                    async with time_limit(_ARCHIVE_SECONDS), await self._boxes.open(row.id) as box:
+                        size = 0
+                        async for piece in box.files.download_tar(box.spec.workdir):
+                            size += len(piece)
+                            if size > MAX_ARCHIVE:
+                                raise NoFiles(
+                                    f"the workspace has more than {MAX_ARCHIVE >> 20} MB: too many to compare"
+                                )
+                            await asyncio.to_thread(out.write, piece)
+            finally:
+                await self._boxes.delete(row.id)
+            yield archive
+
+    async def _branch(self, thread: str, since: int, base: Path, *, test: str | None, seconds: int) -> Branch:
+        row, box_row = await self._log.row(thread), await self._box(thread)
+        with self._boxes.using(box_row.id):
+            async with (
+                await self._boxes.open(box_row.id) as box,
+                compare(base, box.files.download_tar(box.spec.workdir)) as compared,
+            ):
+                changes = await compared.summary()
+        turns = [each for each in await self._turns.of(thread) if each.number > since]
+        return Branch(
+            thread=thread,
+            title=row.title,
+            turns=len(turns),
+            files=changes.files,
+            patch=changes.patch,
+            truncated=changes.truncated,
+            ms=sum((each.run.ended_at or self._log.clock()) - each.run.started_at for each in turns),
+            usage=used(turns),
+            test=None if test is None else await self._test(box_row, test, seconds),
+        )
+
+    async def _test(self, row: BoxRow, command: str, seconds: int) -> TestResult:
+        """Run a command in a copy of a box: it changes nothing in the box itself."""
+        began = self._ticks()
+        copy = await self._boxes.fork(row.id, owner=Owner(), idle_seconds=_COPY_SECONDS)
+        try:
+            with self._boxes.using(copy.id):
+                async with await self._boxes.open(copy.id) as box:
+                    output = bytearray()
+
+                    def keep(piece: bytes) -> None:
+                        output.extend(piece)
+                        del output[:-_MOST_OUTPUT]
+
+                    exit_code: int | None = None
+                    try:
+                        done = await box.exec(
+                            ["sh", "-c", command],
+                            cwd=box.spec.workdir,
+                            timeout=seconds,
+                            on_stdout=keep,
+                            on_stderr=keep,
+                        )
+                        exit_code = done.exit_code
+                    except ExecTimeout:
+                        pass
+        finally:
+            await self._boxes.delete(copy.id)
+        return TestResult(exit_code=exit_code, output=output.decode("utf-8", "replace"), ms=self._ticks() - began)
+
+
+def used(turns: Sequence[Turn]) -> TokenUsage | None:
+    """Returns what the turns used together, or None if none of them reported it."""
+    reported = [TokenUsage.from_json(each.run.usage) for each in turns if each.run.usage is not None]
+    if not reported:
+        return None
+    return TokenUsage(
+        input=sum(each.input for each in reported),
+        output=sum(each.output for each in reported),
+        cache_read=sum(each.cache_read for each in reported),
+        cache_write=sum(each.cache_write for each in reported),
+        cost=sum(each.cost for each in reported),
+    )

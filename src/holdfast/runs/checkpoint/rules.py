@@ -1,0 +1,52 @@
+"""Decisions about checkpoints: which turn needs one, and which snapshots may go. Functions of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast.api.box.snapshots import Snapshot
+from holdfast.api.checkpoints import CheckpointPolicy
+from holdfast.api.errors import InvalidRequest
+from holdfast.boxes.provider import Provider
+from holdfast.threads.run_events import Run, ThreadRuns
+
+_DAY: Final = 24 * 3600 * 1000
+_DEFAULT: Final = CheckpointPolicy()
+_OFF: Final = CheckpointPolicy(every=False)
+
+
+def policy_in(options: Mapping[str, Any], provider: Provider | None) -> CheckpointPolicy:
+    """Returns the policy in the options of a run. Without one, the provider decides."""
+    text = options.get("checkpoints")
+    if isinstance(text, str):
+        try:
+            return CheckpointPolicy.parse(text)
+        except InvalidRequest:
+            pass
+    return _DEFAULT if provider is not None and provider.takes_checkpoints else _OFF
+
+
+def turn_to_save(runs: ThreadRuns) -> Run | None:
+    """Returns the run whose end has no checkpoint yet, and no reason why there is none."""
+    run = runs.latest
+    if run is None or run.live or not run.is_ours or run.box is None or run.checkpoint is not None:
+        return None
+    return run
+
+
+def removable(
+    snapshots: Sequence[Snapshot], needed: Collection[str], policy: CheckpointPolicy, now: int
+) -> list[Snapshot]:
+    """Returns the checkpoints of one thread that its policy does not keep, oldest first.
+
+    The newest one always stays, and so do those that something refers to: `needed`.
+    """
+    going, total = [], 0
+    newest_first = sorted(snapshots, key=lambda each: (each.created_at, each.id), reverse=True)
+    for number, each in enumerate(newest_first):
+        total += each.size
+        kept = number < policy.keep and now - each.created_at <= policy.days * _DAY and total <= policy.total
+        if number and not kept and each.id not in needed:
+            going.append(each)
+    return going[::-1]
