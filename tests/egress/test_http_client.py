@@ -450,6 +450,21 @@ async def test_who_leaves_closes_the_connection() -> None:
         assert not client._idle
 
 
+async def test_an_answer_that_is_not_read_to_its_end_closes_the_connection() -> None:
+    async def serve(server: Server, visit: Visit) -> None:
+        await visit.request()
+        await visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart")
+        await visit.until_closed()
+
+    async with serving(serve) as server, client_of() as client:
+        url = f"http://127.0.0.1:{server.port}/"
+        response = await client.send(httpx.Request("GET", url, extensions={"timeout": TIMES}))
+        assert await anext(aiter(response.aiter_raw())) == b"part"
+        await response.aclose()
+        assert not client._idle
+        assert await server.left() == 1
+
+
 async def test_an_answer_before_the_end_of_the_request_stops_the_request() -> None:
     async def serve(server: Server, visit: Visit) -> None:
         await visit.reader.readuntil(b"\r\n\r\n")
