@@ -20,6 +20,7 @@ SAMPLES = {
     "agent": 'agent = "acp:evil"',
     "test": 'test = "evil"',
     "budget": "[budget]\ncost = 1",
+    "checkpoints": 'checkpoints = "off"',
     "limits": '[limits]\ncpu = 4\nmemory = "8G"\ndisk = "32G"\npids = 4096\ntimeout = "1h"',
     "provider": 'provider = "process"',
     "models": 'models = ["expensive"]',

@@ -15,6 +15,7 @@ TEXT = """\
 agent = "claude"
 models = ["a", "b"]
 image = "python:3.13"
+checkpoints = "off"
 egress = ["default"]
 [limits]
 cpu = 2
@@ -28,6 +29,7 @@ cost = 2.5
 def test_the_environment_gives_what_the_request_leaves_open() -> None:
     new = merged(parse_environment(TEXT), NewRun(prompt="x"))
     assert (new.agent, new.model, new.fallbacks, new.timeout) == ("claude", "a", ("b",), 7200)
+    assert new.checkpoints == "off"
     assert new.budget == Budget(cost=2.5)
     assert new.box == RunBox(
         image="python:3.13", cpu=2.0, memory=4 << 30, network=NetworkPolicy(Network.ALLOW, ("default",))
@@ -36,7 +38,7 @@ def test_the_environment_gives_what_the_request_leaves_open() -> None:
 
 def test_every_field_of_the_request_wins() -> None:
     box = RunBox(provider="docker", image="mine", cpu=1.0, memory=1 << 30, network=NetworkPolicy())
-    asked = NewRun(prompt="x", agent="pi", model="c", timeout=5, box=box, budget=Budget(cost=1))
+    asked = NewRun(prompt="x", agent="pi", model="c", timeout=5, checkpoints="every", box=box, budget=Budget(cost=1))
     assert merged(parse_environment(TEXT), asked) == asked
 
 

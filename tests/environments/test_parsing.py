@@ -26,6 +26,7 @@ secrets = ["GITHUB_TOKEN"]
 optional_secrets = ["SENTRY_DSN"]
 egress = ["default", "api.example.com:443"]
 test = "pytest -q"
+checkpoints = "off"
 
 [limits]
 cpu = 2
@@ -55,6 +56,7 @@ def test_every_field_is_read() -> None:
         limits=Limits(cpu=2.0, memory=4 << 30, disk=20 << 30, pids=512, timeout=7200),
         test="pytest -q",
         budget=Budget(cost=2.5, tokens=1000),
+        checkpoints="off",
     )
 
 
@@ -93,6 +95,8 @@ def test_no_network_is_a_choice_that_differs_from_none_at_all() -> None:
         ('setup = ["x"]\ninputs = ["../etc/passwd"]', "line 2: inputs[1]: '../etc/passwd' is not a path in the work"),
         ('setup = ["x"]\ninputs = ["/etc/passwd"]', "line 2: inputs[1]: '/etc/passwd' is not a path in the work"),
         ('inputs = ["a"]', "line 1: inputs: inputs are files that setup commands read, and there is no setup"),
+        ('checkpoints = "every keep=9"', 'line 1: checkpoints: \'every keep=9\' is neither "every" nor "off"'),
+        ("checkpoints = true", "line 1: checkpoints: True is neither"),
         ("[budget]\ncost = -1", "line 2: budget.cost: -1 is not an amount of dollars"),
         ("[budget]\nday = 1", "line 2: budget.day: there is no such field; the fields are cost, tokens"),
         ('mounts = ["/"]', "line 1: mounts: there is no such field"),
@@ -154,6 +158,6 @@ def test_any_value_of_a_field_is_read_or_refused_by_name(field: str, value: obje
 
 
 def test_the_line_of_a_field_is_found_in_the_right_table() -> None:
-    assert line_of(WHOLE, ("limits", "memory")) == 15
-    assert line_of(WHOLE, ("limits", "missing")) == 13
+    assert line_of(WHOLE, ("limits", "memory")) == 16
+    assert line_of(WHOLE, ("limits", "missing")) == 14
     assert line_of(WHOLE, ("nothing",)) == 1

@@ -20,6 +20,8 @@ EnvironmentText = Annotated[str, Limits(min_length=1, max_length=MAX_TEXT, check
 EnvironmentName = Annotated[str, Limits(pattern=f"^{ENVIRONMENT_NAME}$")]
 EnvironmentReference = Annotated[str, Limits(pattern=f"^{ENVIRONMENT_NAME}(@[1-9][0-9]{{0,8}})?$")]
 """`NAME` for the latest version, or `NAME@VERSION`."""
+GIVEN_FIELDS: Final = ("image", "network", "cpu", "memory", "disk", "pids")
+GivenField = Annotated[str, Limits(pattern=f"^({'|'.join(GIVEN_FIELDS)})$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,8 @@ class CheckEnvironment(Document):
     """What the caller chooses by itself, so that the environment need not have it."""
     model: ModelName | None = None
     provider: ProviderName | None = None
-    network: StrictBool = False
-    """Whether the caller chooses the network policy by itself."""
+    given: Annotated[tuple[GivenField, ...], Limits(max_length=len(GIVEN_FIELDS))] = ()
+    """Other settings of the box that the caller chooses by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -66,13 +67,14 @@ class EnvironmentStore:
         agent: str | None = None,
         model: str | None = None,
         provider: str | None = None,
-        network: bool = False,
+        given: Sequence[str] = (),
     ) -> EnvironmentCheck:
         """Returns everything that the server lacks for an environment (`NAME` or `NAME@VERSION`), or for the text of a
-        file. `agent`, `model`, `provider` and `network` are what a run would give by itself.
+        file. `agent`, `model` and `provider` are what a run would give by itself, and `given` names what else: `image`,
+        `network`, `cpu`, `memory`, `disk`, `pids`.
         """
         wanted = CheckEnvironment(
-            environment=environment, text=text, agent=agent, model=model, provider=provider, network=network
+            environment=environment, text=text, agent=agent, model=model, provider=provider, given=tuple(given)
         )
         return (await self._environments.ask("POST", "/check", wanted.to_request())).read(EnvironmentCheck.from_json)
 

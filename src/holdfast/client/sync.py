@@ -387,13 +387,14 @@ class SyncEnvironmentStore(SyncHandle):
         agent: str | None = None,
         model: str | None = None,
         provider: str | None = None,
-        network: bool = False,
+        given: Sequence[str] = (),
     ) -> EnvironmentCheck:
         """Returns everything that the server lacks for an environment (`NAME` or `NAME@VERSION`), or for the text of a
-        file. `agent`, `model`, `provider` and `network` are what a run would give by itself.
+        file. `agent`, `model` and `provider` are what a run would give by itself, and `given` names what else: `image`,
+        `network`, `cpu`, `memory`, `disk`, `pids`.
         """
         return self._loop.run(
-            self._async.check(environment, text=text, agent=agent, model=model, provider=provider, network=network)
+            self._async.check(environment, text=text, agent=agent, model=model, provider=provider, given=given)
         )
 
     def build(

@@ -42,6 +42,8 @@ class Environment:
     test: str | None = None
     budget: Budget = field(default_factory=Budget)
     """Of a run."""
+    checkpoints: str | None = None
+    """`every` or `off`."""
 
 
 def digest_of(text: str) -> str:

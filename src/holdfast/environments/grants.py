@@ -32,6 +32,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "agent": Right.FREE,
     "test": Right.FREE,
     "budget": Right.FREE,  # it only lowers what a run may spend
+    "checkpoints": Right.FREE,  # with the usual limits
     "limits": Right.BOUNDED,
     "provider": Right.ASKS,  # another machine, perhaps one without isolation, perhaps one that costs money
     "models": Right.ASKS,  # paid by the user

@@ -121,7 +121,7 @@ class _Reading:
 
 FIELDS: Final = (
     "name", "provider", "image", "setup", "inputs", "agent", "models", "secrets", "optional_secrets", "egress",
-    "limits", "test", "budget",
+    "limits", "test", "budget", "checkpoints",
 )  # fmt: skip
 _LIMITS: Final = ("cpu", "memory", "disk", "pids", "timeout")
 
@@ -156,6 +156,7 @@ def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
             cost=reading.read(budget, ("budget", "cost"), _dollars),
             tokens=reading.read(budget, ("budget", "tokens"), _integer(1, 1_000_000_000_000)),
         ),
+        checkpoints=reading.read(document, ("checkpoints",), _checkpoints),
     )
     names = [each.partition(":")[0] for each in (*environment.secrets, *environment.optional_secrets)]
     for name in sorted({each for each in names if names.count(each) > 1}):
@@ -268,6 +269,13 @@ def _dollars(value: Any) -> float:
     if not _is_number(value) or not 0 < value < 1_000_000:
         raise _Invalid(f"{_shown(value)} is not an amount of dollars, such as 2.5")
     return float(value)
+
+
+def _checkpoints(value: Any) -> str:
+    """Without limits of its own: a file must not decide how much of the disk is kept."""
+    if value not in ("every", "off"):
+        raise _Invalid(f'{_shown(value)} is neither "every" nor "off"')
+    return str(value)
 
 
 def _is_number(value: Any) -> bool:

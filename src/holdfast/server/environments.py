@@ -177,7 +177,7 @@ class ServerEnvironments:
             agent=wanted.agent is not None,
             model=wanted.model is not None,
             provider=wanted.provider is not None,
-            network=wanted.network,
+            **dict.fromkeys(wanted.given, True),
         )
         checked = await self._check(wanted.environment, wanted.text, given)
         found = checked.found
@@ -302,6 +302,7 @@ def merged(environment: Environment, new: NewRun, secrets: Mapping[str, tuple[st
         fallbacks=fallbacks,
         budget=new.budget or (None if environment.budget.is_empty else environment.budget),
         timeout=new.timeout or limits.timeout,
+        checkpoints=new.checkpoints or environment.checkpoints,
         box=replace(
             box,
             provider=box.provider or environment.provider,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.environment.file import TEMPLATE, edit, find_file, read_file
+from holdfast.cli.environment.reference import parse_name, parse_reference
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
@@ -45,6 +46,7 @@ def new(name: NameArgument, file: FileOption = None, *, where: Where, as_json: J
     holdfast env new web --file holdfast.toml
     holdfast run "fix the failing test" --env web
     """
+    parse_name(name)
     ensure_server(where)
     text = edit(TEMPLATE) if file is None else read_file(file)
 
@@ -56,6 +58,7 @@ def new(name: NameArgument, file: FileOption = None, *, where: Where, as_json: J
 
 def edit_(name: NameArgument, file: FileOption = None, *, where: Where, as_json: JsonOption = False) -> None:
     """Change an environment. This stores a new version; the earlier ones stay. Without --file, your editor opens."""
+    parse_name(name)
 
     async def load(client: Client) -> EnvironmentRecord:
         return await client.environments.get(name)
@@ -102,7 +105,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Print the text of an environment."""
-    name, number = _parse_reference(reference)
+    name, number = parse_reference(reference)
 
     async def work(client: Client) -> list[EnvironmentRecord]:
         if versions:
@@ -130,8 +133,8 @@ def check(
     as_json: JsonOption = False,
 ) -> Exit:
     """List everything that the server lacks for an environment. Exits with 0 if a run would start."""
+    text = _text_unless_named(reference, directory)
     ensure_server(where)
-    text = None if reference is not None else _found_text(directory)
 
     async def work(client: Client) -> EnvironmentCheck:
         return await client.environments.check(reference, text=text)
@@ -177,8 +180,8 @@ def build(
     from holdfast.cli.environment.upload import upload_inputs
     from holdfast.cli.terminal.step_progress import StepProgress
 
+    text = _text_unless_named(reference, directory)
     ensure_server(where)
-    text = None if reference is not None else _found_text(directory)
     began = time.monotonic()
 
     async def work(client: Client) -> EnvironmentBuild:
@@ -209,8 +212,8 @@ def allow(
 
     This is for exactly this text. When the file changes, it asks again.
     """
-    ensure_server(where)
     text = _found_text(directory)
+    ensure_server(where)
 
     async def look(client: Client) -> EnvironmentConsent:
         return await client.environments.consent(text)
@@ -240,6 +243,7 @@ def allow(
 
 def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Remove all versions of an environment, and its setups. Threads that used it can still be resumed."""
+    parse_name(name)
 
     async def load(client: Client) -> EnvironmentRecord:
         return await client.environments.get(name)
@@ -261,6 +265,14 @@ def print_asks(asks: tuple[str, ...]) -> None:
         note("asks for" if not number else "", each)
 
 
+def _text_unless_named(reference: str | None, directory: Path | None) -> str | None:
+    """Returns the text of the file in a folder, or None if an environment of the server is named."""
+    if reference is None:
+        return _found_text(directory)
+    parse_reference(reference)
+    return None
+
+
 def _found_text(directory: Path | None) -> str:
     folder = Path.cwd() if directory is None else directory.expanduser()
     text = find_file(folder)
@@ -271,13 +283,6 @@ def _found_text(directory: Path | None) -> str:
             exit=Exit.NOT_FOUND,
         )
     return text
-
-
-def _parse_reference(reference: str) -> tuple[str, int | None]:
-    name, at, version = reference.partition("@")
-    if at and not (version.isascii() and version.isdigit()):
-        raise CommandError(f"{reference!r} is not NAME@VERSION", next_step="for example web@3", exit=Exit.USAGE)
-    return name, int(version) if at else None
 
 
 def _print_saved(saved: EnvironmentRecord, *, as_json: bool) -> None:

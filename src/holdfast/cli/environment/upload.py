@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.cli.environment.reference import parse_reference
 from holdfast.cli.run.files import send_folder
 from holdfast.cli.run.workspace import choose_folder
 
@@ -20,8 +21,8 @@ async def upload_inputs(client: Client, reference: str | None, text: str | None,
     """Returns the digest of the uploaded folder, or None if the setup reads no files."""
     if text is None:
         assert reference is not None
-        name, _, version = reference.partition("@")
-        text = (await client.environments.get(name, version=int(version) if version else None)).text
+        name, version = parse_reference(reference)
+        text = (await client.environments.get(name, version=version)).text
     try:
         if not tomllib.loads(text).get("inputs"):
             return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.environments import FILE_NAME, GapKind
+from holdfast.api.environments import FILE_NAME, GIVEN_FIELDS, GapKind
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Where
@@ -16,10 +15,10 @@ from holdfast.cli.terminal.confirmation import confirm
 from holdfast.cli.terminal.console import Cell, is_terminal, note
 
 if TYPE_CHECKING:
-    from holdfast.api.environments import EnvironmentCheck
+    from holdfast.api.environments import EnvironmentCheck, EnvironmentConsent
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
-    from holdfast.repositories.address import Address
+    from holdfast.repositories.checkout import Checkout
 
 _TRIES: Final = 3
 
@@ -37,20 +36,23 @@ class RunEnvironment:
         return self.name is None and self.file is None
 
 
-def choose_environment(name: str | None, files: Folder | Address | None, *, without: bool) -> RunEnvironment:
-    """Returns the environment that the user names, or the one in the folder with the files of the run."""
+def choose_environment(name: str | None, files: Folder | Checkout | None, *, without: bool) -> RunEnvironment:
+    """Returns the environment that the user names, or the one in the folder or the clone with the files of the run."""
     if name is not None:
         if without:
             raise CommandError(
                 "--env and --no-env exclude each other", next_step="give only one of them", exit=Exit.USAGE
             )
+        from holdfast.cli.environment.reference import parse_reference
+
+        parse_reference(name)
         return RunEnvironment(name=name)
-    folder: Path | None = getattr(files, "path", None)
-    if without or folder is None or not (folder / FILE_NAME).exists():
+    if without or files is None:
         return RunEnvironment()
     from holdfast.cli.environment.file import find_file
+    from holdfast.cli.run.workspace import Folder
 
-    return RunEnvironment(file=find_file(folder))
+    return RunEnvironment(file=find_file(files.path if isinstance(files, Folder) else files.folder))
 
 
 def prepare_environment(
@@ -74,7 +76,7 @@ def prepare_environment(
             agent=agent,
             model=model,
             provider=box.get("provider"),
-            network="network" in box,
+            given=[each for each in GIVEN_FIELDS if each in box],
         )
 
     found = ask(where, check)
@@ -83,10 +85,10 @@ def prepare_environment(
     if quiet or not (sys.stdin.isatty() and is_terminal()):
         return
     for _ in range(_TRIES):
-        asks = tuple(each.name for each in found.gaps if each.kind is GapKind.CONSENT)
+        asks = any(each.kind is GapKind.CONSENT for each in found.gaps)
         secrets = tuple(each.name for each in found.gaps if each.kind is GapKind.SECRET and each.required)
         if asks:
-            _ask_consent(where, environment, asks)
+            _ask_consent(where, environment)
         elif secrets:
             for name in secrets:
                 _ask_secret(where, name)
@@ -95,12 +97,17 @@ def prepare_environment(
         found = ask(where, check)
 
 
-def _ask_consent(where: Where, environment: RunEnvironment, asks: tuple[str, ...]) -> None:
+def _ask_consent(where: Where, environment: RunEnvironment) -> None:
+    """Ask for all that the file asks for, even for what this run gives by options: the answer is for its text."""
     from holdfast.cli.environment.commands import print_asks
 
     text = environment.file
     assert text is not None
-    print_asks(asks)
+
+    async def look(client: Client) -> EnvironmentConsent:
+        return await client.environments.consent(text)
+
+    print_asks(ask(where, look).asks)
     confirm(
         f"{FILE_NAME} of this repository asks for this. Allow it?",
         refusal="there is no terminal to ask for confirmation",
@@ -121,14 +128,15 @@ def _ask_secret(where: Where, name: str) -> None:
 
     try:
         value: str = typer.prompt(f"  {name}", hide_input=True, default="", show_default=False)
+        if not value.strip():
+            raise CommandError(
+                f"the environment requires the secret {name}",
+                next_step=f"holdfast secret set {name} --host HOST",
+                exit=Exit.CONFLICT,
+            )
+        host: str = typer.prompt(f"  host that {name} may be sent to, such as api.example.com")
     except typer.Abort:
         raise KeyboardInterrupt from None
-    if not value.strip():
-        raise CommandError(
-            f"the environment requires the secret {name}", next_step=f"holdfast secret set {name}", exit=Exit.CONFLICT
-        )
-
-    host: str = typer.prompt(f"  host that {name} may be sent to, such as api.example.com")
     bindings = read_bindings([host.strip()], None, None, None, None, None)
 
     async def work(client: Client) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
     from holdfast.repositories.address import Address
+    from holdfast.repositories.checkout import Checkout
 
 _PIECE: Final = 1 << 18
 _IN_MEMORY: Final = 32 << 20
@@ -90,22 +91,23 @@ class Sent:
     source: Source | None
 
 
-async def send_files(client: Client, chosen: Folder | Address | None, home: Path, *, quiet: bool) -> Sent | None:
-    """Upload the files of the workspace, and print what was uploaded. `home` has the mirrors of repositories."""
+@contextmanager
+def opened(chosen: Folder | Address | None, home: Path, *, quiet: bool) -> Iterator[Folder | Checkout | None]:
+    """Yields the files on this machine: a repository is cloned, and the clone removed at the end of the block.
+
+    `home` has the mirrors of repositories.
+    """
     from holdfast.api.errors import HoldfastError
-    from holdfast.cli.run.workspace import Folder, find_repository
-    from holdfast.repositories.checkout import check_out, source_of
+    from holdfast.repositories.address import Address
+    from holdfast.repositories.checkout import check_out
     from holdfast.repositories.mirrors import Mirrors
 
-    if chosen is None:
-        return None
-    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool, ExitStack() as held:
-        if isinstance(chosen, Folder):
-            known = find_repository(chosen.path) is not None
-            source = await asyncio.to_thread(source_of, chosen.path, os.environ) if known else None
-            return Sent(await send_folder(client, chosen, spool, quiet=quiet), source)
+    if not isinstance(chosen, Address):
+        yield chosen
+        return
+    with ExitStack() as held:
         try:
-            made = await asyncio.to_thread(held.enter_context, check_out(chosen, Mirrors(home / MIRRORS, os.environ)))
+            made = held.enter_context(check_out(chosen, Mirrors(home / MIRRORS, os.environ)))
         except HoldfastError as error:
             raise command_error(error) from None
         if not quiet:
@@ -116,8 +118,23 @@ async def send_files(client: Client, chosen: Folder | Address | None, home: Path
                 note("", Cell(f"without the files of {count}: their folders are empty", "dim"))
             if made.lfs:
                 note("", Cell("without the content of Git LFS files: they are pointers", "dim"))
-        folder = Folder(made.folder, repository=True)
-        return Sent(await send_folder(client, folder, spool, quiet=True), made.source)
+        yield made
+
+
+async def send_files(client: Client, files: Folder | Checkout | None, *, quiet: bool) -> Sent | None:
+    """Upload the files of the workspace, and print what was uploaded."""
+    from holdfast.cli.run.workspace import Folder, find_repository
+    from holdfast.repositories.checkout import source_of
+
+    if files is None:
+        return None
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
+        if isinstance(files, Folder):
+            known = find_repository(files.path) is not None
+            source = await asyncio.to_thread(source_of, files.path, os.environ) if known else None
+            return Sent(await send_folder(client, files, spool, quiet=quiet), source)
+        folder = Folder(files.folder, repository=True)
+        return Sent(await send_folder(client, folder, spool, quiet=True), files.source)
 
 
 async def send_folder(client: Client, folder: Folder, spool: IO[bytes], *, quiet: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +98,7 @@ def run(
     holdfast run "fix the failing test" --env web
     """
     from holdfast.cli.run.environment import choose_environment, prepare_environment
-    from holdfast.cli.run.files import send_files
+    from holdfast.cli.run.files import opened, send_files
     from holdfast.cli.run.follow import begin_and_follow
     from holdfast.cli.session import ensure_server, home_or_default
 
@@ -105,83 +106,86 @@ def run(
     chosen = files.choose(Path.cwd(), Path.home(), continues=thread is not None)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
-    used = choose_environment(environment, chosen, without=no_env)
-    if used.is_none and agent is None:
-        raise CommandError(
-            "the run has no agent",
-            next_step='holdfast run "what to do" --agent NAME; holdfast agent list shows them',
-            exit=Exit.USAGE,
-        )
-    first, fallbacks = split_models(model)
-    most = make_budget(budget, budget_tokens)
-    ensure_server(where)
-    prepare_environment(where, used, agent=agent, model=model, box=box_settings, quiet=as_json)
+    with ExitStack() as clone:  # until it is uploaded
+        local = clone.enter_context(opened(chosen, home_or_default(where.home), quiet=as_json))
+        used = choose_environment(environment, local, without=no_env)
+        if used.is_none and agent is None:
+            raise CommandError(
+                "the run has no agent",
+                next_step='holdfast run "what to do" --agent NAME; holdfast agent list shows them',
+                exit=Exit.USAGE,
+            )
+        first, fallbacks = split_models(model)
+        most = make_budget(budget, budget_tokens)
+        ensure_server(where)
+        prepare_environment(where, used, agent=agent, model=model, box=box_settings, quiet=as_json)
 
-    async def work(client: Client) -> Exit:
-        async def begin(state: LaunchState) -> StartedRun:
-            from holdfast.cli.run.follow import StartedRun
+        async def work(client: Client) -> Exit:
+            async def begin(state: LaunchState) -> StartedRun:
+                from holdfast.cli.run.follow import StartedRun
 
-            known = None if thread is None else await find_thread(client, thread)
-            info = None if known is None else await client.threads.get(known)
-            if chosen is not None:
-                # Checked before the upload, so that a missing model is reported at once.
-                await client.runs.check(
-                    agent=agent,
-                    model=first,
-                    thread=known,
-                    box=box_settings,
-                    fallbacks=fallbacks,
-                    budget=most,
-                    environment=used.name,
-                    environment_file=used.file,
-                )
-            elif not (as_json or files.empty or thread is not None):
-                why = "empty: the current folder is not a project"
-                note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
-            sent = await send_files(client, chosen, home_or_default(where.home), quiet=as_json)
-            state.sent = True
-            if (
-                info is not None
-                and info.run is not None
-                and sent is None
-                and not box_settings
-                and used.is_none
-                and not delegate
-            ):
-                # With the settings of the earlier launch: with others, its box would be replaced.
-                launched = await client.runs.resume(
-                    info.id,
-                    text,
-                    agent=agent,
-                    model=first,
-                    timeout=seconds,
-                    checkpoints=checkpoints,
-                    fallbacks=fallbacks,
-                    budget=most,
-                )
-            else:
-                launched = await client.runs.launch(
-                    text,
-                    agent=agent,
-                    model=first,
-                    thread=known,
-                    title=title,
-                    workspace=None if sent is None else sent.digest,
-                    source=None if sent is None else sent.source,
-                    box=box_settings,
-                    timeout=seconds or None,
-                    checkpoints=checkpoints,
-                    environment=used.name,
-                    environment_file=used.file,
-                    fallbacks=fallbacks,
-                    budget=most,
-                    delegate=delegate,
-                )
-            return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
+                known = None if thread is None else await find_thread(client, thread)
+                info = None if known is None else await client.threads.get(known)
+                if chosen is not None:
+                    # Checked before the upload, so that a missing model is reported at once.
+                    await client.runs.check(
+                        agent=agent,
+                        model=first,
+                        thread=known,
+                        box=box_settings,
+                        fallbacks=fallbacks,
+                        budget=most,
+                        environment=used.name,
+                        environment_file=used.file,
+                    )
+                elif not (as_json or files.empty or thread is not None):
+                    why = "empty: the current folder is not a project"
+                    note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
+                sent = await send_files(client, local, quiet=as_json)
+                clone.close()
+                state.sent = True
+                if (
+                    info is not None
+                    and info.run is not None
+                    and sent is None
+                    and not box_settings
+                    and used.is_none
+                    and not delegate
+                ):
+                    # With the settings of the earlier launch: with others, its box would be replaced.
+                    launched = await client.runs.resume(
+                        info.id,
+                        text,
+                        agent=agent,
+                        model=first,
+                        timeout=seconds,
+                        checkpoints=checkpoints,
+                        fallbacks=fallbacks,
+                        budget=most,
+                    )
+                else:
+                    launched = await client.runs.launch(
+                        text,
+                        agent=agent,
+                        model=first,
+                        thread=known,
+                        title=title,
+                        workspace=None if sent is None else sent.digest,
+                        source=None if sent is None else sent.source,
+                        box=box_settings,
+                        timeout=seconds or None,
+                        checkpoints=checkpoints,
+                        environment=used.name,
+                        environment_file=used.file,
+                        fallbacks=fallbacks,
+                        budget=most,
+                        delegate=delegate,
+                    )
+                return StartedRun(launched.thread, launched.run, None if info is None else info.next_offset)
 
-        return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
+            return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 
-    return ask(where, work)
+        return ask(where, work)
 
 
 def _read_prompt(prompt: str) -> str:

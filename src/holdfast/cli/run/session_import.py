@@ -48,7 +48,7 @@ def import_(
     holdfast import session.jsonl
     opencode export SESSION > session.json && holdfast import session.json
     """
-    from holdfast.cli.run.files import send_files
+    from holdfast.cli.run.files import opened, send_files
     from holdfast.cli.session import ensure_server, home_or_default
 
     if agent is not None and agent not in AGENTS:
@@ -62,7 +62,7 @@ def import_(
     ensure_server(where)
 
     async def work(client: Client) -> Imported:
-        sent = await send_files(client, chosen, home_or_default(where.home), quiet=as_json)
+        sent = await send_files(client, local, quiet=as_json)
         return await client.runs.import_session(
             data.decode("utf-8", "replace"),
             agent=wrote,
@@ -71,7 +71,8 @@ def import_(
             source=None if sent is None else sent.source,
         )
 
-    made = ask(where, work)
+    with opened(chosen, home_or_default(where.home), quiet=as_json) as local:
+        made = ask(where, work)
     if as_json:
         write_json({**made.to_json(), "agent": wrote, "file": str(path)})
         return
