@@ -234,8 +234,7 @@ class Apply:
         for begin in range(0, len(conflicts), _BATCH):
             paths = [os.fsdecode(step.path) for step in conflicts[begin : begin + _BATCH]]
             status = ("status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--no-renames")
-            status += ("--ignore-submodules=all",)
-            told = self._git.run(self._folder, *status, "--", *paths)
+            told = self._git.run(self._folder, *status, "--ignore-submodules=all", "--", *paths)
             changed += [line[3:].removeprefix(self._prefix) for line in told.split(b"\0") if line]
         if changed:
             raise CannotApply(
