@@ -47,6 +47,8 @@ class Visit:
         return head + await self.reader.readexactly(length)
 
     async def send(self, data: bytes) -> None:
+        if self.writer.is_closing():
+            raise ConnectionError("the client has left")
         self.writer.write(data)
         await self.writer.drain()
 
