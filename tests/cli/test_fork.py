@@ -65,6 +65,10 @@ def test_a_thread_is_rewound_and_that_is_undone(world: World, thread: str) -> No
     assert "to the end of turn 1" in out
     assert f"holdfast rewind {thread} --undo" in err
     assert state(world, thread) == "1\nstate\n"
+    code, out, err = world.run("thread", "turns", thread)
+    assert code == 0, err
+    assert "rewound" in out.splitlines()[2]
+    assert f"holdfast fork {thread}@1" in err, "not the turn that was rewound"
     code, out, err = world.run("rewind", thread, "--undo", "--json")
     assert code == 0, err
     assert json.loads(out)["turn"] == 2

@@ -13,11 +13,12 @@ from tests.runs.world import SEALS, World, a_world
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict, HoldfastError
 from holdfast.api.errors.boxes import WrongSnapshot
-from holdfast.api.errors.runs import NoCheckpoint, ThreadBusy, TurnNotFound
-from holdfast.runs.launch.plan import Prompt
+from holdfast.api.errors.runs import NoCheckpoint, NoFiles, ThreadBusy, TurnNotFound
+from holdfast.runs.launch.plan import Prompt, key_of
 from holdfast.threads.checkpoints import Files, ForkOf
 from holdfast.threads.entries import keyed
 from holdfast.threads.lineage import checkpoint_id, checkpointed
+from holdfast.threads.run_events import BOX
 from holdfast.threads.store import AppendRequest
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +148,62 @@ async def test_a_fork_whose_box_was_lost_starts_again_from_its_files(world: Worl
     launched = await world.runs.resume(new, Prompt("differently"))
     await world.settled(launched)
     assert await read(world, new) == {"a": "1"}
+
+
+# --- without the checkpoint, as after a backup was restored ---
+
+
+async def lose(world: World, thread: str) -> None:
+    """The box and the checkpoint that the thread has to start from are gone. Those of other turns are still there."""
+    base = (await world.threads.get(thread)).lineage.base
+    assert base is not None
+    await world.boxes.delete(await box_of(world, thread))
+    await world.boxes.delete_snapshot(base.files.snapshot)
+
+
+@pytest.mark.parametrize("rewinds", [False, True])
+async def test_without_its_checkpoint_a_thread_goes_on_and_says_that_its_files_are_lost(
+    world: World, rewinds: bool
+) -> None:
+    thread = await three_turns(world)
+    if rewinds:
+        await world.runs.rewinds.rewind(thread, "2")
+    else:
+        thread = await fork(world, thread, "2")
+    await lose(world, thread)
+    with pytest.raises(NoFiles, match="no run is in progress") as refused:
+        async with world.runs.compared(thread):
+            pass
+    assert "holdfast resume" in str(refused.value.hint) + str(refused.value)
+    runner = await begin(world, "differently", thread)
+    assert world.agents.scripted.rebuilt_from[-1] == ["answer to one", "answer to two"]
+    assert runner.run.files == "empty"
+    assert await read(world, thread) == {}, "no other snapshot takes its place"
+    assert "files that were made before are lost" in world.agents.scripted.tasks[-1].prompt
+    [*_, found] = [each["payload"] for each in await world.entries(thread) if each["payload"]["type"] == BOX]
+    assert found["files"] == "empty"
+    assert "is gone, so they are lost" in found["why"]
+    await write(world, thread, a="4")
+    await finish(world, runner, "done")
+    await saved(world, thread)
+    await begin(world, "again", thread)
+    assert world.agents.scripted.tasks[-1].prompt == "again"
+    assert await read(world, thread) == {"a": "4"}, "the next run keeps the box"
+
+
+async def test_a_damaged_checkpoint_is_refused_where_a_lost_one_is_not(world: World) -> None:
+    import shutil
+
+    new = await fork(world, await three_turns(world), "2")
+    base = (await world.threads.get(new)).lineage.base
+    assert base is not None
+    await world.boxes.delete(await box_of(world, new))
+    shutil.rmtree(world.provider.folder / "snapshots" / base.files.snapshot / "files")
+    run = await world.settled(await world.runs.resume(new, Prompt("differently")))
+    assert not run.live
+    assert run.error is not None
+    assert run.error["code"] == WrongSnapshot.code
+    assert await world.boxes.of_key(key_of(new)) is None
 
 
 # --- by entry ---

@@ -113,6 +113,15 @@ async def test_no_second_checkpoint_is_taken_of_the_turn_rewound_to(world: World
     assert len(await snapshots(world)) == count
 
 
+async def test_the_size_of_a_checkpoint_stays_known(world: World) -> None:
+    thread = await three_turns(world)
+    sizes = [each.run.checkpoint and each.run.checkpoint.size for each in await world.runs.turns.of(thread)]
+    assert None not in sizes
+    await world.runs.rewinds.rewind(thread, "2")
+    after = [each.run.checkpoint and each.run.checkpoint.size for each in await world.runs.turns.of(thread)]
+    assert after == sizes
+
+
 async def test_waiting_prompts_of_the_rewound_part_are_not_launched(world: World) -> None:
     thread = await turn(world, "one")
     await begin(world, "two", thread)

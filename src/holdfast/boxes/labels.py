@@ -29,6 +29,8 @@ CHECKPOINT: Final = "holdfast.checkpoint"
 """What a snapshot was taken for: the run that had ended, or the rewind that followed."""
 BASE: Final = "holdfast.base"
 """Why the box of a key was started from given files (`BaseFiles`). Its snapshots carry it too."""
+BASE_LOST: Final = "holdfast.base.lost"
+"""The box has the label `BASE`, but was started without these files: their snapshot is gone."""
 
 MOVED_FROM: Final = "holdfast.moved.from"
 """Id of the box whose files this one took over."""

@@ -442,9 +442,12 @@ class Runs:
         box_id = runs.latest.box if runs.latest is not None and runs.latest.is_ours else None
         if box_id is not None or thread_row.lineage.base is not None:
             row = await self._planner.box_of(thread)
-            box_id = box_id if row is None else row.id  # it may have been moved since the run
+            if row is not None:
+                box_id = row.id  # it may have been moved since the run
+            elif thread_row.lineage.base is not None:
+                box_id = None  # the box of the run has other files, if it is there at all
         if box_id is None:
-            raise NoFiles(f"thread {thread} has no box yet", hint="wait until its run has one")
+            raise _no_files(thread, runs)
         base = None
         if runs.workspace is not None:
             self.workspaces.check(runs.workspace)
@@ -466,6 +469,15 @@ class Runs:
         """Returns what changed in the workspace of a thread, for people."""
         async with self.compared(id) as compared:
             return await compared.summary()
+
+
+def _no_files(thread: str, runs: ThreadRuns) -> NoFiles:
+    if runs.live is not None:
+        return NoFiles(f"thread {thread} has no box yet", hint="wait until its run has one")
+    return NoFiles(
+        f"thread {thread} has no box, so there are no files to compare, and no run is in progress",
+        hint=f'the next run makes one: holdfast resume {thread} "…"',
+    )
 
 
 def _begin(thread: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from holdfast.api.box.records import BoxState, Owner
@@ -13,8 +14,9 @@ from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import BoxSpec, Lifetime, check_labels
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxUnreachable, InvalidSpec, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import BASE, KEY, TENANT
+from holdfast.boxes.labels import BASE, BASE_LOST, KEY, TENANT
 from holdfast.boxes.lifecycle import ASLEEP
+from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import (
     Acquired,
@@ -180,13 +182,23 @@ class Acquire:
                             raise
                         if base is not None:  # a later snapshot of this box is damaged: the first one is left
                             whys.append(f"snapshot {snapshot.id} could not be restored ({error})")
-                            found = Found(base=await provider.snapshot(base.snapshot))
+                            found = Found(base=await _first(provider, base))
                             continue
                         whys.append(f"snapshot {snapshot.id} could not be restored ({error}), so the box starts empty")
                         found = Found()
                         continue
                     whys.append(f"restored from snapshot {snapshot.id}")
                     return Acquired(row, How.RESTORED, replaced, "; ".join(whys))
+                case Create() if base is not None:
+                    whys.append(f"snapshot {base.snapshot} with its files is gone, so they are lost")
+                    row = self._registry.new_row(spec, owner, key=key, snapshot=start)
+                    row = replace(row, labels={**row.labels, BASE: base.id, BASE_LOST: "yes"})
+                    if start is None:
+                        create = partial(provider.create, spec, id=row.id, labels=row.labels)
+                        row = await self._creation.make(row, provider, create)
+                    else:
+                        row = await self._creation.restored(row, provider, start)
+                    return Acquired(row, How.CREATED, replaced, "; ".join(whys))
                 case Create():
                     if start is None:
                         row = await self._creation.fresh(spec, owner, key, provider)
@@ -222,9 +234,7 @@ class Acquire:
             return Found(snapshot=await self._latest(key, spec))
         provider = self._providers.for_spec(spec, Capability.SNAPSHOTS)
         # Of the snapshots of this key, only those count that were taken since the box started from these files.
-        return Found(
-            snapshot=await self._latest(key, spec, {BASE: base.id}), base=await provider.snapshot(base.snapshot)
-        )
+        return Found(snapshot=await self._latest(key, spec, {BASE: base.id}), base=await _first(provider, base))
 
     async def _latest(self, key: str, spec: BoxSpec, more: Mapping[str, str] | None = None) -> Snapshot | None:
         provider = self._providers.named(spec.provider)
@@ -258,6 +268,16 @@ class Acquire:
             )
 
         return self._registry.remember(await self._registry.swap(row, taken_up))
+
+
+async def _first(provider: Provider, base: BaseFiles) -> Snapshot | None:
+    """Returns the snapshot that a box has to start from, or None if it is gone and not required."""
+    try:
+        return await provider.snapshot(base.snapshot)
+    except SnapshotNotFound:
+        if base.required:
+            raise
+        return None
 
 
 def _is_stale(row: BoxRow, base: BaseFiles | None) -> bool:

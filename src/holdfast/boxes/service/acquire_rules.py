@@ -43,6 +43,8 @@ class BaseFiles:
     id: str
     """Names this start, and only this one. It is a label of the box and of its snapshots."""
     snapshot: str
+    required: bool = True
+    """Whether there must be no box without them. Otherwise, if the snapshot is gone, the box starts as a new one."""
 
 
 @dataclass(frozen=True, slots=True)

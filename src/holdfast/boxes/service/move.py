@@ -20,7 +20,7 @@ from holdfast.api.box.spec import BoxSpec, Lifetime
 from holdfast.api.errors.boxes import BoxConflict, BoxNotStill, BoxStopped, BoxUnreachable, CreateFailed, Unsupported
 from holdfast.api.progress import Progress, Silent
 from holdfast.boxes.capabilities import Capability, require
-from holdfast.boxes.labels import BASE, KEY, MOVED_FROM, MOVED_KEY
+from holdfast.boxes.labels import BASE, BASE_LOST, KEY, MOVED_FROM, MOVED_KEY
 from holdfast.boxes.lifecycle import ASLEEP
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.creation import Creation
@@ -226,7 +226,7 @@ class Move:
         """Returns the row of the new box. It gets the key only when it is complete."""
         row = self._registry.new_row(spec, source.owner)
         key = {} if source.key is None else {MOVED_KEY: source.key}
-        base = {name: source.labels[name] for name in (BASE,) if name in source.labels}
+        base = {name: source.labels[name] for name in (BASE, BASE_LOST) if name in source.labels}
         return replace(row, labels={**row.labels, MOVED_FROM: source.id, **key, **base})
 
     async def _fill(self, new: BoxRow, source: Box, progress: Progress) -> list[FolderSummary]:

@@ -33,8 +33,8 @@ def backup(
 ) -> None:
     """Copy all threads, keys, settings and workspaces to a folder, as of one moment. The server may keep running.
 
-    The copy is checked. It is a home: `holdfast up --home DIR` serves it, and `holdfast restore DIR` puts it back. It
-    does not contain the files of boxes.
+    The copy is checked. `holdfast restore DIR` makes a home of it. It contains neither the files of boxes nor
+    checkpoints.
     """
     folder = home_or_default(home)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -74,7 +74,8 @@ def backup(
         write_json({"backup": str(target), "bytes": size, "streams": health.streams, "damage": damage})
     else:
         write_field("backup", f"{target}  {health.streams} streams, {describe_size(size)}")
-        write_field("serve it", hint(f"holdfast up --home {shlex.quote(str(target))} --port 0"))
+        write_field("not in it", "the files of boxes, and checkpoints")
+        write_field("use it", hint(f"holdfast restore {shlex.quote(str(target))} --home NEW-FOLDER"))
     if health.damage:
         raise CommandError(
             f"the copy is as damaged as the original, in {len(health.damage)} places", next_step="holdfast check"

@@ -38,7 +38,7 @@ def turns(
         return
     now = time.time()
     write_table(("turn", "agent", "status", "ended", "checkpoint"), [_row(each, now) for each in found])
-    if saved := [each for each in found if each.snapshot is not None]:
+    if saved := [each for each in found if each.snapshot is not None and not each.rewound]:
         note("next", hint(f"holdfast fork {id}@{saved[-1].turn}"))
 
 
@@ -46,7 +46,7 @@ def _row(turn: TurnInfo, now: float) -> tuple[Cell | str, ...]:
     ended = "" if turn.ended_at is None else f"{describe_duration(max(0.0, now - turn.ended_at / 1000))} ago"
     checkpoint = Cell(plain(turn.why or "in progress"), "dim")
     if turn.snapshot is not None:
-        checkpoint = Cell(f"{turn.snapshot}  {describe_size(turn.size or 0)}")
+        checkpoint = Cell(turn.snapshot if turn.size is None else f"{turn.snapshot}  {describe_size(turn.size)}")
     status = f"{turn.status.value}, rewound" if turn.rewound else turn.status.value
     style = "dim" if turn.rewound else ""
     return (Cell(str(turn.turn), style or "bold"), Cell(turn.agent, style), Cell(status, style), ended, checkpoint)

@@ -189,4 +189,4 @@ def _settled(then: ThreadRuns, turn: SavedTurn, now: int) -> ThreadRuns:
     latest = then.latest
     if latest is None or latest.checkpoint is not None or latest.run != turn.run:
         return then
-    return replace(then, latest=replace(latest, checkpoint=Checkpoint(turn.offset, now, turn.files)))
+    return replace(then, latest=replace(latest, checkpoint=Checkpoint(turn.offset, now, turn.files, turn.size)))

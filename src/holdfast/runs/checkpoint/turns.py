@@ -40,6 +40,7 @@ class SavedTurn:
     run: str
     offset: int
     files: Files
+    size: int | None = None
 
 
 class Turns:
@@ -179,4 +180,4 @@ def _at_fork(row: ThreadRow, number: int) -> SavedTurn | None:
 def _saved(turn: Turn, checkpoint: Checkpoint) -> SavedTurn | None:
     if checkpoint.files is None:
         return None
-    return SavedTurn(turn.number, turn.run.run, checkpoint.offset, checkpoint.files)
+    return SavedTurn(turn.number, turn.run.run, checkpoint.offset, checkpoint.files, checkpoint.size)

@@ -34,7 +34,7 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.api.errors.runs import RunOver
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import BASE, KEY, MOVED_FROM, TENANT
+from holdfast.boxes.labels import BASE, BASE_LOST, KEY, MOVED_FROM, TENANT
 from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.acquire_rules import Acquired, BaseFiles, How
@@ -192,7 +192,10 @@ class Launcher:
         if launch.base is not None and row.labels.get(BASE) != launch.base.id:
             # Its files are not those of this conversation. What it has to start from may be of another machine than
             # this run wants, so that comes first.
-            row = (await self.start_from(launch.thread, replace(spec, **_machine(launch.base)), launch.base)).row
+            try:
+                row = (await self.start_from(launch.thread, replace(spec, **_machine(launch.base)), launch.base)).row
+            except SnapshotNotFound:
+                return None  # the box is made without them, unless they are there and cannot be restored
         if not self._boxes.differs(row, spec):
             if launch.options.fresh:
                 await self._retire(row)
@@ -240,23 +243,33 @@ class Launcher:
                 await self._boxes.fork(options.forks, owner=owner, key=key)
         base = None if options.shares is not None else _base_files(launch.base)
         for left in reversed(range(_SETUP_TRIES)):
-            start = await self._set_up(launch, key)
+            start = await self._set_up(launch, key, base)
             try:
                 return await self._boxes.acquire(key, spec, owner=owner, timeout=_BOX_SECONDS, start=start, base=base)
             except SnapshotNotFound:
-                if start is None or not left:
+                if launch.base is not None and base is not None and base.required and await self._is_gone(launch.base):
+                    base = replace(base, required=False)  # as for a thread whose box is gone
+                elif start is None or not left:
                     raise  # otherwise, the setup was deleted meanwhile because there are newer ones
         raise AssertionError("the last try returns or raises")
 
-    async def _set_up(self, launch: Launch, key: str) -> str | None:
+    async def _is_gone(self, base: Base) -> bool:
+        try:
+            await self._boxes.find_snapshot(base.files.snapshot, base.files.provider)
+        except SnapshotNotFound:
+            return True
+        return False
+
+    async def _set_up(self, launch: Launch, key: str, base: BaseFiles | None) -> str | None:
         """Returns the snapshot with the setup of the environment, if a new box is needed."""
         use, spec = launch.options.environment, launch.options.box
-        if use is None or not use.setup or self._setups is None or launch.base is not None:
+        if use is None or not use.setup or self._setups is None or (base is not None and base.required):
             return None
         row = await self._boxes.of_key(key)
         if row is not None and (await self._boxes.look(row))[0] is not Liveness.GONE:
             return None
-        if await self._boxes.provider(spec.provider).snapshots({KEY: key, TENANT: self._boxes.tenant}):
+        own = {KEY: key, TENANT: self._boxes.tenant, **({} if base is None else {BASE: base.id})}
+        if await self._boxes.provider(spec.provider).snapshots(own):
             return None  # the box had these files, and what came of them
         began = self._ticks()
         digest = launch.options.workspace or launch.before.workspace
@@ -583,7 +596,7 @@ def _machine(base: Base) -> dict[str, Any]:
 
 
 def _is_from_base(launch: Launch, row: BoxRow) -> bool:
-    return launch.base is not None and row.labels.get(BASE) == launch.base.id
+    return launch.base is not None and row.labels.get(BASE) == launch.base.id and BASE_LOST not in row.labels
 
 
 def _is_exact(launch: Launch, row: BoxRow) -> bool:
