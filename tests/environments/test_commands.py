@@ -396,3 +396,68 @@ def test_a_link_in_a_clone_is_not_read(commands: Commands, tmp_path: Path) -> No
     assert done.exit == 2
     assert "the run has no agent" in done.err
     assert "private" not in done.err
+
+
+# --- consent is for one place ---
+
+
+def test_consent_in_one_folder_is_none_for_the_same_text_elsewhere(commands: Commands) -> None:
+    """A stranger copies a file that asks for much and that many people allow."""
+    own, evil = commands.folder / "own", commands.folder / "evil"
+    for each in (own, evil):
+        each.mkdir()
+        (each / "holdfast.toml").write_text(FILE + 'egress = ["copied.example.com"]\nsecrets = ["COPIED_TOKEN"]\n')
+    assert commands("env", "allow", "--dir", str(own), "--yes").exit == 0
+    assert "nobody has allowed that" not in commands("env", "check", "--dir", "own").out
+    assert "nobody has allowed that" in commands("env", "check", "--dir", "evil").out
+    refused = commands("run", "do it", "--dir", "evil")
+    assert refused.exit == 6, refused.err
+    assert "holdfast env allow --yes" in refused.err
+    assert "asks for" in commands("env", "build", "--dir", "evil").err
+    (commands.folder / "link").symlink_to(evil)
+    assert "nobody has allowed that" in commands("env", "check", "--dir", "link").out
+
+
+def test_a_text_that_is_stored_on_the_server_is_no_consent_for_a_file(commands: Commands) -> None:
+    text = 'egress = ["stored.example.com"]\n'
+    assert commands("env", "new", "kept", "--file", "-", stdin=text).exit == 0
+    (commands.folder / "holdfast.toml").write_text(text)
+    assert "nobody has allowed that" in commands("env", "check").out
+
+
+def test_a_new_consent_replaces_the_older_one_of_the_folder(commands: Commands) -> None:
+    file = commands.folder / "holdfast.toml"
+    wide, narrow, free = 'egress = "open"\n', 'egress = ["narrow.example.com"]\n', 'test = "x"\n'
+    for later in (narrow, free):
+        file.write_text(wide)
+        assert commands("env", "allow", "--yes").exit == 0
+        file.write_text(later)
+        assert commands("env", "allow", "--yes").exit == 0
+        file.write_text(wide)
+        assert "nobody has allowed that" in commands("env", "check").out
+
+
+def test_disallow_takes_consent_back(commands: Commands) -> None:
+    (commands.folder / "holdfast.toml").write_text('egress = ["back.example.com"]\n')
+    assert commands("env", "allow", "--yes").exit == 0
+    assert "nobody has allowed that" not in commands("env", "check").out
+    assert commands.json("env", "disallow") == {"place": str(commands.folder.resolve()), "removed": True}
+    assert "nobody has allowed that" in commands("env", "check").out
+    assert "nothing was allowed" in commands("env", "disallow").out
+
+
+def test_a_clone_has_the_consent_of_its_address_and_not_of_its_origin(commands: Commands) -> None:
+    """Whoever writes a repository can write the address of another one into its configuration."""
+    own, evil = commands.folder / "own", commands.folder / "evil"
+    for each in (own, evil):
+        each.mkdir()
+        (each / "holdfast.toml").write_text('agent = "pi"\nprovider = "no-such"\n')
+        commit(each)
+    origin = ("git", "remote", "add", "origin", str(own))
+    subprocess.run(origin, cwd=evil, check=True, timeout=60)
+    assert commands("env", "allow", "--repo", "own", "--yes").exit == 0
+    options = ("run", "do it", "--model", "scripted", "--repo")
+    assert "asks for" not in commands(*options, str(own)).err
+    assert "asks for: provider no-such" in commands(*options, str(evil)).err
+    assert commands.json("env", "disallow", "--repo", str(own))["removed"] is True
+    assert "asks for: provider no-such" in commands(*options, str(own)).err

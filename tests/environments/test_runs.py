@@ -199,29 +199,40 @@ def test_a_file_gets_nothing_that_nobody_has_allowed(scene: Scene, asks: str) ->
             scene.client.environments.build(text=asks)
 
 
+def launch_file(scene: Scene, file: str, place: str | None) -> None:
+    scene.client.runs.launch("x", agent="pi", model="scripted", environment_file=file, environment_place=place)
+
+
 def test_consent_is_for_exactly_one_text(scene: Scene) -> None:
     file = 'setup = ["true"]\negress = ["registry.test"]\n'
-    consent = scene.client.environments.consent(file)
+    consent = scene.client.environments.consent(file, place="/own")
     assert (consent.granted, consent.asks) == (False, ("network access to registry.test",))
-    assert scene.client.environments.allow(file).granted
-    thread, _ = run(scene, "true", environment_file=file)
+    assert scene.client.environments.allow(file, place="/own").granted
+    thread, _ = run(scene, "true", environment_file=file, environment_place="/own")
     [started] = entries(scene, thread, "signal.run.started")
     assert started["options"]["spec"]["network"]["allow"] == ["registry.test"]
     assert started["options"]["environment"]["reference"] == "holdfast.toml"
     for other in (file + "# changed\n", file.replace("registry.test", "evil.test")):
         with pytest.raises(EnvironmentNotAllowed):
-            scene.client.runs.launch("x", agent="pi", model="scripted", environment_file=other)
-    scene.client.environments.forbid(consent.digest)
+            launch_file(scene, other, "/own")
+    assert scene.client.environments.disallow("/own")
+    assert not scene.client.environments.disallow("/own")
     with pytest.raises(EnvironmentNotAllowed):
-        scene.client.runs.launch("x", agent="pi", model="scripted", environment_file=file)
+        launch_file(scene, file, "/own")
 
 
-def test_a_text_that_is_stored_on_the_server_is_allowed(scene: Scene) -> None:
-    file = 'egress = ["registry.test"]\n# stored\n'
-    scene.client.environments.save("stored", file)
-    assert scene.client.environments.consent(file).granted
-    scene.client.environments.remove("stored")
-    assert not scene.client.environments.consent(file).granted
+def test_consent_is_for_one_place_and_a_stored_text_is_none(scene: Scene) -> None:
+    """A stranger's repository has the same text as one that was allowed, or as an environment of the server."""
+    file = 'egress = ["registry.test"]\n# copied\n'
+    assert scene.client.environments.allow(file, place="/own").granted
+    scene.client.environments.save("copied", file)
+    assert not scene.client.environments.consent(file, place="/evil").granted
+    for place in ("/evil", "/own/", "https://git.example.com/own", None):
+        with pytest.raises(EnvironmentNotAllowed):
+            launch_file(scene, file, place)
+        with pytest.raises(EnvironmentNotAllowed):
+            scene.client.environments.build(text=file, place=place)
+        assert not scene.client.environments.check(text=file, place=place, agent="pi", model="scripted").ok
 
 
 def test_a_file_decides_by_itself_what_stays_in_the_box(scene: Scene) -> None:

@@ -118,6 +118,21 @@ def test_a_second_turn_cannot_write_through_a_link_of_the_first(top: Path, tmp_p
     assert (top / "sub" / "b.txt").read_text() == "b\n"
 
 
+@pytest.mark.parametrize("head", ["HEAD", "head", "HEAD."])
+def test_a_box_cannot_plant_a_repository(head: str, top: Path, tmp_path: Path) -> None:
+    """Git takes a folder with HEAD, objects and refs for a repository, and its settings name programs."""
+    planted = {
+        f"vendor/{head}": "ref: refs/heads/x\n",
+        "vendor/objects/x": "",
+        "vendor/refs/x": "",
+        "vendor/config": "",
+    }
+    files = changed(tmp_path / "c", {}, {**planted, "vendor/head.txt": "fine\n"})
+    assert [each.path.decode() for each in files.left_out] == [f"vendor/{head}"]
+    Apply(Git.of_user(ENVIRONMENT), top, files).apply()
+    assert sorted(each.name for each in (top / "vendor").iterdir()) == ["config", "head.txt", "objects", "refs"]
+
+
 def test_attributes_from_a_box_start_no_filter_or_merge_driver(top: Path, tmp_path: Path) -> None:
     started = tmp_path / "started"
     for setting in ("filter.x.smudge", "filter.x.clean", "filter.x.process", "merge.x.driver", "diff.x.textconv"):

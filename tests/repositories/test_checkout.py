@@ -139,6 +139,40 @@ def test_nothing_of_a_repository_runs_here(top: Path, mirrors: Mirrors, tmp_path
     assert not started.exists()
 
 
+def test_looking_at_a_folder_starts_no_filter_that_its_repository_defines(top: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    commit(top, {".gitattributes": "* filter=x\n"})
+    included = tmp_path / "included"
+    included.write_text(f'[filter "y"]\n\tprocess = touch {marker}\n')
+    git(top, "config", "filter.x.clean", f"touch {marker}; cat")
+    git(top, "config", "filter.x.process", f"touch {marker}")
+    git(top, "config", "filter.x.required", "true")
+    git(top, "config", "include.path", str(included))
+    (top / "a.txt").write_text("two\n")  # of the same size, so that git compares the content
+    found = source_of(top, ENVIRONMENT)
+    assert found is not None
+    assert found.changed
+    assert not marker.exists()
+
+
+def test_a_folder_with_the_layout_of_a_bare_repository_is_a_folder_of_the_one_around_it(
+    top: Path, tmp_path: Path
+) -> None:
+    marker, inner = tmp_path / "ran", top / "packages"
+    inner.mkdir()
+    git(inner, "init", "-q", "--bare", "--template=", "x")
+    for each in (inner / "x").iterdir():
+        each.rename(inner / each.name)
+    (inner / "f").write_text("hi\n")
+    (inner / ".gitattributes").write_text("* filter=x\n")
+    (inner / "config").write_text(
+        f'[core]\n\tbare = false\n\tworktree = .\n[filter "x"]\n\tclean = touch {marker}; cat\n'
+    )
+    found = source_of(inner, ENVIRONMENT)
+    assert found is None or found.commit == git(top, "rev-parse", "HEAD")
+    assert not marker.exists()
+
+
 def test_submodules_and_lfs_are_counted_and_not_fetched(top: Path, mirrors: Mirrors, tmp_path: Path) -> None:
     inner = new_repository(tmp_path / "inner", {"i": "i"})
     (top / ".gitmodules").write_text('[submodule "x"]\n\tpath = x\n\turl = ext::sh -c touch% /tmp/never\n')

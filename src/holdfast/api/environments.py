@@ -20,6 +20,9 @@ EnvironmentText = Annotated[str, Limits(min_length=1, max_length=MAX_TEXT, check
 EnvironmentName = Annotated[str, Limits(pattern=f"^{ENVIRONMENT_NAME}$")]
 EnvironmentReference = Annotated[str, Limits(pattern=f"^{ENVIRONMENT_NAME}(@[1-9][0-9]{{0,8}})?$")]
 """`NAME` for the latest version, or `NAME@VERSION`."""
+EnvironmentPlace = Annotated[str, Limits(min_length=1, max_length=16 * 1024, check=without_nul)]
+"""Where the file of an environment is: the absolute path of its folder on the caller's machine, or the address of the
+repository that was cloned. Consent is for one place. The caller knows it; nothing in a repository decides it."""
 GIVEN_FIELDS: Final = ("image", "network", "cpu", "memory", "disk", "pids")
 GivenField = Annotated[str, Limits(pattern=f"^({'|'.join(GIVEN_FIELDS)})$")]
 
@@ -54,6 +57,8 @@ class SaveEnvironment(Document):
 class CheckEnvironment(Document):
     environment: EnvironmentReference | None = None
     text: EnvironmentText | None = None
+    place: EnvironmentPlace | None = None
+    """Where the text is from, for what was allowed there."""
     agent: AgentName | None = None
     """What the caller chooses by itself, so that the environment need not have it."""
     model: ModelName | None = None
@@ -66,6 +71,8 @@ class CheckEnvironment(Document):
 class BuildEnvironment(Document):
     environment: EnvironmentReference | None = None
     text: EnvironmentText | None = None
+    place: EnvironmentPlace | None = None
+    """Where the text is from, for what was allowed there."""
     workspace: Digest | None = None
     """The files that setup reads its inputs from, uploaded before."""
     again: StrictBool = False
@@ -121,11 +128,24 @@ class EnvironmentBuild(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowEnvironment(Document):
     text: EnvironmentText
+    place: EnvironmentPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisallowEnvironment(Document):
+    place: EnvironmentPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentDisallowed(Document):
+    place: str
+    removed: bool
+    """Whether anything was allowed there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentConsent(Document):
-    """What a file from a repository asks for. Granting it is for exactly this text."""
+    """What a file from a repository asks for. Granting it is for exactly this text, at one place."""
 
     digest: str
     asks: tuple[str, ...]

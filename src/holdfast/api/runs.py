@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.budgets import Budget
 from holdfast.api.document import Document, Limits
-from holdfast.api.environments import EnvironmentReference, EnvironmentText
+from holdfast.api.environments import EnvironmentPlace, EnvironmentReference, EnvironmentText
 from holdfast.api.limits import (
     MAX_TIMEOUT,
     AgentName,
@@ -87,6 +87,9 @@ class NewRun(Document):
     environment_file: EnvironmentText | None = None
     """The text of an environment in a repository, `holdfast.toml`. It is not trusted: what it may not decide by itself
     has to be allowed first."""
+    environment_place: EnvironmentPlace | None = None
+    """Where that file is: the absolute path of its folder on the caller's machine, or the address of the repository.
+    What was allowed there counts."""
     fallbacks: ModelNames = ()
     """Models to use if `model` gives no answer, in order."""
     budget: Budget | None = None
@@ -105,6 +108,7 @@ class WantedRun(Document):
     box: RunBox | None = None
     environment: EnvironmentReference | None = None
     environment_file: EnvironmentText | None = None
+    environment_place: EnvironmentPlace | None = None
     fallbacks: ModelNames = ()
     budget: Budget | None = None
 

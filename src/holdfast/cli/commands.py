@@ -142,6 +142,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "check": "environment.commands:check",
             "build": "environment.commands:build",
             "allow": "environment.commands:allow",
+            "disallow": "environment.commands:disallow",
             "remove": "environment.commands:remove",
         },
     ),

@@ -10,9 +10,11 @@ from holdfast.api.environments import (
     AllowEnvironment,
     BuildEnvironment,
     CheckEnvironment,
+    DisallowEnvironment,
     EnvironmentBuild,
     EnvironmentCheck,
     EnvironmentConsent,
+    EnvironmentDisallowed,
     EnvironmentList,
     EnvironmentRecord,
     SaveEnvironment,
@@ -64,6 +66,7 @@ class EnvironmentStore:
         environment: str | None = None,
         *,
         text: str | None = None,
+        place: str | None = None,
         agent: str | None = None,
         model: str | None = None,
         provider: str | None = None,
@@ -74,7 +77,13 @@ class EnvironmentStore:
         `network`, `cpu`, `memory`, `disk`, `pids`.
         """
         wanted = CheckEnvironment(
-            environment=environment, text=text, agent=agent, model=model, provider=provider, given=tuple(given)
+            environment=environment,
+            text=text,
+            place=place,
+            agent=agent,
+            model=model,
+            provider=provider,
+            given=tuple(given),
         )
         return (await self._environments.ask("POST", "/check", wanted.to_request())).read(EnvironmentCheck.from_json)
 
@@ -83,6 +92,7 @@ class EnvironmentStore:
         environment: str | None = None,
         *,
         text: str | None = None,
+        place: str | None = None,
         workspace: str | None = None,
         again: bool = False,
         progress: Progress | None = None,
@@ -90,7 +100,7 @@ class EnvironmentStore:
         """Run the setup of an environment ahead of runs. `workspace` is a digest from `runs.upload`, for a setup with
         inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
         """
-        wanted = BuildEnvironment(environment=environment, text=text, workspace=workspace, again=again)
+        wanted = BuildEnvironment(environment=environment, text=text, place=place, workspace=workspace, again=again)
         body = encode_json(wanted.to_request())
         async with self._environments.exchange(
             "POST", "/build", body=body, media_type="application/json", silence=LONG_SECONDS
@@ -101,21 +111,26 @@ class EnvironmentStore:
             f"{self._environments.url} closed the connection before the setup was built", hint="build it again"
         )
 
-    async def consent(self, text: str) -> EnvironmentConsent:
-        """Returns what a file from a repository asks for, and whether it was allowed."""
-        wanted = AllowEnvironment(text=text)
+    async def consent(self, text: str, *, place: str) -> EnvironmentConsent:
+        """Returns what a file from a repository asks for, and whether it was allowed at this place: the absolute path
+        of its folder, or the address of the repository.
+        """
+        wanted = AllowEnvironment(text=text, place=place)
         return (await self._environments.ask("POST", "/consent", wanted.to_request())).read(
             EnvironmentConsent.from_json
         )
 
-    async def allow(self, text: str) -> EnvironmentConsent:
-        """Allow a file from a repository what it asks for. This is for exactly this text."""
-        wanted = AllowEnvironment(text=text)
+    async def allow(self, text: str, *, place: str) -> EnvironmentConsent:
+        """Allow a file from a repository what it asks for. This is for exactly this text at this place, and replaces
+        what was allowed there before.
+        """
+        wanted = AllowEnvironment(text=text, place=place)
         return (await self._environments.ask("POST", "/allow", wanted.to_request())).read(EnvironmentConsent.from_json)
 
-    async def forbid(self, digest: str) -> None:
-        """Take back what a file was allowed."""
-        await self._environments.ask("DELETE", f"/allow/{quote(digest, safe='')}")
+    async def disallow(self, place: str) -> bool:
+        """Take back what the file at a place was allowed. Returns whether anything was."""
+        answer = await self._environments.ask("POST", "/disallow", DisallowEnvironment(place=place).to_request())
+        return answer.read(EnvironmentDisallowed.from_json).removed
 
     # Last, so that `list` means the builtin everywhere above.
     async def list(self) -> list[EnvironmentRecord]:

@@ -79,6 +79,7 @@ class Runs:
         box: Mapping[str, Any] | None = None,
         environment: str | None = None,
         environment_file: str | None = None,
+        environment_place: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> str:
@@ -91,6 +92,7 @@ class Runs:
             budget=budget,
             environment=environment,
             environment_file=environment_file,
+            environment_place=environment_place,
         ).to_request() | _box(box)
         return (await self._runs.ask("POST", "/check", wanted)).read(CheckedRun.from_json).model
 
@@ -112,6 +114,7 @@ class Runs:
         author_id: str | None = None,
         environment: str | None = None,
         environment_file: str | None = None,
+        environment_place: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> Launched:
@@ -124,8 +127,9 @@ class Runs:
         answer, in order. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the box are saved.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
-        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
-        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
+        `holdfast.toml` instead, and `environment_place` the folder or repository where that is. `agent` is
+        required unless the environment names one. Raises `SecretMissing`, `EnvironmentNotAllowed` or
+        `EnvironmentIncomplete` if the server lacks what it requires.
         """
         new = NewRun(
             prompt=prompt,
@@ -145,6 +149,7 @@ class Runs:
             author_id=author_id,
             environment=environment,
             environment_file=environment_file,
+            environment_place=environment_place,
             fallbacks=tuple(fallbacks),
             budget=budget,
         )

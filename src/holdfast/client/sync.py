@@ -384,6 +384,7 @@ class SyncEnvironmentStore(SyncHandle):
         environment: str | None = None,
         *,
         text: str | None = None,
+        place: str | None = None,
         agent: str | None = None,
         model: str | None = None,
         provider: str | None = None,
@@ -394,7 +395,9 @@ class SyncEnvironmentStore(SyncHandle):
         `network`, `cpu`, `memory`, `disk`, `pids`.
         """
         return self._loop.run(
-            self._async.check(environment, text=text, agent=agent, model=model, provider=provider, given=given)
+            self._async.check(
+                environment, text=text, place=place, agent=agent, model=model, provider=provider, given=given
+            )
         )
 
     def build(
@@ -402,6 +405,7 @@ class SyncEnvironmentStore(SyncHandle):
         environment: str | None = None,
         *,
         text: str | None = None,
+        place: str | None = None,
         workspace: str | None = None,
         again: bool = False,
         progress: Progress | None = None,
@@ -410,20 +414,24 @@ class SyncEnvironmentStore(SyncHandle):
         inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
         """
         return self._loop.run(
-            self._async.build(environment, text=text, workspace=workspace, again=again, progress=progress)
+            self._async.build(environment, text=text, place=place, workspace=workspace, again=again, progress=progress)
         )
 
-    def consent(self, text: str) -> EnvironmentConsent:
-        """Returns what a file from a repository asks for, and whether it was allowed."""
-        return self._loop.run(self._async.consent(text))
+    def consent(self, text: str, *, place: str) -> EnvironmentConsent:
+        """Returns what a file from a repository asks for, and whether it was allowed at this place: the absolute path
+        of its folder, or the address of the repository.
+        """
+        return self._loop.run(self._async.consent(text, place=place))
 
-    def allow(self, text: str) -> EnvironmentConsent:
-        """Allow a file from a repository what it asks for. This is for exactly this text."""
-        return self._loop.run(self._async.allow(text))
+    def allow(self, text: str, *, place: str) -> EnvironmentConsent:
+        """Allow a file from a repository what it asks for. This is for exactly this text at this place, and replaces
+        what was allowed there before.
+        """
+        return self._loop.run(self._async.allow(text, place=place))
 
-    def forbid(self, digest: str) -> None:
-        """Take back what a file was allowed."""
-        self._loop.run(self._async.forbid(digest))
+    def disallow(self, place: str) -> bool:
+        """Take back what the file at a place was allowed. Returns whether anything was."""
+        return self._loop.run(self._async.disallow(place))
 
     def list(self) -> list[EnvironmentRecord]:
         """Returns the latest version of each environment, by name."""
@@ -654,6 +662,7 @@ class SyncRuns(SyncHandle):
         box: Mapping[str, Any] | None = None,
         environment: str | None = None,
         environment_file: str | None = None,
+        environment_place: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> str:
@@ -666,6 +675,7 @@ class SyncRuns(SyncHandle):
                 box=box,
                 environment=environment,
                 environment_file=environment_file,
+                environment_place=environment_place,
                 fallbacks=fallbacks,
                 budget=budget,
             )
@@ -689,6 +699,7 @@ class SyncRuns(SyncHandle):
         author_id: str | None = None,
         environment: str | None = None,
         environment_file: str | None = None,
+        environment_place: str | None = None,
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> Launched:
@@ -701,8 +712,9 @@ class SyncRuns(SyncHandle):
         answer, in order. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the box are saved.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
-        `holdfast.toml` instead. `agent` is required unless the environment names one. Raises `SecretMissing`,
-        `EnvironmentNotAllowed` or `EnvironmentIncomplete` if the server lacks what it requires.
+        `holdfast.toml` instead, and `environment_place` the folder or repository where that is. `agent` is
+        required unless the environment names one. Raises `SecretMissing`, `EnvironmentNotAllowed` or
+        `EnvironmentIncomplete` if the server lacks what it requires.
         """
         return self._loop.run(
             self._async.launch(
@@ -721,6 +733,7 @@ class SyncRuns(SyncHandle):
                 author_id=author_id,
                 environment=environment,
                 environment_file=environment_file,
+                environment_place=environment_place,
                 fallbacks=fallbacks,
                 budget=budget,
             )

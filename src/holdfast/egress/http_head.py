@@ -172,6 +172,18 @@ def parse_tunnelled_request(head: bytes, host: str, port: int) -> Request:
     return Request(method.decode(), host, port, target, headers, body, keep_alive, version, _upgrade(headers, version))
 
 
+def request_head(method: str, target: bytes, headers: Headers) -> bytes:
+    """Returns the head of a request of our own. Raises `BadHead` if something in it could end a line."""
+    if not _METHOD.fullmatch(method.encode("ascii", "replace")) or not target or not _PATH.fullmatch(target):
+        raise BadHead("the method or the path has invalid characters")
+    lines = [b"%s %s HTTP/1.1" % (method.encode(), target)]
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise BadHead("a header has invalid characters")
+        lines.append(b"%s: %s" % (name, value))
+    return b"\r\n".join((*lines, b"", b""))
+
+
 def parse_response(head: bytes, method: str) -> Response:
     """Parses the answer to a request with this method. Raises `BadHead`."""
     first, headers = _split(head)

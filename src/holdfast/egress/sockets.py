@@ -71,6 +71,11 @@ class ReadAhead(ABC):
     def ahead(self) -> bytes:
         return bytes(self._ahead)
 
+    @property
+    def buffer(self) -> bytearray:
+        """The data that was read ahead, itself. What is used of it is removed from its beginning."""
+        return self._ahead
+
     async def head(self, most: int) -> bytes | None:
         """Returns a head without its empty line, or None if the connection closed before it. Raises `BadHead`."""
         seen = 0

@@ -24,7 +24,7 @@ class FoundEnvironment:
     trusted: bool
     """Whether it is on the server. A file from a repository is not."""
     allowed: bool
-    """Whether it is trusted, or a user has allowed exactly this text."""
+    """Whether it is trusted, or a user has allowed exactly this text at this place."""
 
 
 class Environments:
@@ -76,8 +76,11 @@ class Environments:
         if not await self._store.remove(name):
             raise EnvironmentNotFound(f"there is no environment {name}", hint="holdfast env list shows them all")
 
-    async def find(self, reference: str | None, text: str | None) -> FoundEnvironment:
-        """Returns an environment of the server, or one of a file. Raises `InvalidEnvironment` if both are given."""
+    async def find(self, reference: str | None, text: str | None, place: str | None = None) -> FoundEnvironment:
+        """Returns an environment of the server, or one of a file. Raises `InvalidEnvironment` if both are given.
+
+        `place` is where the file is. Without one, nothing is allowed.
+        """
         if (reference is None) == (text is None):
             raise InvalidEnvironment("give the name of an environment, or the text of a file, and not both")
         if reference is not None:
@@ -87,15 +90,17 @@ class Environments:
             )
         assert text is not None
         digest = digest_of(text)
-        allowed = await self._store.is_allowed(digest) or await self._store.has(digest)
+        allowed = place is not None and await self._store.is_allowed(place, digest)
         return FoundEnvironment(FILE_NAME, digest, parse_environment(text), trusted=False, allowed=allowed)
 
-    async def allow(self, text: str, *, by: str) -> str:
-        """Allow a file whatever it asks for. Returns the digest of its text."""
+    async def allow(self, text: str, place: str, *, by: str) -> str:
+        """Allow a file at a place whatever it asks for, and no longer what an earlier text there asked for. Returns the
+        digest of its text.
+        """
         parse_environment(text)
         digest = digest_of(text)
-        await self._store.allow(digest, by=by, now=self._clock())
+        await self._store.allow(place, digest, by=by, now=self._clock())
         return digest
 
-    async def forbid(self, digest: str) -> bool:
-        return await self._store.forbid(digest)
+    async def disallow(self, place: str) -> bool:
+        return await self._store.disallow(place)

@@ -52,7 +52,7 @@ def find_gaps(
     *,
     missing_image: Problem | None = None,
     asks: tuple[str, ...] = (),
-    allow: str = "holdfast env allow",
+    allow: str = "holdfast env allow --yes",
 ) -> tuple[Gap, ...]:
     """`asks` are what nobody has granted yet."""
     return tuple(_gaps(environment, known, given, missing_image, asks, allow))

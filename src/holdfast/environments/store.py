@@ -45,15 +45,11 @@ class EnvironmentStore(Protocol):
         """Remove all versions. Returns whether there were any."""
         ...
 
-    async def has(self, digest: str) -> bool:
-        """Returns whether a version has this digest."""
-        ...
+    async def allow(self, place: str, digest: str, *, by: str, now: int) -> None:
+        """Remember that a user has allowed the file with this digest at a place, instead of any other one there."""
 
-    async def allow(self, digest: str, *, by: str, now: int) -> None:
-        """Remember that a user has allowed the file with this digest."""
+    async def is_allowed(self, place: str, digest: str) -> bool: ...
 
-    async def is_allowed(self, digest: str) -> bool: ...
-
-    async def forbid(self, digest: str) -> bool:
-        """Forget that a file was allowed. Returns whether it was."""
+    async def disallow(self, place: str) -> bool:
+        """Forget what was allowed at a place. Returns whether anything was."""
         ...

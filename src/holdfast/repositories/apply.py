@@ -91,7 +91,7 @@ class Apply:
 
         `before_step` is called before each effect, with its name.
         """
-        self._git = git
+        self._git = git.in_checkout(folder)
         self._folder = folder
         self._changed = changed
         self._before_step = before_step
@@ -234,7 +234,7 @@ class Apply:
         for begin in range(0, len(conflicts), _BATCH):
             paths = [os.fsdecode(step.path) for step in conflicts[begin : begin + _BATCH]]
             status = ("status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--no-renames")
-            told = self._git.run(self._folder, *status, "--", *paths)
+            told = self._git.run(self._folder, *status, "--ignore-submodules=all", "--", *paths)
             changed += [line[3:].removeprefix(self._prefix) for line in told.split(b"\0") if line]
         if changed:
             raise CannotApply(

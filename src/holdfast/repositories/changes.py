@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 from holdfast.api.errors.repositories import CannotApply
 from holdfast.api.repositories import Source
-from holdfast.repositories.names import refusal
+from holdfast.repositories.names import is_head, refusal
 
 MOST_FILES: Final = 100_000
 MOST_BYTES: Final = 1024 * 1024 * 1024
@@ -117,6 +117,8 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
         why = refusal(path, None) or next(
             filter(None, (refusal(path, _target(contents, version)) for version in (before, after))), None
         )
+        if why is None and before is None and is_head(path):
+            why = "with it, git could take its folder for a repository, whose settings can name programs"
         if before == after or path in files:
             raise _malformed(f"{path!r} is there twice, or unchanged")
         if why is not None:

@@ -50,7 +50,7 @@ def check_out(address: Address, mirrors: Mirrors) -> Iterator[Checkout]:
 
 def source_of(folder: Path, environment: Mapping[str, str]) -> Source | None:
     """Returns what is known about a folder of a working tree, or None if git does not read it."""
-    git = Git.of_user(environment)
+    git = Git.of_user(environment).in_checkout(folder)
     commit = git.try_(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if commit.returncode not in (0, 1):
         return None

@@ -1,7 +1,8 @@
 """Runs git on this machine: within a time limit, without hooks, and with no terminal to wait for.
 
 `Git.of_user` reads the user's configuration, for credentials and proxies. `Git.alone` reads none, for files that
-others wrote: without a configuration, no filter, merge driver or alias can start a program.
+others wrote: without a configuration, no filter, merge driver or alias can start a program. `in_checkout` is for a
+folder of the user: git reads its configuration, but starts no program that it names.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -26,6 +27,8 @@ _SETTINGS: Final = (
 _KEPT: Final = frozenset(("GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY"))
 """Variables of git that decide how a host is reached. All others could point to another repository."""
 _MOST_SHOWN: Final = 500
+_FILTERS: Final = r"^filter\..*\.(clean|smudge|process|required)$"
+_OF_REPOSITORY: Final = frozenset((b"local", b"worktree"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Git:
 
     program: str
     environment: Mapping[str, str]
+    settings: tuple[str, ...] = ()
+    """Further arguments before each command."""
 
     @classmethod
     def of_user(cls, environment: Mapping[str, str], protocols: str = "") -> Self:
@@ -53,6 +58,23 @@ class Git:
             "GIT_ATTR_NOSYSTEM": "1",
         }
         return cls(_program(environment), alone | _always(protocols))
+
+    def in_checkout(self, folder: Path) -> Self:
+        """Returns a git that starts no filter which the repository itself defines. Filters of the user stay.
+
+        Others may have written the repository: it was downloaded, or copied out of a box. A folder with the layout of
+        a bare repository is not taken for one: it may be a part of a repository like any other folder.
+        """
+        careful = replace(self, settings=(*self.settings, "-c", "safe.bareRepository=explicit"))
+        listed = careful.try_(
+            folder, "config", "--includes", "--show-scope", "-z", "--name-only", "--get-regexp", _FILTERS
+        )
+        fields = listed.stdout.split(b"\0")
+        names = {
+            os.fsdecode(name) for scope, name in zip(fields[::2], fields[1::2], strict=False) if scope in _OF_REPOSITORY
+        }
+        empty = (f"{name}={'false' if name.endswith('.required') else ''}" for name in sorted(names))
+        return replace(careful, settings=(*careful.settings, *(word for each in empty for word in ("-c", each))))
 
     def run(
         self,
@@ -83,7 +105,7 @@ class Git:
             given = {"stdin": stdin}
         try:
             done: subprocess.CompletedProcess[bytes] = subprocess.run(  # type: ignore[call-overload]
-                [self.program, *_SETTINGS, *arguments],
+                [self.program, *_SETTINGS, *self.settings, *arguments],
                 cwd=folder,
                 env={**self.environment, **(more or {})},
                 capture_output=True,

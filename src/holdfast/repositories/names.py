@@ -42,6 +42,11 @@ def refusal(path: bytes, target: bytes | None) -> str | None:
     return None
 
 
+def is_head(path: bytes) -> bool:
+    """Returns whether a file could make git take its folder for a repository, and read a configuration there."""
+    return _seen(path.rpartition(b"/")[2]).strip(b" .").lower() == b"head"
+
+
 def _seen(name: bytes) -> bytes:
     return _UNSEEN.sub("", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 

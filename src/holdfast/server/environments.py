@@ -135,7 +135,7 @@ class ServerEnvironments:
         """
         if new.environment is None and new.environment_file is None:
             return new, None
-        checked = await self._check(new.environment, new.environment_file, given_by(new))
+        checked = await self._check(new.environment, new.environment_file, new.environment_place, given_by(new))
         refuse_gaps(checked.found.reference, checked.gaps)
         missing = frozenset(each.name for each in checked.gaps if each.kind is GapKind.SECRET)
         environment = checked.found.environment
@@ -153,6 +153,7 @@ class ServerEnvironments:
             budget=wanted.budget,
             environment=wanted.environment,
             environment_file=wanted.environment_file,
+            environment_place=wanted.environment_place,
         )
         new, _ = await self.apply(new)
         return replace(
@@ -179,7 +180,7 @@ class ServerEnvironments:
             provider=wanted.provider is not None,
             **dict.fromkeys(wanted.given, True),
         )
-        checked = await self._check(wanted.environment, wanted.text, given)
+        checked = await self._check(wanted.environment, wanted.text, wanted.place, given)
         found = checked.found
         return EnvironmentCheck(
             reference=found.reference,
@@ -192,7 +193,7 @@ class ServerEnvironments:
     async def build(self, wanted: BuildEnvironment, progress: Progress, ticks: Callable[[], int]) -> EnvironmentBuild:
         """Run the setup ahead of runs. Raises `EnvironmentNotAllowed` as a run does."""
         began = ticks()
-        checked = await self._check(wanted.environment, wanted.text, Given(agent=True, model=True))
+        checked = await self._check(wanted.environment, wanted.text, wanted.place, Given(agent=True, model=True))
         needed = (GapKind.CONSENT, GapKind.PROVIDER, GapKind.CAPABILITY, GapKind.IMAGE)
         found = checked.found
         refuse_gaps(found.reference, tuple(each for each in checked.gaps if each.kind in needed))
@@ -215,9 +216,9 @@ class ServerEnvironments:
             milliseconds=ticks() - began,
         )
 
-    async def consent(self, text: str) -> EnvironmentConsent:
-        """Returns what a file asks for, and whether it was granted."""
-        found = await self.library.find(None, text)
+    async def consent(self, text: str, place: str) -> EnvironmentConsent:
+        """Returns what a file asks for, and whether it was granted at this place."""
+        found = await self.library.find(None, text, place)
         return EnvironmentConsent(digest=found.digest, asks=asks_of(found.environment, Given()), granted=found.allowed)
 
     async def remove(self, name: str) -> None:
@@ -226,8 +227,8 @@ class ServerEnvironments:
 
     # --- inside ---
 
-    async def _check(self, reference: str | None, text: str | None, given: Given) -> _Checked:
-        found = await self.library.find(reference, text)
+    async def _check(self, reference: str | None, text: str | None, place: str | None, given: Given) -> _Checked:
+        found = await self.library.find(reference, text, place)
         asks = () if found.allowed else asks_of(found.environment, given)
         environment = found.environment
         missing = None if given.image or given.provider else await self._missing_image(environment)
@@ -360,7 +361,7 @@ def refuse_gaps(reference: str, gaps: tuple[Gap, ...]) -> None:
     if asked := [each.name for each in required if each.kind is GapKind.CONSENT]:
         raise EnvironmentNotAllowed(
             f"{reference} asks for: {'; '.join(asked)}. A file from a repository may not decide that by itself",
-            hint="look at it, then allow it: holdfast env allow",
+            hint="look at it, then allow it: holdfast env allow --yes",
         )
     if all(each.kind is GapKind.SECRET for each in required):
         names = [each.name for each in required]

@@ -96,6 +96,40 @@ def test_pi_works_in_a_container_and_goes_on_in_another_one(
     assert results(client, thread)[-1] == "a.txt\n"
 
 
+def test_turns_in_containers_are_forked_and_rewound_where_checkpoints_are_asked_for(
+    client: SyncClient, model: ScriptedModel
+) -> None:
+    model.script([bash("echo 1 > state"), text("One.")])
+    launched = client.runs.launch("one", agent="pi", model="scripted", box=BOX, checkpoints="every seconds=600")
+    thread = launched.thread
+    assert client.runs.wait(launched.run).status == "completed"
+    model.script([bash("echo 2 > state; echo more > second"), text("Two.")])
+    assert client.runs.wait(client.runs.resume(thread, "two").run).status == "completed"
+
+    model.script([bash("cat state; ls"), text("As it was.")])
+    forked = client.forks.fork(thread, 1, prompt="look")
+    assert forked.run is not None
+    assert client.runs.wait(forked.run).status == "completed"
+    assert results(client, forked.thread)[-1] == "1\nstate\n"
+    assert model.main_requests[-1].user_texts == ["one", "look"]
+
+    assert client.forks.rewind(thread, 1).turn == 1
+    model.script([bash("cat state; ls"), text("Back.")])
+    assert client.runs.wait(client.runs.resume(thread, "look").run).status == "completed"
+    assert results(client, thread)[-1] == "1\nstate\n"
+
+
+def test_a_snapshot_that_takes_too_long_keeps_no_run_from_its_box(client: SyncClient, model: ScriptedModel) -> None:
+    model.script([bash("head -c 300M /dev/urandom > large"), text("One.")])
+    launched = client.runs.launch("one", agent="pi", model="scripted", box=BOX, checkpoints="every seconds=1")
+    assert client.runs.wait(launched.run).status == "completed"
+    model.script([text("Two.")])
+    again = client.runs.wait(client.runs.resume(launched.thread, "two").run)
+    assert again.status == "completed", again.error
+    skipped = list(client.thread(launched.thread).entries(types="signal.thread.checkpoint_skipped"))
+    assert "took longer than 1 s" in skipped[0].payload["why"]
+
+
 _IMPORT_ALL = """
 import importlib, sys
 sys.path.insert(0, "/tmp/runner")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.environment.file import TEMPLATE, edit, find_file, read_file
+from holdfast.cli.environment.place import place_of, place_of_folder
 from holdfast.cli.environment.reference import parse_name, parse_reference
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, command_error, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
@@ -20,6 +21,7 @@ from holdfast.cli.terminal.durations import describe_duration
 if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.client import Client
+    from holdfast.repositories.address import Address
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name of the environment.", show_default=False)]
 ReferenceArgument = Annotated[
@@ -36,6 +38,11 @@ FileOption = Annotated[
 FolderOption = Annotated[
     Path | None,
     Option("--dir", metavar="PATH", help="Folder with holdfast.toml and the inputs of its setup. Default: this one."),
+]
+
+RepoOption = Annotated[
+    str | None,
+    Option("--repo", metavar="PATH|URL[@REF]", help="Repository whose clones it is for, instead of a folder."),
 ]
 
 
@@ -134,10 +141,11 @@ def check(
 ) -> Exit:
     """List everything that the server lacks for an environment. Exits with 0 if a run would start."""
     text = _text_unless_named(reference, directory)
+    place = None if text is None else place_of_folder(_folder(directory))
     ensure_server(where)
 
     async def work(client: Client) -> EnvironmentCheck:
-        return await client.environments.check(reference, text=text)
+        return await client.environments.check(reference, text=text, place=place)
 
     found = ask(where, work)
     if as_json:
@@ -181,6 +189,7 @@ def build(
     from holdfast.cli.terminal.step_progress import StepProgress
 
     text = _text_unless_named(reference, directory)
+    place = None if text is None else place_of_folder(_folder(directory))
     ensure_server(where)
     began = time.monotonic()
 
@@ -188,7 +197,7 @@ def build(
         workspace = await upload_inputs(client, reference, text, directory)
         with StepProgress() as progress:
             return await client.environments.build(
-                reference, text=text, workspace=workspace, again=again, progress=progress
+                reference, text=text, place=place, workspace=workspace, again=again, progress=progress
             )
 
     made = ask(where, work)
@@ -203,6 +212,7 @@ def build(
 
 def allow(
     directory: FolderOption = None,
+    repo: RepoOption = None,
     yes: YesOption = False,
     *,
     where: Where,
@@ -210,22 +220,27 @@ def allow(
 ) -> None:
     """Allow the holdfast.toml of a folder what it asks for: network access, secrets, models.
 
-    This is for exactly this text. When the file changes, it asks again.
+    This is for exactly this text in this folder, or in clones of a repository with --repo. When the file changes, it
+    asks again. What was allowed there before is allowed no more.
+
+    \b
+    holdfast env allow --dir ~/my-project
+    holdfast env allow --repo https://git.example.com/owner/name.git --yes
     """
-    text = _found_text(directory)
+    text, place = _text_and_place(directory, repo, where, quiet=as_json)
     ensure_server(where)
 
     async def look(client: Client) -> EnvironmentConsent:
-        return await client.environments.consent(text)
+        return await client.environments.consent(text, place=place)
 
     async def work(client: Client) -> EnvironmentConsent:
-        return await client.environments.allow(text)
+        return await client.environments.allow(text, place=place)
 
     consent = ask(where, look)
-    if not consent.granted and consent.asks:
+    if not consent.granted:
         if not as_json:
             print_asks(consent.asks)
-        if not yes:
+        if consent.asks and not yes:
             confirm(
                 "Allow it?",
                 refusal="there is no terminal to ask for confirmation",
@@ -239,6 +254,30 @@ def allow(
         write_field("nothing", hint("the file asks for nothing that has to be allowed"))
     else:
         write_field("allowed", Cell(consent.digest[:12], "dim"))
+
+
+def disallow(
+    directory: FolderOption = None, repo: RepoOption = None, *, where: Where, as_json: JsonOption = False
+) -> None:
+    """Take back what the holdfast.toml of a folder was allowed. The next run asks again.
+
+    \b
+    holdfast env disallow --dir ~/my-project
+    holdfast env disallow --repo https://git.example.com/owner/name.git
+    """
+    place = place_of_folder(_folder(directory)) if repo is None else place_of(_address(directory, repo))
+    ensure_server(where)
+
+    async def work(client: Client) -> bool:
+        return await client.environments.disallow(place)
+
+    removed = ask(where, work)
+    if as_json:
+        write_json({"place": place, "removed": removed})
+    elif removed:
+        write_field("disallowed", place)
+    else:
+        write_field("nothing", hint(f"nothing was allowed in {place}"))
 
 
 def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
@@ -273,8 +312,43 @@ def _text_unless_named(reference: str | None, directory: Path | None) -> str | N
     return None
 
 
+def _text_and_place(directory: Path | None, repo: str | None, where: Where, *, quiet: bool) -> tuple[str, str]:
+    """Returns the text of the file in a folder or a repository, and where that is."""
+    if repo is None:
+        return _found_text(directory), place_of_folder(_folder(directory))
+    from holdfast.cli.run.files import opened
+    from holdfast.cli.session import home_or_default
+    from holdfast.repositories.checkout import Checkout
+
+    address = _address(directory, repo)
+    with opened(address, home_or_default(where.home), quiet=quiet) as files:
+        assert isinstance(files, Checkout)
+        text = find_file(files.folder)
+    if text is None:
+        raise CommandError(
+            f"there is no holdfast.toml in {repo}", next_step="name another repository or ref", exit=Exit.NOT_FOUND
+        )
+    return text, place_of(address)
+
+
+def _address(directory: Path | None, repo: str) -> Address:
+    from holdfast.api.errors import HoldfastError
+    from holdfast.repositories.address import parse_address
+
+    if directory is not None:
+        raise usage_error("--dir and --repo exclude each other", "give only one of them")
+    try:
+        return parse_address(repo, Path.cwd())
+    except HoldfastError as error:
+        raise command_error(error) from None
+
+
+def _folder(directory: Path | None) -> Path:
+    return Path.cwd() if directory is None else directory.expanduser()
+
+
 def _found_text(directory: Path | None) -> str:
-    folder = Path.cwd() if directory is None else directory.expanduser()
+    folder = _folder(directory)
     text = find_file(folder)
     if text is None:
         raise CommandError(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentCheck, EnvironmentConsent
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
+    from holdfast.repositories.address import Address
     from holdfast.repositories.checkout import Checkout
 
 _TRIES: Final = 3
@@ -30,14 +31,21 @@ class RunEnvironment:
     name: str | None = None
     file: str | None = None
     """The text of the file in the folder."""
+    place: str | None = None
+    """Where the file is."""
 
     @property
     def is_none(self) -> bool:
         return self.name is None and self.file is None
 
 
-def choose_environment(name: str | None, files: Folder | Checkout | None, *, without: bool) -> RunEnvironment:
-    """Returns the environment that the user names, or the one in the folder or the clone with the files of the run."""
+def choose_environment(
+    name: str | None, chosen: Folder | Address | None, files: Folder | Checkout | None, *, without: bool
+) -> RunEnvironment:
+    """Returns the environment that the user names, or the one in the folder or the clone with the files of the run.
+
+    `chosen` is what the user chose, and `files` where it is now.
+    """
     if name is not None:
         if without:
             raise CommandError(
@@ -47,12 +55,14 @@ def choose_environment(name: str | None, files: Folder | Checkout | None, *, wit
 
         parse_reference(name)
         return RunEnvironment(name=name)
-    if without or files is None:
+    if without or chosen is None or files is None:
         return RunEnvironment()
     from holdfast.cli.environment.file import find_file
+    from holdfast.cli.environment.place import place_of
     from holdfast.cli.run.workspace import Folder
 
-    return RunEnvironment(file=find_file(files.path if isinstance(files, Folder) else files.folder))
+    text = find_file(files.path if isinstance(files, Folder) else files.folder)
+    return RunEnvironment() if text is None else RunEnvironment(file=text, place=place_of(chosen))
 
 
 def prepare_environment(
@@ -73,6 +83,7 @@ def prepare_environment(
         return await client.environments.check(
             environment.name,
             text=environment.file,
+            place=environment.place,
             agent=agent,
             model=model,
             provider=box.get("provider"),
@@ -101,22 +112,23 @@ def _ask_consent(where: Where, environment: RunEnvironment) -> None:
     """Ask for all that the file asks for, even for what this run gives by options: the answer is for its text."""
     from holdfast.cli.environment.commands import print_asks
 
-    text = environment.file
+    text, place = environment.file, environment.place
     assert text is not None
+    assert place is not None
 
     async def look(client: Client) -> EnvironmentConsent:
-        return await client.environments.consent(text)
+        return await client.environments.consent(text, place=place)
 
     print_asks(ask(where, look).asks)
     confirm(
         f"{FILE_NAME} of this repository asks for this. Allow it?",
         refusal="there is no terminal to ask for confirmation",
-        command="holdfast env allow",
+        command="holdfast env allow --yes",
         unchanged="it was not allowed, so nothing was started; --no-env runs without the file",
     )
 
     async def work(client: Client) -> None:
-        await client.environments.allow(text)
+        await client.environments.allow(text, place=place)
 
     ask(where, work)
 

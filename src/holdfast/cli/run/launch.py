@@ -108,7 +108,7 @@ def run(
     seconds = read_value(parse_duration, timeout)
     with ExitStack() as clone:  # until it is uploaded
         local = clone.enter_context(opened(chosen, home_or_default(where.home), quiet=as_json))
-        used = choose_environment(environment, local, without=no_env)
+        used = choose_environment(environment, chosen, local, without=no_env)
         if used.is_none and agent is None:
             raise CommandError(
                 "the run has no agent",
@@ -137,6 +137,7 @@ def run(
                         budget=most,
                         environment=used.name,
                         environment_file=used.file,
+                        environment_place=used.place,
                     )
                 elif not (as_json or files.empty or thread is not None):
                     why = "empty: the current folder is not a project"
@@ -177,6 +178,7 @@ def run(
                         checkpoints=checkpoints,
                         environment=used.name,
                         environment_file=used.file,
+                        environment_place=used.place,
                         fallbacks=fallbacks,
                         budget=most,
                         delegate=delegate,

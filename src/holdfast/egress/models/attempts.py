@@ -304,7 +304,8 @@ class _Metered:
         if self._question.call is None:
             reader = None
         try:
-            async for piece in response.aiter_raw():
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            async for piece in response.stream:  # `aiter_raw` adds its own work to every piece
                 self._exchange.received += len(piece)
                 if reader is not None and has_length:
                     reader.feed(piece)

@@ -1,4 +1,8 @@
-"""Connects the gateway to providers: pooled connections, through the machine's own proxy if it has one."""
+"""Connects the gateway to providers: pooled connections, through the machine's own proxy if it has one.
+
+Direct connections are our own (`egress/http_client.py`), because httpx took most of the time of a request. Behind a
+proxy, httpx is used.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 import httpx
+
+from holdfast.egress.http_client import HttpClient
 
 _CONNECTIONS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30.0)
 _LOADED_LATE: Final = ("httpcore", "httpcore._backends.anyio", "anyio._backends._asyncio")
@@ -33,43 +39,46 @@ class NetworkUpstream:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        self._direct = HttpClient(self._trust)
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
-        """By proxy, or by scheme without a proxy."""
+        """By proxy."""
         self._tls: ssl.SSLContext | None = None
         self._loading = asyncio.Lock()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         proxy = proxy_for(request.url.scheme, request.url.host, self._environment)
-        transport = self._transports.get(proxy or request.url.scheme)
+        if proxy is None:
+            return await self._direct.send(request)
+        transport = self._transports.get(proxy)
         if transport is None:
-            transport = await self._open(proxy, request.url.scheme)
+            transport = await self._open(proxy)
         return await transport.handle_async_request(request)
 
     async def close(self) -> None:
+        await self._direct.close()
         transports, self._transports = self._transports, {}
         for transport in transports.values():
             await transport.aclose()
 
-    async def _open(self, proxy: str | None, scheme: str) -> httpx.AsyncHTTPTransport:
+    async def _open(self, proxy: str) -> httpx.AsyncHTTPTransport:
+        trust = await self._trust()
         async with self._loading:
-            name = proxy or scheme
-            if name not in self._transports:
+            if proxy not in self._transports:
                 # Otherwise everybody waits for it, including the heartbeats of runs.
                 await asyncio.to_thread(_load)
                 try:
-                    self._transports[name] = httpx.AsyncHTTPTransport(
-                        verify=await self._trust(name), trust_env=False, limits=_CONNECTIONS, proxy=proxy
+                    self._transports[proxy] = httpx.AsyncHTTPTransport(
+                        verify=trust, trust_env=False, limits=_CONNECTIONS, proxy=proxy
                     )
                 except (ValueError, ImportError) as error:
                     raise CannotReach(f"the proxy of this machine cannot be used: {error}") from None
-            return self._transports[name]
+            return self._transports[proxy]
 
-    async def _trust(self, name: str) -> ssl.SSLContext:
-        if name == "http":  # never used, and reading all certificates takes time
-            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(_trusted)
-        return self._tls
+    async def _trust(self) -> ssl.SSLContext:
+        async with self._loading:
+            if self._tls is None:  # reading all certificates takes time
+                self._tls = await asyncio.to_thread(_trusted)
+            return self._tls
 
 
 class LoopbackUpstream:
@@ -118,4 +127,5 @@ def _trusted() -> ssl.SSLContext:
 
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
     return context

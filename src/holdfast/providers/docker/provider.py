@@ -51,7 +51,6 @@ class DockerProvider(Provider):
     name = "docker"
     snapshot_kind = SNAPSHOT_KIND
     isolation = "container"
-    takes_checkpoints = True
     capabilities: frozenset[Capability] = CAPABILITIES
     images: DockerImages
 

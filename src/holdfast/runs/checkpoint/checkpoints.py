@@ -63,6 +63,8 @@ class Checkpoints:
         self._on_taken = on_taken
         self._underway: dict[str, asyncio.Task[None]] = {}
         """By thread."""
+        self._late: dict[str, asyncio.Task[None]] = {}
+        """Snapshots that took too long, by box. Until they end, the provider may hold the box still."""
         self._tried: set[str] = set()
         """Runs whose snapshot may exist without an entry, because writing the entry failed."""
         self._first = log.clock()
@@ -79,6 +81,8 @@ class Checkpoints:
             await asyncio.wait((underway,))
         if turn_to_save(await self._log.runs(thread)) is not None:
             await asyncio.wait((self._underway.get(thread) or self._start(thread),))
+        if self._late and (row := await self._boxes.of_key(key_of(thread))) is not None and row.id in self._late:
+            await asyncio.wait((self._late[row.id],))
 
     def _start(self, thread: str) -> asyncio.Task[None]:
         task = self._tasks.start(self._take(thread), name=f"checkpoint {thread}")
@@ -163,8 +167,9 @@ class Checkpoints:
             raise
         if done:
             return taking.result()
-        taking.cancel()
-        self._tasks.start(self._discard(taking), name=f"late snapshot of {row.id}")
+        late = self._tasks.start(self._discard(taking), name=f"late snapshot of {row.id}")
+        self._late[row.id] = late
+        late.add_done_callback(lambda done: self._late.pop(row.id, None))
         raise Skipped(f"the snapshot took longer than {seconds} s")
 
     async def _discard(self, taking: asyncio.Future[Snapshot]) -> None:

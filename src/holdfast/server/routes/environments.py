@@ -13,15 +13,16 @@ from holdfast.api.environments import (
     AllowEnvironment,
     BuildEnvironment,
     CheckEnvironment,
+    DisallowEnvironment,
     EnvironmentBuild,
     EnvironmentCheck,
     EnvironmentConsent,
+    EnvironmentDisallowed,
     EnvironmentList,
     EnvironmentName,
     EnvironmentRecord,
     SaveEnvironment,
 )
-from holdfast.api.limits import Digest
 from holdfast.environments.store import EnvironmentRow
 from holdfast.server.routes.progress_lines import NDJSON, OutputLines
 from holdfast.server.routes.requests import BOX_ERRORS, began
@@ -59,23 +60,24 @@ async def build_environment(wanted: BuildEnvironment, services: Use, environment
 
 @router.post("/environments/consent")
 async def show_consent(file: AllowEnvironment, environments: UseEnvironments) -> EnvironmentConsent:
-    """Get what a file from a repository asks for, and whether it was allowed."""
-    return await environments.consent(file.text)
+    """Get what a file from a repository asks for, and whether it was allowed at this place."""
+    return await environments.consent(file.text, file.place)
 
 
 @router.post("/environments/allow")
 async def allow_environment(
     file: AllowEnvironment, environments: UseEnvironments, grant: Administrator
 ) -> EnvironmentConsent:
-    """Allow a file from a repository what it asks for. This is for exactly this text."""
-    await environments.library.allow(file.text, by=grant.user)
-    return await environments.consent(file.text)
+    """Allow a file from a repository what it asks for. This is for exactly this text at this place, and replaces
+    what was allowed there before."""
+    await environments.library.allow(file.text, file.place, by=grant.user)
+    return await environments.consent(file.text, file.place)
 
 
-@router.delete("/environments/allow/{digest}", status_code=204)
-async def forbid_environment(digest: Digest, environments: UseEnvironments) -> None:
-    """Take back what a file was allowed, for the next runs."""
-    await environments.library.forbid(digest)
+@router.post("/environments/disallow")
+async def disallow_environment(wanted: DisallowEnvironment, environments: UseEnvironments) -> EnvironmentDisallowed:
+    """Take back what the file at a place was allowed, for the next runs."""
+    return EnvironmentDisallowed(place=wanted.place, removed=await environments.library.disallow(wanted.place))
 
 
 @router.get("/environments/{name}")

@@ -73,26 +73,21 @@ class SqliteEnvironments:
         values = (self._tenant, name)
         return await self._database.change(lambda connection: connection.execute(statement, values).rowcount > 0)
 
-    async def has(self, digest: str) -> bool:
-        query = "SELECT 1 FROM environments WHERE tenant = ? AND digest = ? AND text IS NOT NULL LIMIT 1"
-        return await self._exists(query, digest)
-
-    async def allow(self, digest: str, *, by: str, now: int) -> None:
+    async def allow(self, place: str, digest: str, *, by: str, now: int) -> None:
         statement = (
-            "INSERT OR IGNORE INTO allowed_environments (tenant, digest, allowed_at, allowed_by) VALUES (?, ?, ?, ?)"
+            "INSERT OR REPLACE INTO environment_consents (tenant, place, digest, allowed_at, allowed_by)"
+            " VALUES (?, ?, ?, ?, ?)"
         )
-        values = (self._tenant, digest, now, by)
+        values = (self._tenant, place, digest, now, by)
         await self._database.change(lambda connection: connection.execute(statement, values))
 
-    async def is_allowed(self, digest: str) -> bool:
-        return await self._exists("SELECT 1 FROM allowed_environments WHERE tenant = ? AND digest = ?", digest)
-
-    async def forbid(self, digest: str) -> bool:
-        statement = "DELETE FROM allowed_environments WHERE tenant = ? AND digest = ?"
-        values = (self._tenant, digest)
-        return await self._database.change(lambda connection: connection.execute(statement, values).rowcount > 0)
-
-    async def _exists(self, query: str, digest: str) -> bool:
-        values = (self._tenant, digest)
+    async def is_allowed(self, place: str, digest: str) -> bool:
+        query = "SELECT 1 FROM environment_consents WHERE tenant = ? AND place = ? AND digest = ?"
+        values = (self._tenant, place, digest)
         found = await self._database.read(lambda connection: connection.execute(query, values).fetchone())
         return found is not None
+
+    async def disallow(self, place: str) -> bool:
+        statement = "DELETE FROM environment_consents WHERE tenant = ? AND place = ?"
+        values = (self._tenant, place)
+        return await self._database.change(lambda connection: connection.execute(statement, values).rowcount > 0)

@@ -232,12 +232,13 @@ CREATE TABLE IF NOT EXISTS environments (
     PRIMARY KEY (tenant, name, version)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS allowed_environments (
+CREATE TABLE IF NOT EXISTS environment_consents (
     tenant TEXT NOT NULL DEFAULT 'default',
+    place TEXT NOT NULL,
     digest TEXT NOT NULL,
     allowed_at INTEGER NOT NULL,
     allowed_by TEXT NOT NULL,
-    PRIMARY KEY (tenant, digest)
+    PRIMARY KEY (tenant, place)
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS models (

@@ -66,44 +66,46 @@ class EnvironmentSuite:
         assert await store.get("web", 1) is None
         assert await store.versions("web") == []
         assert await store.latest() == []
-        assert not await store.has("digest of 1")
         again = await add(store, "web", "1", after=0)
         assert again is not None
         assert again.version == 3
         assert await store.latest() == [again]
 
-    async def test_a_digest_is_known_while_a_version_has_it(self, store: EnvironmentStore) -> None:
-        assert not await store.has("digest of 1")
-        await add(store, "web", "1")
-        await add(store, "web", "2")
-        assert await store.has("digest of 1")
+    async def test_a_file_is_allowed_at_one_place_until_that_is_taken_back(self, store: EnvironmentStore) -> None:
+        assert not await store.is_allowed("/own", "d")
+        await store.allow("/own", "d", by="somebody", now=5)
+        await store.allow("/own", "d", by="somebody else", now=6)
+        assert await store.is_allowed("/own", "d")
+        assert not await store.is_allowed("/own", "e")
+        assert not await store.is_allowed("/other", "d")
+        assert not await store.disallow("/other")
+        assert await store.disallow("/own")
+        assert not await store.disallow("/own")
+        assert not await store.is_allowed("/own", "d")
 
-    async def test_a_file_is_allowed_until_it_is_forbidden(self, store: EnvironmentStore) -> None:
-        assert not await store.is_allowed("d")
-        await store.allow("d", by="somebody", now=5)
-        await store.allow("d", by="somebody else", now=6)
-        assert await store.is_allowed("d")
-        assert not await store.is_allowed("e")
-        assert await store.forbid("d")
-        assert not await store.forbid("d")
-        assert not await store.is_allowed("d")
+    async def test_a_new_consent_replaces_the_older_one_of_its_place(self, store: EnvironmentStore) -> None:
+        await store.allow("/own", "wide", by="somebody", now=5)
+        await store.allow("/other", "wide", by="somebody", now=5)
+        await store.allow("/own", "narrow", by="somebody", now=6)
+        assert await store.is_allowed("/own", "narrow")
+        assert not await store.is_allowed("/own", "wide")
+        assert await store.is_allowed("/other", "wide")
 
     async def test_they_survive_a_restart(self, open_store: OpenStore[EnvironmentStore]) -> None:
         async with open_store(TENANT) as store:
             made = await add(store, "web", "1")
-            await store.allow("d", by="somebody", now=5)
+            await store.allow("/own", "d", by="somebody", now=5)
         async with open_store(TENANT) as store:
             assert await store.latest() == [made]
-            assert await store.is_allowed("d")
+            assert await store.is_allowed("/own", "d")
 
     async def test_tenants_do_not_see_each_other(self, open_store: OpenStore[EnvironmentStore]) -> None:
         async with open_store(TENANT) as store, open_store(OTHER_TENANT) as other:
             await add(store, "web", "1")
-            await store.allow("d", by="somebody", now=5)
+            await store.allow("/own", "d", by="somebody", now=5)
             assert await other.latest() == []
             assert await other.get("web") is None
-            assert not await other.has("digest of 1")
-            assert not await other.is_allowed("d")
+            assert not await other.is_allowed("/own", "d")
             assert not await other.remove("web")
             theirs = await add(other, "web", "2", after=0)
             assert theirs is not None
