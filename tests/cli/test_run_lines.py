@@ -78,11 +78,14 @@ def test_a_failover_and_a_budget_are_shown() -> None:
     story.add(
         "signal.model.budget", run="r-1", state="reached", spent=900, **{**nearly, "unit": "tokens", "limit": 900}
     )
-    assert render(story.entries, None)[-4:] == [
+    far = {**nearly, "limit": 0.00002}
+    story.add("signal.model.budget", run="r-1", state="warning", spent=0.3, **far)
+    assert render(story.entries, None)[-5:] == [
         "    ⇄ mine/a has too many requests: going on with spare/b",
         "    ⇄ mine/a has too many requests: no other is left",
         "    ! the budget of this run is nearly used up: $4.10 of $5.00",
         "    ! the budget of this run is used up: 900 tokens of 900 tokens",
+        "    ! the budget of this run is used up: $0.30 of $0.00002",
     ]
 
 

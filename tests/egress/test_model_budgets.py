@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+import orjson
 import pytest
 from tests.egress.metered_world import CALL_COST, MeteredWorld, make_metered, open_metered
-from tests.egress.model_world import KEY
+from tests.egress.model_world import KEY, serving
 from tests.testing.test_model import PATHS, body_of, every_api
 
 from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.models import InvalidModel
-from holdfast.api.models import Api
+from holdfast.api.models import Api, Price
 from holdfast.egress.models.budgets import Amount, Limit, find_reached, find_warnings
 from holdfast.egress.models.ledger import Ledger, day_of, start_of_day
 from holdfast.egress.models.meter import Terms
+from holdfast.egress.models.usage import Answer, Ending, Measured, charged_usage
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Usage, error, held, text
+from holdfast.threads.model_events import Usage as Tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -202,6 +208,121 @@ async def test_budgets_are_checked_before_they_are_set(world: MeteredWorld) -> N
         await budgets.remove(BudgetScope.THREAD, "t-9")
 
 
+# --- answers that do not say what they used ---
+
+MOST_OUTPUT = 8192
+"""Of a model that says nothing about it, as `Models` has it."""
+WINDOW = 128_000
+
+
+@asynccontextmanager
+async def quiet_provider(world: MeteredWorld, api: Api, body: bytes, content_type: str) -> AsyncIterator[None]:
+    """The run's model answers with this, which reports no usage."""
+
+    async def provider(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", content_type.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async with serving(provider) as port:
+        await world.models.put("mine", base_url=f"http://127.0.0.1:{port}/v1", apis=[api])
+        yield
+
+
+QUIET = b'data: {"model":"scripted","choices":[{"index":0,"delta":{"content":"word"}}]}\n\ndata: [DONE]\n\n'
+QUEUED = b'{"id":"resp_1","model":"scripted","status":"queued","background":true,"output":[],"usage":null}'
+
+
+async def test_an_answer_that_hides_its_usage_costs_all_that_it_may_have_taken(world: MeteredWorld) -> None:
+    """Reasoning is not in the stream, so its size says nothing."""
+    async with quiet_provider(world, Api.OPENAI_CHAT, QUIET, "text/event-stream"):
+        await world.agent.post(PATHS[Api.OPENAI_CHAT], json=body_of(Api.OPENAI_CHAT))
+        world.use(budget=Budget(tokens=2 * MOST_OUTPUT))
+        for status in (200, 200, 402):
+            answer = await world.agent.post(PATHS[Api.OPENAI_CHAT], json=body_of(Api.OPENAI_CHAT))
+            assert answer.status_code == status
+    without, *within = await world.settled(3)
+    assert without["output"] < 100
+    assert [each["output"] for each in within] == [MOST_OUTPUT] * 2
+    assert all(each["estimated"] for each in (without, *within))
+
+
+async def test_an_answer_in_the_background_costs_all_that_it_may_take(world: MeteredWorld) -> None:
+    """It ends after its answer, and what it reads may be stored at the provider."""
+    world.use(budget=Budget(tokens=100_000))
+    async with quiet_provider(world, Api.OPENAI_RESPONSES, QUEUED, "application/json"):
+        body = {**body_of(Api.OPENAI_RESPONSES), "background": True, "previous_response_id": "resp_0"}
+        assert (await world.agent.post("/v1/responses", json=body)).status_code == 200
+        assert (await world.agent.post("/v1/responses", json=body)).status_code == 402
+    [call] = await world.settled(1)
+    assert (call["input"], call["output"], call["estimated"]) == (WINDOW, MOST_OUTPUT, True)
+
+
+@pytest.mark.parametrize("name", [b'"background"', rb'"\u0062ackground"', rb'"backgroun\u0064"'])
+async def test_who_leaves_an_answer_in_the_background_pays_for_it(world: MeteredWorld, name: bytes) -> None:
+    world.use(budget=Budget(cost=5))
+    gate = Gate("start")
+    world.provider.script([held(text("An answer."), gate)])
+    content = orjson.dumps(body_of(Api.OPENAI_RESPONSES))[:-1] + b"," + name + b": true}"
+    headers = {"content-type": "application/json"}
+    asking = asyncio.create_task(world.agent.post("/v1/responses", content=content, headers=headers))
+    await gate.reached()
+    asking.cancel()
+    [call] = await world.settled(1)
+    assert (call["status"], call["input"], call["output"]) == (499, WINDOW, MOST_OUTPUT)
+
+
+async def test_a_compressed_request_costs_all_that_it_may_hold(world: MeteredWorld) -> None:
+    world.use(budget=Budget(tokens=WINDOW))
+    body = {**body_of(Api.OPENAI_CHAT), "messages": [{"role": "user", "content": "x" * 400_000}]}
+    content = gzip.compress(orjson.dumps(body))
+    assert len(content) < 2000
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    async with quiet_provider(world, Api.OPENAI_CHAT, QUIET, "text/event-stream"):
+        for status in (200, 402):
+            answer = await world.agent.post(PATHS[Api.OPENAI_CHAT], content=content, headers=headers)
+            assert answer.status_code == status
+    [call] = await world.settled(1)
+    assert (call["input"], call["output"]) == (WINDOW, MOST_OUTPUT)
+
+
+async def test_a_compressed_request_holds_all_that_it_may_take(world: MeteredWorld) -> None:
+    world.use(budget=Budget(tokens=WINDOW))
+    gate = Gate("start")
+    answer = text("An answer.", usage=Usage(WINDOW, 10))
+    world.provider.script([held(answer, gate), answer])
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    content = gzip.compress(orjson.dumps(body_of(Api.ANTHROPIC)))
+    asking = [asyncio.create_task(world.agent.post("/v1/messages", content=content, headers=headers)) for _ in "ab"]
+    await gate.reached()
+    gate.release()
+    assert sorted([(await each).status_code for each in asking]) == [200, 402]
+    assert len(world.provider.requests) == 1
+
+
+async def test_a_compressed_request_that_reports_its_usage_costs_that(world: MeteredWorld) -> None:
+    world.use(budget=Budget(cost=5))
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    content = gzip.compress(orjson.dumps(body_of(Api.ANTHROPIC)))
+    assert (await world.agent.post("/v1/messages", content=content, headers=headers)).status_code == 200
+    [call] = await world.settled(1)
+    assert (call["input"], call["output"], call.get("estimated")) == (100_000, 10_000, None)
+
+
+async def test_an_answer_that_hides_its_usage_is_priced_by_the_model_that_it_names(world: MeteredWorld) -> None:
+    await world.meter.prices.put("mine/big", Price(input=20, output=100))
+    world.use(budget=Budget(cost=5))
+    for api, body, kind in (
+        (Api.OPENAI_CHAT, QUIET, "text/event-stream"),
+        (Api.OPENAI_RESPONSES, QUEUED, "application/json"),
+    ):
+        async with quiet_provider(world, api, body.replace(b'"scripted"', b'"big"'), kind):
+            await world.agent.post(PATHS[api], json={**body_of(api), "model": "big"})
+    assert [each["model"] for each in await world.settled(2)] == ["mine/big", "mine/big"]
+
+
 # --- the decisions ---
 
 
@@ -262,3 +383,26 @@ def test_days_are_in_utc() -> None:
     assert day_of(start_of_day("2026-11-17")) == "2026-11-17"
     assert day_of(start_of_day("2026-11-17") - 1) == "2026-11-16"
     assert pytest.approx(0.0003) == CALL_COST
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds", "output"),
+    [
+        (Ending.LEFT, 1, 1000),
+        (Ending.LEFT, 20, 4000),
+        (Ending.LEFT, 600, MOST_OUTPUT),
+        (Ending.CUT, 20, 4000),
+        (Ending.WHOLE, 1, MOST_OUTPUT),
+    ],
+)
+def test_what_an_answer_without_usage_may_have_taken(ending: Ending, seconds: int, output: int) -> None:
+    """An agent that waits for a long thought and leaves just before its end has had it."""
+    answer = Answer(200, 400, seconds * 1000, ending, Measured(None, output_estimate=3))
+    assert charged_usage(answer, WINDOW, MOST_OUTPUT) == (Tokens(100, output), True)
+    assert charged_usage(answer, WINDOW) == (Tokens(100, 1000 if ending is Ending.LEFT else 3), True)
+
+
+def test_a_small_budget_is_not_shown_as_nothing() -> None:
+    found = find_reached([(limit(cost=0.00002), Amount(30_000))])
+    assert found is not None
+    assert found.message == "this run is out of budget: $0.00003 of $0.00002 are spent"

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.run_info import RunStatus
 from holdfast.runs.blocked_egress import Block, explain, find_blocked, read_line, remedy, still_away
-from holdfast.runs.diagnosis import diagnose
+from holdfast.runs.diagnosis import _more_budget, diagnose
 from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.threads.run_events import Run, ThreadRuns
 
@@ -102,3 +102,16 @@ def test_it_is_an_error_if_the_run_failed_or_its_runner_is_cut_off() -> None:
     assert ok is False
     assert next_step is not None
     assert "the relay of provider sprites" in next_step
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject", "unit", "command"),
+    [
+        ("run", "r-1", "cost", "holdfast resume THREAD --budget DOLLARS"),
+        ("thread", "t-1", "cost", "holdfast budget set t-1 --cost DOLLARS, or holdfast budget remove t-1;"),
+        ("tree", "t-1", "tokens", "holdfast budget set t-1 --tree --tokens N, or holdfast budget remove t-1 --tree;"),
+        ("day", "2026-11-17", "cost", "holdfast budget set --day --cost DOLLARS, or holdfast budget remove --day;"),
+    ],
+)
+def test_the_advice_for_a_used_up_budget_changes_that_budget(scope: str, subject: str, unit: str, command: str) -> None:
+    assert command in _more_budget({"scope": scope, "subject": subject, "unit": unit})

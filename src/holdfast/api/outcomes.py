@@ -51,7 +51,8 @@ OUTCOMES: dict[str, tuple[str, str]] = {
     ),
     "over_budget": (
         "the budget for models is used up",
-        "see what it was spent on: holdfast cost THREAD; with more: holdfast resume THREAD --budget DOLLARS",
+        "see what it was spent on: holdfast cost THREAD; with more for a run: holdfast resume THREAD --budget DOLLARS;"
+        " for a thread, tree or day: holdfast budget set --help",
     ),
     "prompt_refused": ("the agent did not accept the prompt", _SHOW),
 }

@@ -162,8 +162,18 @@ def _models(run: Run, signals: Sequence[Mapping[str, Any]]) -> list[Finding]:
         spent = f"{reached.get('spent')} of {reached.get('limit')} {unit}"
         detail = f"the budget of this {reached.get('scope')} is used up: {spent}"
         ok = False if (run.error or {}).get("code") == "over_budget" else None
-        found.append(_finding("budget", ok, detail, "holdfast cost THREAD; holdfast resume THREAD --budget DOLLARS"))
+        found.append(_finding("budget", ok, detail, f"holdfast cost THREAD; {_more_budget(reached)}"))
     return found
+
+
+def _more_budget(reached: Mapping[str, Any]) -> str:
+    """Returns the command that changes the budget of this scope."""
+    scope, subject = reached.get("scope"), reached.get("subject")
+    if scope == "run":
+        return "holdfast resume THREAD --budget DOLLARS"
+    whose = {"day": "--day", "tree": f"{subject} --tree"}.get(str(scope), str(subject))
+    amount = "--cost DOLLARS" if reached.get("unit") == "cost" else "--tokens N"
+    return f"holdfast budget set {whose} {amount}, or holdfast budget remove {whose}; then holdfast resume THREAD"
 
 
 def _egress(run: Run, blocked: BlockedEgress | None, silence: int | None, thresholds: Thresholds) -> list[Finding]:

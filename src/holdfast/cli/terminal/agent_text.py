@@ -115,6 +115,8 @@ def describe_time(milliseconds: float) -> str:
 
 
 def describe_cost(dollars: float) -> str:
+    if 0 < dollars < 0.0001:
+        return f"${dollars:.9f}".rstrip("0")
     if 0 < dollars < 0.01:
         return f"${dollars:.4f}"
     return f"${dollars:,.2f}"

@@ -318,7 +318,8 @@ class RunLines:
             limit, spent = _number(payload, "limit"), _number(payload, "spent")
             if limit is not None and spent is not None:
                 show = describe_cost if _word(payload, "unit") == "cost" else _tokens
-                state = "is used up" if _word(payload, "state") == "reached" else "is nearly used up"
+                is_reached = _word(payload, "state") == "reached" or spent >= limit
+                state = "is used up" if is_reached else "is nearly used up"
                 text = f"the budget of this {_word(payload, 'scope')} {state}: {show(spent)} of {show(limit)}"
                 yield self._remark("!", text, "yellow")
 

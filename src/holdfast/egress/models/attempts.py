@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from holdfast.api.models import Api
 from holdfast.egress.models.exchange import Cut, Exchange, GatewayLimits, Refused
 from holdfast.egress.models.failover import (
     MOST_ERROR,
@@ -326,7 +327,16 @@ class _Metered:
             return
         self.is_charged = True
         ms = round((time.monotonic() - self._began) * 1000)
-        answer = Answer(self._status, self._exchange.sent, ms, self.ending, self._reader.measure())
+        exchange = self._exchange
+        in_background = self.api is Api.OPENAI_RESPONSES and exchange.background.is_possible
+        answer = Answer(
+            self._status,
+            exchange.sent,
+            ms,
+            self.ending,
+            self._reader.measure(),
+            is_opaque=exchange.is_compressed or in_background,
+        )
         await call.charge(self._candidate.choice, self.api, answer)
 
 

@@ -84,7 +84,10 @@ class Crossing:
 
 
 def describe(unit: Unit, number: int) -> str:
-    return f"${dollars(number):,.4f}" if unit == "cost" else f"{number:,} tokens"
+    if unit == "tokens":
+        return f"{number:,} tokens"
+    # What is less than a ten-thousandth is not nothing.
+    return f"${dollars(number):.9f}".rstrip("0") if 0 < number < NANO // 10_000 else f"${dollars(number):,.4f}"
 
 
 def find_reached(limits: Iterable[tuple[Limit, Amount]]) -> Crossing | None:

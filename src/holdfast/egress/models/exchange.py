@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from holdfast.egress.models.background import BackgroundLook
 from holdfast.egress.models.headers import Header, headers_for_agent
 from holdfast.redaction import Scrubber
 from holdfast.time_limit import time_limit, time_limit_at
@@ -62,6 +63,7 @@ class Exchange:
         self.scope = scope
         self.sent = 0
         self.received = 0
+        self.background = BackgroundLook()
         self.is_whole = False
         """Whether the agent has all of its answer. From then on it may disconnect."""
         self._receive = receive
@@ -70,6 +72,12 @@ class Exchange:
         self._begun = False
         self._read = asyncio.Event()
         """Set when the whole body has arrived."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the size of the body says nothing about what is in it."""
+        encodings = (value for name, value in self.scope["headers"] if name.lower() == b"content-encoding")
+        return any(value.strip().lower() != b"identity" for value in encodings)
 
     def check_length(self) -> int | None:
         """Returns the declared length of the body. Refuses one that is too large before it is sent."""
@@ -94,6 +102,7 @@ class Exchange:
             if self.sent > self._limits.body:
                 raise self._too_large()
             if piece:
+                self.background.feed(piece)
                 yield piece
             if not message.get("more_body"):
                 self.has_read()

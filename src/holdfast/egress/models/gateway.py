@@ -33,6 +33,7 @@ from holdfast.egress.models.meter import Call, Meter, OverBudget, Terms
 from holdfast.egress.models.model import ModelChoice
 from holdfast.egress.models.registry import Models
 from holdfast.egress.models.upstream import Upstream
+from holdfast.egress.models.usage import ANY_SIZE
 
 __all__ = ["REASON", "Answered", "GatewayLimits", "Grant", "ModelGateway", "OnAnswer"]
 
@@ -175,7 +176,8 @@ class ModelGateway:
         call = None
         try:
             if self.meter is not None and not route.is_free:
-                call = await self._open_call(self.meter, terms, candidates, size)
+                shown = ANY_SIZE if exchange.is_compressed else size
+                call = await self._open_call(self.meter, terms, candidates, shown)
             return await self._forward(exchange, Question(grant.run, route, query, candidates, call))
         finally:
             if call is not None:

@@ -263,7 +263,8 @@ class Call:
 
     async def charge(self, choice: ModelChoice, api: Api, answer: Answer) -> None:
         """Charge one answer, and write it on the thread. What the call holds stays: another model may be asked."""
-        usage, estimated = charged_usage(answer, choice.context_window)
+        has_budget = bool(self._meter.limits(self))
+        usage, estimated = charged_usage(answer, choice.context_window, choice.max_tokens if has_budget else None)
         spent = await self._meter.charge(
             self,
             model=str(choice),

@@ -29,8 +29,7 @@ class RequestBody:
 
     def __init__(self, exchange: Exchange, kept: Kept, *, keep: bool) -> None:
         """With `keep`, the body can be sent again to another model, unless it is too large or compressed."""
-        encodings = [value for name, value in exchange.scope["headers"] if name.lower() == b"content-encoding"]
-        self.can_repeat = keep and all(value.strip().lower() == b"identity" for value in encodings)
+        self.can_repeat = keep and not exchange.is_compressed
         self._exchange = exchange
         self._source = exchange.body()
         self._all_kept = kept

@@ -2,7 +2,7 @@
 
 An answer is a stream of server-sent events or one JSON document. Only what a count needs is kept: the line that is
 incomplete, or the document up to a limit. Numbers that cannot be are ignored, so a provider cannot report less than
-nothing. An answer without usage is estimated by its size.
+nothing. An answer without usage is estimated by its size, and within a budget by the most that it may have taken.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ BYTES_PER_TOKEN: Final = 4
 """Of text and of JSON around it, about. Only for estimates."""
 EXPECTED_OUTPUT: Final = 1000
 """Tokens that a call holds for an answer that has not come, and is charged for one that nobody waited for."""
+ANY_SIZE: Final = MOST_TOKENS * BYTES_PER_TOKEN
+"""Bytes of a request that may hold as much as fits in a model."""
+_TOKENS_PER_SECOND: Final = 200
+"""The most that a model makes, about."""
 _BYTES_AROUND: Final = 250
 """Of one event, around its text."""
 _MAX_LINE: Final = 16 * 1024 * 1024
 _MAX_DOCUMENT: Final = 16 * 1024 * 1024
 _MAX_MODEL: Final = 200
 _USAGE: Final = b'"usage":'
+_MODEL: Final = b'"model":'
 _NO_USAGE: Final = (b'"usage":null', b'"usage": null')
 
 
@@ -65,6 +70,8 @@ class Answer:
     ms: int
     ending: Ending
     measured: Measured
+    is_opaque: bool = False
+    """Whether neither the size of the request nor when the agent left says what it took."""
 
     @property
     def shown_status(self) -> int:
@@ -74,8 +81,11 @@ class Answer:
         return 502 if self.ending is Ending.CUT else self.status
 
 
-def charged_usage(answer: Answer, context_window: int) -> tuple[Usage, bool]:
+def charged_usage(answer: Answer, context_window: int, most_output: int | None = None) -> tuple[Usage, bool]:
     """Returns the usage that an answer is charged for, and whether it is an estimate.
+
+    `most_output` is given within a budget. Then what is unknown costs the most that it may be: otherwise an agent
+    would stay below its budget by hiding what it uses.
 
     An error costs nothing. An answer that was not read to its end costs what has been seen of it; where the agent left,
     at least what answers usually take: otherwise an agent that leaves before the usage comes would pay nothing.
@@ -88,9 +98,15 @@ def charged_usage(answer: Answer, context_window: int) -> tuple[Usage, bool]:
     output = answer.measured.output_estimate
     if ending is Ending.LEFT:
         output = max(output, EXPECTED_OUTPUT)
+    sent = answer.sent
+    if most_output is not None:
+        is_over = ending is Ending.WHOLE or answer.is_opaque
+        made = most_output if is_over else min(answer.ms * _TOKENS_PER_SECOND // 1000, most_output)
+        output = max(output, made)
+        sent = ANY_SIZE if answer.is_opaque else sent
     if known is not None and known.input + known.cache_read + known.cache_write:
         return replace(known, output=max(known.output, output)), True
-    return Usage(input=min(estimate_input(answer.sent), context_window), output=output), True
+    return Usage(input=min(estimate_input(sent), context_window), output=output), True
 
 
 class UsageReader:
@@ -151,6 +167,10 @@ class UsageReader:
     def _scan(self, lines: bytes) -> None:
         """Find events with usage. Most have none, so the lines are not even split."""
         self._events += lines.count(b"data:")
+        if self._model is None and (start := lines.find(_MODEL)) >= 0:
+            line = lines[lines.rfind(b"\n", 0, start) + 1 :].partition(b"\n")[0]
+            if line.startswith(b"data:"):
+                self._take(line[5:])
         if _USAGE not in lines:
             return
         for line in lines.split(b"\n"):
@@ -163,11 +183,11 @@ class UsageReader:
         except ValueError:
             return
         for holder in _holders(value):
-            found = holder.get("usage")
+            found, model = holder.get("usage"), holder.get("model")
+            is_named = isinstance(found, Mapping) or self._model is None
+            if is_named and isinstance(model, str) and 0 < len(model) <= _MAX_MODEL:
+                self._model = model
             if isinstance(found, Mapping):
-                model = holder.get("model")
-                if isinstance(model, str) and 0 < len(model) <= _MAX_MODEL:
-                    self._model = model
                 self._usage = _merge(self._usage, read_usage(self._api, found))
                 if (nanos := nanos_of(found.get("cost"))) is not None:
                     self._nanos = nanos

@@ -128,7 +128,8 @@ export class Timeline {
       this.#add("remark warning", ts, `⇄ ${firstLine(payload.model)} gave no answer (${firstLine(payload.reason)}): ${then}`);
     }
     if (name === "budget") {
-      const state = payload.state === "reached" ? "is used up" : "is nearly used up";
+      const isReached = payload.state === "reached" || (number(payload.spent) ?? 0) >= (number(payload.limit) ?? Infinity);
+      const state = isReached ? "is used up" : "is nearly used up";
       this.#add("remark warning", ts, `! the budget of this ${firstLine(payload.scope)} ${state}`);
     }
   }
