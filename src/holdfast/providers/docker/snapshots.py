@@ -16,6 +16,7 @@ from typing import Any, Final
 from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors.boxes import BoxUnreachable, NoSpace, SnapshotNotFound, WrongSnapshot
 from holdfast.api.ids import new_id, now_ms
+from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.docker.engine import LONG_SECONDS, Engine, EngineProblem, Removal
 from holdfast.providers.docker.objects import (
     MAKER,
@@ -112,7 +113,8 @@ class Snapshots:
         # The container's configuration belongs to that box alone.
         config = {"Entrypoint": [], "Cmd": [], "Healthcheck": None, **config}
         try:
-            await self._engine.ask("POST", "commit", params=params, body=config, seconds=LONG_SECONDS)
+            # The daemon does not stop if the caller leaves, and the container is paused until it has finished.
+            await to_the_end(self._engine.ask("POST", "commit", params=params, body=config, seconds=LONG_SECONDS))
         except EngineProblem as problem:
             if "no space left" in problem.message:
                 raise NoSpace(f"the Docker daemon has no room for a snapshot: {problem.message}") from None

@@ -167,6 +167,7 @@ class Checkpoints:
             raise
         if done:
             return taking.result()
+        taking.cancel()  # Docker, for one, ends it all the same, and holds the box until then
         late = self._tasks.start(self._discard(taking), name=f"late snapshot of {row.id}")
         self._late[row.id] = late
         late.add_done_callback(lambda done: self._late.pop(row.id, None))
