@@ -160,6 +160,32 @@ async def test_calls_that_are_cut_off_use_up_a_budget_too(world: MeteredWorld) -
     assert 3 <= number <= 6  # each costs about 0.01
 
 
+async def test_an_agent_that_leaves_while_its_call_is_written_is_charged(
+    world: MeteredWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codex disconnects at the last event, which is before the end of the answer."""
+    world.use(budget=Budget(cost=0.3))
+    write, writing, may_write = world.meter.journal.append, asyncio.Event(), asyncio.Event()
+
+    async def append(thread: str, payload: dict[str, Any], id: str | None = None) -> None:
+        writing.set()
+        await may_write.wait()
+        await write(thread, payload, id)
+
+    ended = asyncio.Event()
+    monkeypatch.setattr(world.meter.journal, "append", append)
+    monkeypatch.setattr(world.gateway, "_on_answer", lambda answered: ended.set())
+    asking = asyncio.create_task(ask(world))
+    await writing.wait()
+    asking.cancel()
+    with pytest.raises(TimeoutError):  # what it holds is not given back before what it took is counted
+        await asyncio.wait_for(ended.wait(), 0.5)
+    may_write.set()
+    await ended.wait()
+    assert (await world.meter.spent(BudgetScope.RUN, "r-1")).nanos == 300_000_000
+    assert (await ask(world)).status_code == 402
+
+
 async def test_a_provider_that_reports_too_little_or_too_much_cannot_free_or_break_a_budget(
     world: MeteredWorld,
 ) -> None:

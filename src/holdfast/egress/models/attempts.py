@@ -170,8 +170,7 @@ class Attempts:
             answer.ending = Ending.CUT
             raise
         finally:
-            if not answer.is_charged:  # also if the agent has left, which cancels this
-                await asyncio.shield(answer.charge())
+            await answer.charge()  # also if the agent has left, which cancels this
 
     async def _pass_on(
         self,
@@ -293,7 +292,7 @@ class _Metered:
         self._began = time.monotonic()
         self._status = 0
         self._reader = UsageReader(self.api, "")
-        self.is_charged = False
+        self._charging: asyncio.Task[None] | None = None
 
     async def read(self, response: httpx.Response) -> AsyncIterator[bytes]:
         self._status = response.status_code
@@ -321,15 +320,19 @@ class _Metered:
         await self.charge()
 
     async def charge(self) -> None:
-        """Charge the answer, once."""
+        """Charge the answer, once. What was begun goes on if this is cancelled, and can be awaited again."""
         call = self._question.call
-        if call is None or self.is_charged:
+        if call is None:
             return
-        self.is_charged = True
+        if self._charging is None:
+            self._charging = asyncio.create_task(call.charge(self._candidate.choice, self.api, self._answer()))
+        await asyncio.shield(self._charging)
+
+    def _answer(self) -> Answer:
         ms = round((time.monotonic() - self._began) * 1000)
         exchange = self._exchange
         in_background = self.api is Api.OPENAI_RESPONSES and exchange.background.is_possible
-        answer = Answer(
+        return Answer(
             self._status,
             exchange.sent,
             ms,
@@ -337,7 +340,6 @@ class _Metered:
             self._reader.measure(),
             is_opaque=exchange.is_compressed or in_background,
         )
-        await call.charge(self._candidate.choice, self.api, answer)
 
 
 async def _chained(held: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
