@@ -37,6 +37,8 @@ _DEFAULT_SHARE: Final = 0.25
 _RESERVE: Final = 1024**3
 _RESERVE_SHARE: Final = 0.03
 _REMEMBERED: Final = 10_000
+_BOOKKEEPING: Final = 256 * 1024
+"""Bytes by which a full box may grow before its processes are killed again: a snapshot alone adds folders."""
 _EACH: Final = 1024
 """The least bytes that a file counts: even an empty file takes an inode, and these are limited."""
 
@@ -118,7 +120,7 @@ class DiskGuard:
         self._frozen = {layer: size for layer, size in self._frozen.items() if layer in needed}
         verdicts = judge({id: each.limit for id, each in boxes.items()}, used, free, reserve)
         for verdict in verdicts:
-            if used[verdict.id] > self._stopped.get(verdict.id, -1):
+            if used[verdict.id] > self._stopped.get(verdict.id, -1 - _BOOKKEEPING) + _BOOKKEEPING:
                 if verdict.id not in self._stopped:
                     log.warning("the processes of box %s are ended: %s", verdict.id, verdict.why)
                 self._stopped[verdict.id] = used[verdict.id]
