@@ -136,8 +136,11 @@ parent, task = sys.argv[1], sys.argv[2]
 def ask(path, token, body, **headers):
     api = http.client.HTTPConnection("127.0.0.1", 3128, timeout=30)
     headers.update({"authorization": "Bearer " + token, "content-type": "application/json"})
-    api.request("POST", path, json.dumps(body), headers)
-    return api.getresponse().status
+    try:
+        api.request("POST", path, json.dumps(body), headers)
+        return api.getresponse().status
+    except ConnectionRefusedError:
+        return 0
 [config] = glob.glob(os.path.expanduser("~/.holdfast/threads/*/pi/tools/tools.json"))
 delegate = json.load(open(config))["token"]
 models = json.load(open(glob.glob(os.path.expanduser("~/.holdfast/threads/*/pi/models.json"))[0]))
@@ -186,7 +189,9 @@ def test_code_in_the_box_of_a_task_can_neither_write_to_nor_ask_about_its_parent
         world.until_reported(task.id)
         # After the end, the token that is still in the box is good for nothing.
         after = box.exec(["python3", "-c", _TRY, thread, task.id], timeout=60)
-        assert {value for _, value in json.loads(after.stdout)} == {403}
+        assert after.stdout, after.stderr.decode()
+        # Once the checkpoint of the turn is taken, nobody listens there until the next run.
+        assert {value for _, value in json.loads(after.stdout)} <= {403, 0}
     assert len(world.entries(thread, "signal.thread.child_finished")) == 1
 
 
