@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.budgets import Cost
 from holdfast.api.entries import Entry
 from holdfast.exports.page import Exported, render
 
@@ -136,6 +137,27 @@ def test_a_page_has_timeline_changes_and_cost() -> None:
     assert text.count("Fix it.") == 1  # the agent repeats its prompt
     for part in ("A title", "Done.", "completed", "1,234", "$0.50", "1 min 05 s", "price.py", "+1", "−1", "new"):
         assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("counted", "reported", "shown"),
+    [
+        (Cost(calls=2, cost=0.5), 0.0, "$0.50"),
+        (Cost(calls=2, cost=0.5, unpriced=1), 7.0, "at least $0.50, 1 call without a price"),
+        (Cost(calls=2, unpriced=2), 0.0, "unknown, 2 calls without a price"),
+        (Cost(calls=2), 0.0, "$0.00"),
+        (None, 0.25, "$0.25"),
+        (None, 0.0, "unknown"),
+    ],
+)
+def test_a_cost_that_is_not_known_is_not_shown_as_nothing(counted: Cost | None, reported: float, shown: str) -> None:
+    """What the server counted is shown. An agent that does not know a price says 0."""
+    end = {"type": "signal.run.finished", "run": "r-1", "status": "completed", "usage": {"input": 9, "cost": reported}}
+    costs = {} if counted is None else {"r-1": counted}
+    page = render(Exported("t-1", "T", [Entry("1", 1, end)], cost=counted, costs=costs))
+    text = " ".join(seen(page).text)
+    assert text.count(shown) == (1 if shown == "unknown" else 2)
+    assert ("$0.00" in text) == (shown == "$0.00")
 
 
 def test_a_huge_thread_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from holdfast.api.budgets import Cost
 from holdfast.api.entries import Entry
+from holdfast.api.money import describe_cost, describe_in_full
 
 MOST_ENTRIES: Final = 20_000
 _MOST_TEXT: Final = 100_000
@@ -37,6 +39,10 @@ class Exported:
     patch: str | None = None
     """The changes of the workspace, or None if they are not known."""
     patch_cut: bool = False
+    cost: Cost | None = None
+    """The calls of models on the thread, as counted by the server. None if there were none."""
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    """The same by run."""
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class _Totals:
 def render(exported: Exported) -> str:
     """Returns the page."""
     totals = _Totals()
-    timeline = "\n".join(_timeline(exported.entries, totals))
+    timeline = "\n".join(_timeline(exported, totals))
     title = _text(exported.title) or "Thread"
     facts = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in _facts(exported, totals)
@@ -80,16 +86,25 @@ def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
     tokens = sum(totals.usage.get(name, 0) for name in ("input", "output", "cacheRead", "cacheWrite"))
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-    yield "cost", f"${totals.usage['cost']:.2f}" if totals.usage.get("cost") else "not counted" if tokens else "none"
+    yield "cost", _cost(exported.cost, totals.usage.get("cost")) or ("unknown" if tokens else "none")
+
+
+def _cost(counted: Cost | None, reported: object) -> str:
+    """Returns what calls have cost, or nothing if that is unknown. An agent that does not know a price reports 0."""
+    if counted is not None and counted.calls:
+        return describe_in_full(counted.cost, counted.unpriced)
+    if isinstance(reported, int | float) and not isinstance(reported, bool) and reported > 0:
+        return describe_cost(reported)
+    return ""
 
 
 # --- the timeline ---
 
 
-def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
+def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
     prompted = False
     begin = 0
-    for entry in entries:
+    for entry in exported.entries:
         payload, kind = entry.payload, entry.type
         event = kind.partition(".")[2]
         if event == "delta" or kind.endswith(".heartbeat"):
@@ -111,7 +126,7 @@ def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
             about = f"{_text(payload.get('agent'))}{f' · {_text(model)}' if model else ''}"
             made = _item("mark", f"<b>run</b> {about} <code>{_text(payload.get('run'))}</code>")
         elif kind == "signal.run.finished":
-            made = _item("mark", _end(payload, totals))
+            made = _item("mark", _end(payload, exported.costs, totals))
         elif kind == "signal.run.box":
             made = _item("mark", f"<b>box</b> <code>{_text(payload.get('box'))}</code> {_text(payload.get('how'))}")
         elif kind.startswith("signal."):
@@ -164,16 +179,15 @@ def _tool(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _end(payload: Mapping[str, Any], totals: _Totals) -> str:
+def _end(payload: Mapping[str, Any], costs: Mapping[str, Cost], totals: _Totals) -> str:
     status = str(payload.get("status"))
     usage = payload.get("usage")
-    cost = ""
+    spent = _cost(costs.get(str(payload.get("run"))), usage.get("cost") if isinstance(usage, dict) else None)
+    cost = f" · {_text(spent)}" if spent else ""
     if isinstance(usage, dict):
         for name, value in usage.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 totals.usage[str(name)] = totals.usage.get(str(name), 0) + value
-        if isinstance(usage.get("cost"), int | float) and usage["cost"]:
-            cost = f" · ${usage['cost']:.2f}"
     ms = payload.get("ms")
     took = f" in {_duration(ms)}" if isinstance(ms, int | float) and ms else ""
     error = payload.get("error")

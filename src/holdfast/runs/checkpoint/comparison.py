@@ -12,6 +12,7 @@ from typing import Final
 
 from holdfast.api.box.records import Owner
 from holdfast.api.box.spec import Lifetime
+from holdfast.api.budgets import Cost
 from holdfast.api.checkpoints import Branch, Comparison, TestResult
 from holdfast.api.errors import InvalidRequest, NotFound
 from holdfast.api.errors.boxes import ExecTimeout
@@ -28,6 +29,8 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.diff import compare
 from holdfast.runs.workspace.git_trees import MAX_ARCHIVE
 from holdfast.threads.checkpoints import Files
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import SpendingFilter, cost_of
 from holdfast.time_limit import time_limit
 
 _DEEPEST: Final = 100
@@ -67,6 +70,7 @@ class Comparisons:
         turns: Turns,
         rewinds: Rewinds,
         planner: LaunchPlanner,
+        projection: Projection,
         *,
         ticks: Callable[[], int],
     ) -> None:
@@ -76,6 +80,7 @@ class Comparisons:
         self._turns = turns
         self._rewinds = rewinds
         self._planner = planner
+        self._projection = projection
         self._ticks = ticks
 
     async def compare(self, first: str, second: str, *, test: str | None, seconds: int) -> Comparison:
@@ -174,7 +179,12 @@ class Comparisons:
             ms=sum((each.run.ended_at or self._log.clock()) - each.run.started_at for each in turns),
             usage=used(turns),
             test=None if test is None else await self._test(box_row, test, seconds),
+            cost=await self._cost([each.run.run for each in turns]),
         )
+
+    async def _cost(self, runs: Sequence[str]) -> Cost | None:
+        [spent] = await self._projection.spending(SpendingFilter(runs=tuple(runs)), "all")
+        return cost_of(spent) if spent.calls else None
 
     async def _test(self, row: BoxRow, command: str, seconds: int) -> TestResult:
         """Run a command in a copy of a box: it changes nothing in the box itself."""
