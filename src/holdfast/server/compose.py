@@ -247,6 +247,7 @@ async def _serve(
                 find_agent,
                 home.path,
                 clocks,
+                settings.delegation,
             ),
         )
         interpreters = Lazy(
