@@ -77,7 +77,8 @@ def fork(
                 state.sent = True
                 made = await make(client)
                 if not (as_json or detach):  # what follows names the thread
-                    write_field("forked", _source(made), hint(f"  box {made.box} ready after {made.ms} ms"))
+                    at = f"at the end of turn {made.fork_of.turn}"
+                    write_field("forked", at, hint(f"  box {made.box} ready after {made.ms} ms"))
                 assert made.run is not None
                 return StartedRun(made.thread, made.run, made.next_offset)
 
