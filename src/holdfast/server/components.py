@@ -253,7 +253,7 @@ async def open_runs(
     """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
     await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
-    from holdfast.api.tasks import DelegationLimits
+    from holdfast.api.run.tasks import DelegationLimits
     from holdfast.harnesses.installation import Tools
     from holdfast.harnesses.placement import InstalledAgents
     from holdfast.runs.launch.plan import LaunchPlanner

@@ -204,7 +204,7 @@ def _check_delegation(limits: str) -> None:
     if not limits:
         return
     from holdfast.api.errors import InvalidRequest
-    from holdfast.api.tasks import DelegationLimits
+    from holdfast.api.run.tasks import DelegationLimits
 
     try:
         DelegationLimits.parse(limits)
