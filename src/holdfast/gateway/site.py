@@ -35,7 +35,7 @@ from holdfast.gateway.proxy.relay import connect
 from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
 from holdfast.gateway.routes import Kind, Route, parse_path
 from holdfast.gateway.sessions import SessionView
-from holdfast.gateway.tokens import looks_like_token
+from holdfast.gateway.tokens import is_of_holdfast, looks_like_token
 from holdfast.gateway.tunnels import host_label
 from holdfast.gateway.uses import Use, may
 from holdfast.gateway.visitors import Visitor
@@ -125,7 +125,7 @@ class SessionSite(Site):
                 problem = error
         visitor = await access.by_cookies(session, cookies_named(headers, COOKIE), tunnel)
         if visitor is not None:
-            return session, visitor, True
+            return session, visitor, token is None or not is_of_holdfast(token)
         raise problem or _unauthorized()
 
     @contextlib.asynccontextmanager

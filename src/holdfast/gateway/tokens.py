@@ -6,7 +6,9 @@ generation makes all earlier tokens of the session invalid.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +22,7 @@ MAX_TOKEN: Final = 4096
 """Characters. Longer texts are refused unread."""
 MAX_SUBJECT: Final = 256
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_OUR_PREFIXES: Final = ("hf_", "hfl_")
 _HINT: Final = "ask for a new link to this session"
 
 
@@ -80,6 +83,21 @@ def verify(token: str, key: bytes, session: str, now: float) -> Claims:
         raise Unauthorized("this token has expired", hint=_HINT)
     via = claims.get("via")
     return Claims(str(subject), expires, via if isinstance(via, str) else None)
+
+
+def is_of_holdfast(credential: str) -> bool:
+    """Whether a credential is one of ours, valid or not: a key, or a token of a session or a thread. A program in a box
+    must not see it."""
+    if credential.startswith(_OUR_PREFIXES):
+        return True
+    if not looks_like_token(credential):
+        return False
+    part = credential.split(".")[1]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(claims, dict) and ("sid" in claims or claims.get("iss") == "holdfast")
 
 
 def is_subject(subject: object) -> bool:
