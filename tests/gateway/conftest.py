@@ -43,7 +43,7 @@ class Session:
 
     def ask(self, method: str, path: str, **body: Any) -> httpx.Response:
         """Ask the API about this session."""
-        return self.api.request(method, f"/v1/sessions/{self.id}{path}", **({"json": body} if body else {}))
+        return self.api.request(method, f"/v1/sessions/{self.id}{path}", json=body or None)
 
     def link(self, subject: str = "ada", role: str | None = "owner", seconds: int = 600) -> str:
         """Returns a token."""
@@ -81,7 +81,7 @@ class Session:
     def socket(
         self, path: str, headers: dict[str, str], *, host: str | None = None, **options: Any
     ) -> ClientConnection:
-        return connect(
+        opened: ClientConnection = connect(
             f"ws://{host or self.host}{path}",
             sock=socket.create_connection(self.server.address),
             additional_headers=headers,
@@ -89,6 +89,7 @@ class Session:
             proxy=None,
             **options,
         )
+        return opened
 
     def raw(self) -> RawClient:
         return RawClient(self.server.address)

@@ -217,7 +217,8 @@ def test_what_is_revoked_opens_nothing_and_what_is_open_is_closed(session: Sessi
     assert session.visit("/", headers=session.bearer()).status_code == 200  # a new one
 
 
-def test_an_open_connection_is_closed_when_its_session_is_revoked(session: Session, listen: Listen) -> None:
+@pytest.mark.parametrize("how", ["session", "member", "tunnel", "port"])
+def test_an_open_connection_is_closed_when_the_right_to_it_ends(session: Session, listen: Listen, how: str) -> None:
     def stream(taken: socket.socket, head: bytes) -> None:
         taken.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n")
         while taken.recv(1024):
@@ -230,7 +231,15 @@ def test_an_open_connection_is_closed_when_its_session_is_revoked(session: Sessi
     ):
         pieces = answer.iter_raw()
         assert next(pieces) == b"data: 1\n\n"
-        session.api.post(f"/v1/sessions/{session.id}/revoke", json={})
+        match how:
+            case "session":
+                session.api.post(f"/v1/sessions/{session.id}/revoke", json={})
+            case "member":
+                session.ask("PUT", "/members", subject="ada", role="viewer")
+            case "tunnel":
+                session.ask("DELETE", "/tunnels/app")
+            case "port":
+                session.tunnel("app", free_port())
         with pytest.raises(httpx.RemoteProtocolError):
             next(pieces)
 

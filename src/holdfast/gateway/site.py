@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.box.process import Connection
@@ -223,6 +224,7 @@ class SessionSite(Site):
                 return _redirect(308, f"/t/{found.name}/".encode() + _query(query))
             prefix = f"/t/{found.name}".encode()
         self._port, self._what = found.port, f"Tunnel {found.name}"
+        self._visitor = replace(visitor, tunnel=found.name)
         return self._visit(method, route.path + _query(query), headers, scheme, prefix, authorization)
 
     async def _to_tunnel(self, session: SessionView, visitor: Visitor, label: str, path: bytes, query: bytes) -> Reply:

@@ -13,12 +13,16 @@ from holdfast.gateway.record import TUNNELS, GatewayRecord
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
 from holdfast.gateway.tunnels import Tunnels, host_label, parse_tunnel, with_tunnel
+from holdfast.gateway.visitors import Visitors
 
 
 class TunnelRegistry:
-    def __init__(self, records: Records, hosts: SessionHosts) -> None:
+    """The tunnels of all sessions."""
+
+    def __init__(self, records: Records, hosts: SessionHosts, visitors: Visitors) -> None:
         self._records = records
         self._hosts = hosts
+        self._visitors = visitors
 
     async def list(self, session: SessionView) -> list[Tunnel]:
         record = await self._records.get(session.thread)
@@ -32,11 +36,14 @@ class TunnelRegistry:
             tunnels = with_tunnel(record.tunnels, new)
             return None if tunnels == record.tunnels else self._entry(session.id, tunnels)
 
+        before = (await self._records.get(session.thread)).tunnels.get(new.name)
         await self._records.change(session.thread, compose)
+        if before is not None and before.port != new.port:
+            self._visitors.dismiss(session.id, tunnel=new.name)
         return self._shown(session.id, new)
 
     async def delete(self, session: SessionView, name: str) -> None:
-        """Raises `NotFound`."""
+        """Remove a tunnel, and close what is open through it. Raises `NotFound`."""
 
         def compose(record: GatewayRecord) -> dict[str, Any]:
             if name not in record.tunnels:
@@ -45,6 +52,7 @@ class TunnelRegistry:
             return self._entry(session.id, rest)
 
         await self._records.change(session.thread, compose)
+        self._visitors.dismiss(session.id, tunnel=name)
 
     def internal_routes(self) -> tuple[InternalRoute, ...]:
         return (

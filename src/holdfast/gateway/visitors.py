@@ -24,6 +24,8 @@ class Visitor:
     """The digest of the token that they came with at first."""
     cookie: CookieRow | None = None
     """None if it was a token."""
+    tunnel: str | None = None
+    """The name of the tunnel that they use."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when they lose the right to be here."""
 
@@ -42,15 +44,18 @@ class Visitors:
         finally:
             self._present.discard(visitor)
 
-    def dismiss(self, session: str, *, subject: str | None = None, credential: str | None = None) -> int:
-        """Close what is open in a session: everything, or what one subject or one credential opened. Returns how many
-        connections that were."""
+    def dismiss(
+        self, session: str, *, subject: str | None = None, credential: str | None = None, tunnel: str | None = None
+    ) -> int:
+        """Close what is open in a session: everything, or what one subject or one credential opened, or what goes
+        through one tunnel. Returns how many connections that were."""
         found = [
             each
             for each in self._present
             if each.session == session
             and (subject is None or each.subject == subject)
             and (credential is None or credential in (each.credential, each.via))
+            and (tunnel is None or each.tunnel == tunnel)
         ]
         for each in found:
             each.over.set()

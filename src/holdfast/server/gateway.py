@@ -95,8 +95,9 @@ class SessionGateway:
         sessions = ThreadSessions(threads, boxes)
         records = Records(storage.streams, seals, clock)
         cookies = Cookies(storage.gateway_cookies, clock)
-        access = GatewayAccess(secret, records, cookies, Visitors(), clock)
-        tunnels = TunnelRegistry(records, hosts)
+        visitors = Visitors()
+        access = GatewayAccess(secret, records, cookies, visitors, clock)
+        tunnels = TunnelRegistry(records, hosts, visitors)
         app = Gateway(sessions, access, hosts, Terminals(), relay)
         sweep = asyncio.create_task(cookies.keep(), name="sweep of cookies")
         try:
