@@ -272,7 +272,7 @@ def test_a_request_of_ambiguous_length_is_never_two(session: Session, listen: Li
     program = listen()
     session.tunnel("app", program.port)
     with session.raw() as client:
-        head = (
+        start = (
             f"POST /t/app/ HTTP/1.1\r\nhost: {session.host}\r\nauthorization: {session.bearer()['authorization']}\r\n"
         )
         client.send(start.encode() + framing)
