@@ -1,4 +1,4 @@
-"""Tokens for one session: HS256 JWTs `{sub, sid, exp}`. Pure.
+"""Tokens for one session: HS256 JWTs `{sub, sid, exp}`, and `jti`, which tells two of the same second apart.
 
 Each session has keys of its own, derived from the secret of the server, the session's id and its generation. A new
 generation makes all earlier tokens of the session invalid.
@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,7 +47,12 @@ def session_key(secret: bytes, session: str, generation: int, tunnel: str | None
 def issue(key: bytes, session: str, claims: Claims) -> str:
     import jwt
 
-    payload: dict[str, Any] = {"sub": claims.subject, "sid": session, "exp": claims.expires}
+    payload: dict[str, Any] = {
+        "sub": claims.subject,
+        "sid": session,
+        "exp": claims.expires,
+        "jti": secrets.token_hex(8),  # one can be revoked without the other
+    }
     if claims.via is not None:
         payload["via"] = claims.via
     return jwt.encode(payload, key, "HS256")

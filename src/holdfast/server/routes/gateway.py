@@ -94,6 +94,7 @@ async def revoke(wanted: Revocation, session: UseSession, gateway: UseGateway) -
 
 @router.get("/{id}/tunnels")
 async def list_tunnels(session: UseSession, gateway: UseGateway) -> TunnelList:
+    """List the tunnels of a session, oldest first."""
     return TunnelList(tunnels=tuple(await gateway.tunnels.list(session)))
 
 
@@ -105,4 +106,5 @@ async def register_tunnel(wanted: NewTunnel, session: UseSession, gateway: UseGa
 
 @router.delete("/{id}/tunnels/{name}", status_code=204)
 async def delete_tunnel(name: TunnelName, session: UseSession, gateway: UseGateway) -> None:
+    """Delete a tunnel. What is open through it is closed."""
     await gateway.tunnels.delete(session, name)
