@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 from holdfast.api.errors import InvalidRequest
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.info import RunStatus
 from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage

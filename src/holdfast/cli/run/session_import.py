@@ -16,7 +16,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_json, write_line
 
 if TYPE_CHECKING:
-    from holdfast.api.imports import Imported
+    from holdfast.api.run.imports import Imported
     from holdfast.client import Client
 
 AGENTS: Final = ("pi", "codex", "claude", "opencode")
@@ -82,7 +82,7 @@ def import_(
 
 
 def _read(path: Path) -> bytes:
-    from holdfast.api.imports import MOST_SESSION
+    from holdfast.api.run.imports import MOST_SESSION
 
     try:
         with path.expanduser().open("rb") as opened:
