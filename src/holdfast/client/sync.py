@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
+    from holdfast.api.run.repositories import ClonedRepository
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -348,14 +349,24 @@ class SyncEnvironmentStore(SyncHandle):
         text: str | None = None,
         place: str | None = None,
         workspace: str | None = None,
+        repositories: Sequence[ClonedRepository] = (),
         again: bool = False,
         progress: Progress | None = None,
     ) -> EnvironmentBuild:
         """Run the setup of an environment ahead of runs. `workspace` is a digest from `runs.upload`, for a setup with
-        inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
+        inputs or repositories, and `repositories` are those that it has. With `again`, the commands are run even if
+        they were run before. Raises `SetupFailed`.
         """
         return self._loop.run(
-            self._async.build(environment, text=text, place=place, workspace=workspace, again=again, progress=progress)
+            self._async.build(
+                environment,
+                text=text,
+                place=place,
+                workspace=workspace,
+                repositories=repositories,
+                again=again,
+                progress=progress,
+            )
         )
 
     def consent(self, text: str, *, place: str) -> EnvironmentConsent:
