@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
+    from holdfast.api.gateway import Link, Member, Role, Tunnel, TunnelProtocol
     from holdfast.api.interpreters import InterpreterDetail, InterpreterInfo, InterpreterPage, RemoteExecution
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.models import ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.client.client import Client
     from holdfast.client.connection import RetryNotice
     from holdfast.client.costs import Costs
+    from holdfast.client.gateway import SessionGateways
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.run.agents import AgentStore
@@ -99,7 +101,9 @@ __all__ = [
     "Key",
     "LastEntry",
     "Launched",
+    "Link",
     "MadeBox",
+    "Member",
     "ModelAnswer",
     "ModelPrice",
     "ModelRecord",
@@ -117,6 +121,7 @@ __all__ = [
     "RemoteExecution",
     "RemoteProcess",
     "RetryNotice",
+    "Role",
     "RunInfo",
     "RunPage",
     "Runs",
@@ -124,6 +129,7 @@ __all__ = [
     "SecretRecord",
     "SecretStore",
     "ServerFailed",
+    "SessionGateways",
     "StaleEpoch",
     "Steered",
     "SyncBoxes",
@@ -143,6 +149,8 @@ __all__ = [
     "Token",
     "TooLarge",
     "TooManyRequests",
+    "Tunnel",
+    "TunnelProtocol",
     "Unauthorized",
     "Unreachable",
     "Volumes",
@@ -159,6 +167,7 @@ _HOMES = {
         "NotUnderstood Refused ServerFailed TooLarge TooManyRequests Unauthorized Unreachable"
     ),
     "holdfast.api.errors.threads": "Closed ProducerGap StaleEpoch",
+    "holdfast.api.gateway": "Link Member Role Tunnel TunnelProtocol",
     "holdfast.api.interpreters": "InterpreterDetail InterpreterInfo InterpreterPage RemoteExecution",
     "holdfast.api.keys": "CreatedKey Key Token",
     "holdfast.api.budgets": "Budget BudgetRecord BudgetScope Cost CostReport",
@@ -177,6 +186,7 @@ _HOMES = {
     "holdfast.client.client": "Client",
     "holdfast.client.connection": "RetryNotice",
     "holdfast.client.costs": "Costs",
+    "holdfast.client.gateway": "SessionGateways",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",

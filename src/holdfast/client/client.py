@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
+    from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
@@ -137,6 +138,12 @@ class Client:
         from holdfast.client.providers import ProviderStore
 
         return ProviderStore(self._connection)
+
+    @cached_property
+    def gateway(self) -> SessionGateways:
+        from holdfast.client.gateway import SessionGateways
+
+        return SessionGateways(self._connection)
 
     @cached_property
     def secrets(self) -> SecretStore:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from holdfast.api.gateway import LINK_SECONDS, TunnelProtocol
 from holdfast.client.box.sync import SyncBoxes
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
+    from holdfast.api.gateway import Link, Member, Role, Tunnel
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
         InterpreterDetail,
@@ -37,12 +39,14 @@ if TYPE_CHECKING:
     from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
+    from holdfast.api.run.repositories import ClonedRepository
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
+    from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -124,6 +128,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def gateway(self) -> SyncSessionGateways:
+        return SyncSessionGateways._wrap(self._async.gateway, self)
 
     @property
     def secrets(self) -> SyncSecretStore:
@@ -348,14 +356,24 @@ class SyncEnvironmentStore(SyncHandle):
         text: str | None = None,
         place: str | None = None,
         workspace: str | None = None,
+        repositories: Sequence[ClonedRepository] = (),
         again: bool = False,
         progress: Progress | None = None,
     ) -> EnvironmentBuild:
         """Run the setup of an environment ahead of runs. `workspace` is a digest from `runs.upload`, for a setup with
-        inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
+        inputs or repositories, and `repositories` are those that it has. With `again`, the commands are run even if
+        they were run before. Raises `SetupFailed`.
         """
         return self._loop.run(
-            self._async.build(environment, text=text, place=place, workspace=workspace, again=again, progress=progress)
+            self._async.build(
+                environment,
+                text=text,
+                place=place,
+                workspace=workspace,
+                repositories=repositories,
+                again=again,
+                progress=progress,
+            )
         )
 
     def consent(self, text: str, *, place: str) -> EnvironmentConsent:
@@ -377,6 +395,45 @@ class SyncEnvironmentStore(SyncHandle):
     def list(self) -> list[EnvironmentRecord]:
         """Returns the latest version of each environment, by name."""
         return self._loop.run(self._async.list())
+
+
+class SyncSessionGateways(SyncHandle):
+    """`SessionGateways` for code without `await`."""
+
+    _async: SessionGateways
+
+    def link(
+        self, session: str, subject: str | None = None, *, role: Role | None = None, seconds: int = LINK_SECONDS
+    ) -> Link:
+        """Returns a link that opens a session in a browser. Without a subject it is for the caller, who owns it."""
+        return self._loop.run(self._async.link(session, subject, role=role, seconds=seconds))
+
+    def members(self, session: str) -> list[Member]:
+        return self._loop.run(self._async.members(session))
+
+    def set_member(self, session: str, subject: str, role: Role) -> Member:
+        """Give somebody a role."""
+        return self._loop.run(self._async.set_member(session, subject, role))
+
+    def remove_member(self, session: str, subject: str) -> None:
+        """Take somebody's role. What they have open is closed."""
+        self._loop.run(self._async.remove_member(session, subject))
+
+    def revoke(self, session: str, credential: str | None = None) -> None:
+        """Revoke a token or the value of a cookie. Without one, revoke everything that opens the session."""
+        self._loop.run(self._async.revoke(session, credential))
+
+    def tunnels(self, session: str) -> list[Tunnel]:
+        return self._loop.run(self._async.tunnels(session))
+
+    def register_tunnel(
+        self, session: str, name: str, port: int, *, protocol: TunnelProtocol = TunnelProtocol.HTTP
+    ) -> Tunnel:
+        """Let people reach a port of the session's box by a name."""
+        return self._loop.run(self._async.register_tunnel(session, name, port, protocol=protocol))
+
+    def delete_tunnel(self, session: str, name: str) -> None:
+        self._loop.run(self._async.delete_tunnel(session, name))
 
 
 class SyncModelStore(SyncHandle):

@@ -44,6 +44,7 @@ from holdfast.runs.launch.plan import (
     Prompt,
     check_prompt,
     check_workspace,
+    environment_of,
     next_options,
     spec_of,
 )
@@ -465,7 +466,9 @@ class Runs:
         """Returns what is known about the changes of a thread beside the files: where they began."""
         thread = (await self.get(id)).thread
         runs = await self._log.runs(thread)
-        return {"version": 1, "thread": thread, "source": runs.source}
+        use = None if runs.latest is None else environment_of(runs.latest)
+        beside = [] if use is None else [each.path for each in use.repositories]
+        return {"version": 1, "thread": thread, "source": runs.source, "repositories": beside}
 
     async def changes(self, id: str) -> Changes:
         """Returns what changed in the workspace of a thread, for people."""

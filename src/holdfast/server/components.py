@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.egress import GuestApi
     from holdfast.egress.models import ModelGateway, Models, Prices
     from holdfast.environments.secrets import Secrets
+    from holdfast.gateway.hosts import SessionHosts
+    from holdfast.gateway.proxy.relay import Relay
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
     from holdfast.runs.service import Runs
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.environments import ServerEnvironments
+    from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
     from holdfast.storage import Storage
@@ -125,7 +128,7 @@ async def open_boxes(
         "holdfast.boxes.service.boxes",
         # What WebSockets and ports need, so that the first visitor does not wait for it.
         "holdfast.server.wire.websocket_protocol",
-        "holdfast.server.wire.tunnel",
+        "holdfast.gateway.proxy.upgrade",
     )
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
@@ -324,6 +327,28 @@ async def open_environments(
         yield ServerEnvironments(library, setups, opened, known, Workspaces(home / "workspaces"))
     finally:
         await setups.close()
+
+
+@asynccontextmanager
+async def open_session_gateway(
+    storage: Storage,
+    threads: Threads,
+    seals: Seals,
+    boxes: Lazy[Boxes],
+    hosts: SessionHosts,
+    relay: Callable[[], Relay],
+    secret: bytes,
+    clock: Callable[[], int],
+) -> AsyncIterator[SessionGateway]:
+    """From `secret`, the keys of sessions are derived."""
+    await _load("holdfast.server.gateway", "jwt")
+    await load_in_thread(lambda: storage.gateway_cookies)
+    from holdfast.server.gateway import SessionGateway
+
+    async with SessionGateway.open(
+        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock
+    ) as gateway:
+        yield gateway
 
 
 @asynccontextmanager

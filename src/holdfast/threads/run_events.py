@@ -28,6 +28,7 @@ BOX: Final = "signal.run.box"
 INSTALLING: Final = "signal.run.installing"
 ENVIRONMENT: Final = "signal.run.environment"
 SETUP: Final = "signal.run.setup"
+SERVICES: Final = "signal.run.services"
 MODEL_TROUBLE: Final = "signal.run.model_trouble"
 PROVISIONED: Final = "signal.run.provisioned"
 RUNNER: Final = "signal.run.runner"
@@ -585,6 +586,11 @@ def setup_run(*, run: str, environment: str, ms: int | None, built: bool = True)
     """Reports that the setup of an environment is being built, or, with `ms`, that the box starts from it."""
     done = {} if ms is None else {"ms": ms, "built": built}
     return {"type": SETUP, "run": run, "environment": environment, **done}
+
+
+def services_ready(*, run: str, services: Mapping[str, str], ms: int) -> dict[str, Any]:
+    """Reports that the services of an environment are ready, by name, with the processes that they are."""
+    return {"type": SERVICES, "run": run, "services": dict(services), "ms": ms}
 
 
 def provisioned(*, run: str, agent: str, version: str | None, ms: int, session: str) -> dict[str, Any]:

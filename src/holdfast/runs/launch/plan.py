@@ -21,14 +21,14 @@ from holdfast.api.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import BASE, MOVED_FROM
+from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.placement import Agents
 from holdfast.threads.checkpoints import Base
-from holdfast.threads.run_events import ThreadRuns
+from holdfast.threads.run_events import Run, ThreadRuns
 
 IDLE_SECONDS: Final = 900
 _KEPT: Final = ("provider", "image", "cpu", "memory", "disk", "pids", "network", "workdir", "idleSeconds", "onIdle")
@@ -76,7 +76,10 @@ class Options:
 
     @property
     def box(self) -> BoxSpec:
-        return default_spec() if self.spec is None else self.spec
+        spec = default_spec() if self.spec is None else self.spec
+        if self.environment is None or not self.environment.services:
+            return spec
+        return replace(spec, labels={**spec.labels, SERVICES: "yes"})
 
     def to_json(self) -> dict[str, Any]:
         spec = self.box.to_json()
@@ -119,6 +122,11 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         forks=_text(kept.get("forks")),
         environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
+
+
+def environment_of(run: Run) -> EnvironmentUse | None:
+    """Returns the environment of a run, as it was kept on the thread, if this server launched it."""
+    return EnvironmentUse.from_kept(run.options.get("environment")) if run.is_proven else None
 
 
 def _text(value: object) -> str | None:

@@ -47,6 +47,7 @@ from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
+from holdfast.runs.launch.services import start_services
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.store import Workspaces
@@ -62,6 +63,7 @@ from holdfast.threads.run_events import (
     installing,
     provisioned,
     runner_started,
+    services_ready,
     setup_run,
 )
 from holdfast.time_limit import time_limit
@@ -383,6 +385,7 @@ class Launcher:
 
     async def _start(self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox) -> int:
         box, harness = prepared.box, plan.harness
+        await self._start_services(launch, box)
         async with time_limit(_INSTALL_SECONDS):
             placed, python = await asyncio.gather(
                 self._agents.ensure(
@@ -398,6 +401,15 @@ class Launcher:
         except BaseException:
             await asyncio.shield(_end(booting))
             raise
+
+    async def _start_services(self, launch: Launch, box: Box) -> None:
+        use = launch.options.environment
+        if use is None or not use.services:
+            return
+        began = self._ticks()
+        async with self._boxes.leases.turn(f"services/{box.id}"):  # threads can share a box
+            started = await start_services(box, use.services)
+        await self._append(launch, services_ready(run=launch.run, services=started, ms=self._ticks() - began))
 
     async def _provision(
         self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, placed: Placed, python: tuple[str, ...]

@@ -35,6 +35,7 @@ from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
+    from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
 
@@ -68,6 +69,7 @@ class Services:
     interpreters: Lazy[ServerInterpreters]
     puller: Lazy[Puller]
     providers: Lazy[ServerProviders]
+    session_gateway: Lazy[SessionGateway]
     daytona_records: Callable[[], RecordStore]
     """Also of a server that does not serve the Daytona API now."""
 

@@ -268,6 +268,17 @@ CREATE TABLE IF NOT EXISTS model_prices (
     changed_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, model)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gateway_cookies (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    digest TEXT NOT NULL,
+    place TEXT NOT NULL,
+    session TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    subject TEXT NOT NULL,
+    via TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, digest)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS budgets (
     tenant TEXT NOT NULL DEFAULT 'default',
     scope TEXT NOT NULL,
