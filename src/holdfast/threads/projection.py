@@ -109,6 +109,11 @@ class Projection:
         await self._try_settling(None)
         return await self._rows.unsettled_ids()
 
+    async def due_sessions(self) -> list[str]:
+        """Returns the sessions that the server may have to do something about."""
+        await self._try_settling(None)
+        return await self._rows.due_session_ids()
+
     async def _try_settling(self, thread: str | None) -> None:
         try:
             await (self.settle_all() if thread is None else self.settle(thread))
@@ -211,7 +216,7 @@ class Projection:
         begin = 0
         for end in run_ends(data):
             row = fold(row, parse_json(as_array(data[begin:end])), self._seals, position + begin)
-            if row.is_at_end_of_run:
+            if row.can_be_marked:
                 row = row.marked(position + end)
             begin = end
         return fold(row, parse_json(as_array(data[begin:])), self._seals, position + begin)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol
 from holdfast.api.budgets import Cost
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.info import RunStatus
+from holdfast.api.sessions import SessionState
 from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
@@ -59,10 +60,12 @@ class ThreadRow:
     """The row at the end of each run since the row was saved. The row of a fork begins with one of them."""
 
     @property
-    def is_at_end_of_run(self) -> bool:
-        """Whether its last entry has ended its latest run."""
+    def can_be_marked(self) -> bool:
+        """Whether its last entry has ended its latest run. A session has state that a fork does not inherit."""
         run, last = self.runs.latest, self.last_entry
-        return run is not None and not run.live and last is not None and last["id"] == end_id(run.run)
+        if run is None or run.live or self.runs.session is not None:
+            return False
+        return last is not None and last["id"] == end_id(run.run)
 
     def marked(self, position: int) -> ThreadRow:
         """Returns the row with a mark at this position, up to which it is folded."""
@@ -196,6 +199,8 @@ class RowFilter:
     limit: int = 50
     after: tuple[int, str] | None = None
     """Last activity and id of the last row seen."""
+    session: tuple[SessionState, ...] | None = None
+    """Only sessions in one of these states."""
 
 
 def format_cursor(row: ThreadRow) -> str:
@@ -328,4 +333,8 @@ class RowStore(Protocol):
 
     async def unsettled_ids(self) -> list[str]:
         """Returns the threads that have a run in progress or queued prompts."""
+        ...
+
+    async def due_session_ids(self) -> list[str]:
+        """Returns the sessions that the server may have to do something about."""
         ...
