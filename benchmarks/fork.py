@@ -22,7 +22,7 @@ from report import Goal, Result, Row
 
 from holdfast.api.box.records import Owner
 from holdfast.api.errors.agents import UnknownAgent
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.info import RunStatus
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.harness import Api

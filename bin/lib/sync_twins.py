@@ -97,6 +97,16 @@ TARGETS: Final = (
         ),
     ),
     Target(
+        "holdfast.client.run.sync",
+        "The client's runs for code without `await`.",
+        (
+            Twin("holdfast.client.run.runs:Runs"),
+            Twin("holdfast.client.run.forks:Forks"),
+            Twin("holdfast.client.run.tasks:Tasks"),
+            Twin("holdfast.client.run.agents:AgentStore"),
+        ),
+    ),
+    Target(
         "holdfast.client.sync",
         "The client for code without `await`.",
         (
@@ -104,15 +114,11 @@ TARGETS: Final = (
             Twin("holdfast.client.keys:Keys"),
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
-            Twin("holdfast.client.forks:Forks"),
             Twin("holdfast.client.environments:EnvironmentStore"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),
             Twin("holdfast.client.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),
             Twin("holdfast.client.secrets:SecretStore"),
-            Twin("holdfast.client.agents:AgentStore"),
-            Twin("holdfast.client.runs:Runs"),
-            Twin("holdfast.client.tasks:Tasks"),
             Twin("holdfast.client.interpreters:Interpreters"),
         ),
     ),

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
 from holdfast import Entry
-from holdfast.api.run_info import RunInfo, RunStatus, Stage
+from holdfast.api.run.info import RunInfo, RunStatus, Stage
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
 from holdfast.cli.terminal.run_lines import Line, RunLines

@@ -7,7 +7,7 @@ from holdfast.api.budgets import Budget
 from holdfast.api.environments import Gap, GapKind
 from holdfast.api.errors.environments import EnvironmentIncomplete, EnvironmentNotAllowed
 from holdfast.api.errors.secrets import SecretMissing
-from holdfast.api.runs import NewRun, RunBox
+from holdfast.api.run.runs import NewRun, RunBox
 from holdfast.environments.parsing import parse_environment
 from holdfast.server.environments import given_by, merged, network_with, refuse_gaps
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.stores import open_secrets
 
 from holdfast.api.errors.secrets import InvalidSecret, SecretMissing, SecretNotFound
-from holdfast.api.secrets import Binding, Exposure, Placement, SecretAction
+from holdfast.api.secrets import Binding, Exposure, Placement, SecretAction, SecretEvent
 from holdfast.environments.secrets import Secrets
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +89,28 @@ async def test_what_boxes_do_is_recorded_once_for_each_place(secrets: Secrets) -
     await secrets.rotate("TOKEN", NEWER, by="bob")
     secrets.note("TOKEN", SecretAction.USED, box="b-1", thread="t-1", host="api.example.com")
     assert (await secrets.events("TOKEN"))[0].version == 2
+
+
+async def test_a_reader_sees_what_is_still_being_written_in_its_order(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await secrets.set("TOKEN", VALUE, HOST, by="alice")
+    writing, free = asyncio.Event(), asyncio.Event()
+    add_events = secrets._store.add_events
+
+    async def slowly(events: Sequence[tuple[str, SecretEvent]]) -> None:
+        if not writing.is_set():
+            writing.set()
+            await free.wait()
+        await add_events(events)
+
+    monkeypatch.setattr(secrets._store, "add_events", slowly)
+    secrets.note("TOKEN", SecretAction.USED, box="b-1", host="api.example.com")
+    await writing.wait()
+    secrets.note("TOKEN", SecretAction.REFUSED, box="b-1", host="api.example.com")
+    reader = asyncio.create_task(secrets.events("TOKEN"))
+    asyncio.get_running_loop().call_later(0.05, free.set)
+    assert [each.action for each in await reader] == ["refused", "used", "set"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.tasks import TOOLS
+from holdfast.api.run.tasks import TOOLS
 from holdfast.guest import mcp_server
 from holdfast.harnesses.tool_server import tool_access, tool_files
 

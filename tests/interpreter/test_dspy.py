@@ -369,6 +369,7 @@ def test_code_act_runs_its_code_in_a_box(server: ServerProcess) -> None:
 # --- the oldest dspy that it works with ---
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(dspy.__version__ == OLDEST, reason="this is it")
 def test_all_but_the_facade_works_with_the_oldest_dspy_too(tmp_path: Path) -> None:
     """This very file, with that dspy in the place of ours. All that it needs is here already."""

@@ -38,6 +38,7 @@ async def test_a_value_that_did_not_travel_says_why(py: Interpreter) -> None:
     assert any("lock" in str(each.get("value_missing")) for each in noted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("code", ["'é' * 50_000_000", "b'\\x00\\xff' * 50_000_000", "list(range(3_000_000))"])
 async def test_a_value_of_100_mb_is_read_back(py: Interpreter, code: str) -> None:
     done = await py.execute(code)

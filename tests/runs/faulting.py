@@ -25,7 +25,7 @@ from tests.runs.clouds import Cloud, open_cloud
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.models import Api
-from holdfast.api.run_info import RunInfo
+from holdfast.api.run.info import RunInfo
 from holdfast.client import Client
 from holdfast.testing.clock import ShiftedClocks
 from holdfast.testing.model import ScriptedModel

@@ -14,7 +14,7 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import ProcessState
 from holdfast.api.entries import Entry
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunOver
-from holdfast.api.run_info import CancelKind, RunStatus
+from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.runs.launch.plan import Options, Prompt, spec_of
 from holdfast.threads import run_events
 from holdfast.threads.entries import keyed

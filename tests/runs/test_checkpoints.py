@@ -12,9 +12,9 @@ from tests.runs.turns import begin, box_of, finish, saved, snapshots, turn, writ
 from tests.runs.world import World, a_world
 
 from holdfast.api.box.snapshots import Holding, Snapshot
-from holdfast.api.checkpoints import CheckpointPolicy
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.errors.boxes import BoxUnreachable
+from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.labels import CHECKPOINT
 from holdfast.runs.checkpoint.rules import removable
 from holdfast.threads.protocol.framing import parse_json, split_messages

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.info import RunStatus
 from holdfast.runs.blocked_egress import Block, explain, find_blocked, read_line, remedy, still_away
 from holdfast.runs.diagnosis import _more_budget, diagnose
 from holdfast.runs.reconcile.rules import Thresholds

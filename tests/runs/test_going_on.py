@@ -14,7 +14,7 @@ from tests.runs.world import PATIENCE, SPEC, World, config_of
 from holdfast.api.box.box import Liveness
 from holdfast.api.errors.boxes import NoSpace
 from holdfast.api.errors.runs import NothingToResume, RunNotFound, RunOver, ThreadBusy, TooManyWaiting
-from holdfast.api.run_info import CancelKind, RunStatus
+from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.launch.plan import Options, Prompt
 from holdfast.runs.reconcile.rules import ProbeResult, RunnerState, Thresholds

@@ -15,7 +15,7 @@ from holdfast.api.errors.agents import CannotInstall, UnknownAgent
 from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable, CreateFailed
 from holdfast.api.errors.runs import InvalidRun, ThreadBusy, WorkspaceNotFound
 from holdfast.api.errors.threads import StaleEpoch
-from holdfast.api.run_info import RunStatus, Stage
+from holdfast.api.run.info import RunStatus, Stage
 from holdfast.runs.launch.plan import Options, Prompt
 from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.threads.access.credentials import RunScope

@@ -18,7 +18,7 @@ from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import RunOver, ThreadBusy
 from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.ids import now_ms
-from holdfast.api.run_info import CancelKind, RunStatus
+from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.launch.plan import LaunchPlanner, Options, Prompt
 from holdfast.runs.launch.steps import Launch, Launcher

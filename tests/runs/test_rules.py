@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.box.box import LimitHit, Liveness
-from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.run.info import CancelKind, RunStatus, Stage
 from holdfast.runs.reconcile.rules import (
     End,
     Known,

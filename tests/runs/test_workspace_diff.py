@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.errors.runs import NoFiles
-from holdfast.api.runs import Changes
+from holdfast.api.run.runs import Changes
 from holdfast.runs.workspace.diff import compare
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from typing import Any
 from tests.runs.world import PATIENCE, SPEC, Runner, World
 
 from holdfast.api.box.snapshots import Snapshot
-from holdfast.api.runs import Launched
+from holdfast.api.run.runs import Launched
 from holdfast.runs.launch.plan import Options, Prompt, key_of
 from holdfast.runs.reconcile.probe import KILL
 from holdfast.threads.run_events import Run

@@ -19,7 +19,7 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Unavailable
 from holdfast.api.errors.agents import UnknownAgent
-from holdfast.api.runs import Launched
+from holdfast.api.run.runs import Launched
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.entries import Entry
-from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.run.info import CancelKind, RunStatus, Stage
 from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows

@@ -18,7 +18,7 @@ from holdfast.api.limits import (
     VolumeName,
     without_nul,
 )
-from holdfast.api.runs import RunBox
+from holdfast.api.run.runs import RunBox
 
 Line = Annotated[str, Limits(min_length=1, max_length=2048, check=without_nul)]
 WorkspaceName = Annotated[str, Limits(min_length=1, max_length=200, check=without_nul)]

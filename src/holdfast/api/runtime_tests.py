@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import ModelName
-from holdfast.api.runs import RunBox
+from holdfast.api.run.runs import RunBox
 
 TestSeconds = Annotated[float, Limits(gt=0, le=3600, allow_inf_nan=False)]
 

@@ -10,7 +10,7 @@ from holdfast.api.budgets import Cost
 from holdfast.api.document import Document, Limits
 from holdfast.api.entries import Entry
 from holdfast.api.limits import EntryId, Labels, Printable, StrictBool, ThreadId, Title
-from holdfast.api.run_info import RunInfo
+from holdfast.api.run.info import RunInfo
 
 
 class ThreadStatus(StrEnum):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.api.agents import AgentRecord, OfferedModel
     from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, Pruned
     from holdfast.api.box.usage import BoxUsage, BoxUsages
     from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, Cost, CostReport
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
     from holdfast.api.interpreters import InterpreterDetail, InterpreterInfo, InterpreterPage, RemoteExecution
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.models import ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
-    from holdfast.api.run_info import RunInfo
-    from holdfast.api.runs import Changes, Diagnosis, Launched, RunPage, Steered
+    from holdfast.api.run.agents import AgentRecord, OfferedModel
+    from holdfast.api.run.info import RunInfo
+    from holdfast.api.run.runs import Changes, Diagnosis, Launched, RunPage, Steered
+    from holdfast.api.run.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
-    from holdfast.api.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
-    from holdfast.client.agents import AgentStore
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.box.process import RemoteProcess, Terminal
@@ -50,10 +49,11 @@ if TYPE_CHECKING:
     from holdfast.client.costs import Costs
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
-    from holdfast.client.runs import Runs
+    from holdfast.client.run.agents import AgentStore
+    from holdfast.client.run.runs import Runs
+    from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sync import SyncClient
-    from holdfast.client.tasks import Tasks
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Thread
@@ -149,7 +149,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "holdfast.api.agents": "AgentRecord OfferedModel",
+    "holdfast.api.run.agents": "AgentRecord OfferedModel",
     "holdfast.api.box.usage": "BoxUsage BoxUsages",
     "holdfast.api.box.records": "BoxRecord BoxRecordPage MadeBox Pruned",
     "holdfast.api.egress": "DefaultList EgressDecision EgressDecisionPage EnvironmentPolicy",
@@ -163,12 +163,12 @@ _HOMES = {
     "holdfast.api.keys": "CreatedKey Key Token",
     "holdfast.api.budgets": "Budget BudgetRecord BudgetScope Cost CostReport",
     "holdfast.api.models": "ModelAnswer ModelPrice ModelRecord ModelTrial Price",
-    "holdfast.api.run_info": "RunInfo",
-    "holdfast.api.runs": "Changes Diagnosis Launched RunPage Steered",
+    "holdfast.api.run.info": "RunInfo",
+    "holdfast.api.run.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
-    "holdfast.api.tasks": "TaskInfo TaskResult ThreadTree",
+    "holdfast.api.run.tasks": "TaskInfo TaskResult ThreadTree",
     "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
-    "holdfast.client.agents": "AgentStore",
+    "holdfast.client.run.agents": "AgentStore",
     "holdfast.client.box.box": "RemoteBox",
     "holdfast.client.box.boxes": "Boxes",
     "holdfast.client.box.process": "RemoteProcess Terminal",
@@ -179,9 +179,9 @@ _HOMES = {
     "holdfast.client.costs": "Costs",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
-    "holdfast.client.runs": "Runs",
+    "holdfast.client.run.runs": "Runs",
     "holdfast.client.secrets": "SecretStore",
-    "holdfast.client.tasks": "Tasks",
+    "holdfast.client.run.tasks": "Tasks",
     "holdfast.client.sync": "SyncClient",
     "holdfast.client.thread.sync": "SyncTail SyncThread",
     "holdfast.client.thread.tail": "Tail",

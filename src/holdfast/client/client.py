@@ -12,22 +12,22 @@ from holdfast.client.default_server import find_default, find_default_again
 
 if TYPE_CHECKING:
     from holdfast.api.keys import Token
-    from holdfast.client.agents import AgentStore
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.connection import RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
-    from holdfast.client.forks import Forks
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
     from holdfast.client.providers import ProviderStore
     from holdfast.client.resource import Resource
-    from holdfast.client.runs import Runs
+    from holdfast.client.run.agents import AgentStore
+    from holdfast.client.run.forks import Forks
+    from holdfast.client.run.runs import Runs
+    from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
-    from holdfast.client.tasks import Tasks
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -74,7 +74,7 @@ class Client:
     # Each is loaded on first use: a program that only appends needs none of the others.
     @cached_property
     def agents(self) -> AgentStore:
-        from holdfast.client.agents import AgentStore
+        from holdfast.client.run.agents import AgentStore
 
         return AgentStore(self._connection)
 
@@ -104,7 +104,7 @@ class Client:
 
     @cached_property
     def forks(self) -> Forks:
-        from holdfast.client.forks import Forks
+        from holdfast.client.run.forks import Forks
 
         return Forks(self._connection)
 
@@ -146,13 +146,13 @@ class Client:
 
     @cached_property
     def runs(self) -> Runs:
-        from holdfast.client.runs import Runs
+        from holdfast.client.run.runs import Runs
 
         return Runs(self._connection)
 
     @cached_property
     def tasks(self) -> Tasks:
-        from holdfast.client.tasks import Tasks
+        from holdfast.client.run.tasks import Tasks
 
         return Tasks(self._connection)
 

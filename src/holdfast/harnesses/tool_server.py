@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.tasks import TOOLS
+from holdfast.api.run.tasks import TOOLS
 from holdfast.boxes.guest_archive import find_source
 
 NAME: Final = "holdfast"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from holdfast.api.errors.repositories import CannotApply
-from holdfast.api.repositories import Source
+from holdfast.api.run.repositories import Source
 from holdfast.repositories.names import is_head, refusal
 
 MOST_FILES: Final = 100_000

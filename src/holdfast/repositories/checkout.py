@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors.repositories import InvalidRepository
-from holdfast.api.repositories import Source
+from holdfast.api.run.repositories import Source
 from holdfast.repositories.address import Address, is_commit, without_user
 from holdfast.repositories.git import NETWORK_SECONDS, Git
 from holdfast.repositories.mirrors import Mirrors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.api.run_info import CancelKind, Stage
+from holdfast.api.run.info import CancelKind, Stage
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.launches import Launches
 from holdfast.runs.reconcile.probe import TERMINATE, RunnerProbe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.run_info import CancelKind, RunStatus
+from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.cancel_request import CancelRequests

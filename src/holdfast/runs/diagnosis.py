@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.api.box.box import LimitHit, Liveness
-from holdfast.api.run_info import RunStatus, Stage
-from holdfast.api.runs import Diagnosis, Finding
+from holdfast.api.run.info import RunStatus, Stage
+from holdfast.api.run.runs import Diagnosis, Finding
 from holdfast.runs.blocked_egress import BlockedEgress, explain, remedy
 from holdfast.runs.reconcile.rules import ProbeResult, RunnerState, Thresholds, limit_hint
 from holdfast.threads.model_events import FAILOVER

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
-from holdfast.api.imports import EXPORTED_THREAD, Imported, NewImport
-from holdfast.api.run_info import CancelKind
-from holdfast.api.runs import Changes, Diagnosis, Launched, Steered
-from holdfast.api.tasks import DelegationLimits
+from holdfast.api.run.imports import EXPORTED_THREAD, Imported, NewImport
+from holdfast.api.run.info import CancelKind
+from holdfast.api.run.runs import Changes, Diagnosis, Launched, Steered
+from holdfast.api.run.tasks import DelegationLimits
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.blocked_egress import MOST_TEXT, BlockedEgress, find_blocked, still_away

@@ -7,8 +7,8 @@ import asyncio
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict
 from holdfast.api.ids import new_id
-from holdfast.api.imports import Imported, NewImport
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.imports import Imported, NewImport
+from holdfast.api.run.info import RunStatus
 from holdfast.harnesses.placement import Agents
 from holdfast.runs.launch.plan import Options
 from holdfast.runs.run_log import RunLog

@@ -16,8 +16,8 @@ from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.ids import new_id
-from holdfast.api.imports import Imported, NewImport
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.imports import Imported, NewImport
+from holdfast.api.run.info import RunStatus
 from holdfast.exports.thread_file import ThreadFile, read_thread_file
 from holdfast.harnesses.placement import Agents
 from holdfast.runs.launch.plan import Options

@@ -27,7 +27,7 @@ from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.secrets import SecretMissing
 from holdfast.api.models import shared
 from holdfast.api.progress import Progress
-from holdfast.api.runs import NewRun, RunBox, WantedRun
+from holdfast.api.run.runs import NewRun, RunBox, WantedRun
 from holdfast.boxes.capabilities import Capability
 from holdfast.environments.environment import Environment
 from holdfast.environments.grants import Given, asks_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.api.tasks import BoxMode
+from holdfast.api.run.tasks import BoxMode
 
 DELEGATED: Final = "signal.thread.delegated"
 """On the task's thread, when it is created: who asked, and how it is to be carried out."""

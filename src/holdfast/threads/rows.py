@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 
 from holdfast.api.entries import is_passing
 from holdfast.api.errors import InvalidRequest
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.info import RunStatus
 from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage

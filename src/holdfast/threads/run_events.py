@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.api.run_info import RUN_FINISHED, CancelKind, RunStatus, Stage
+from holdfast.api.run.info import RUN_FINISHED, CancelKind, RunStatus, Stage
 from holdfast.threads.access.seals import Origin
 from holdfast.threads.checkpoints import Checkpoint
 from holdfast.threads.delegation import (

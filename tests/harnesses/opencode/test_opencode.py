@@ -17,7 +17,7 @@ from holdfast.harnesses.harness import Api
 from holdfast.harnesses.opencode import OpenCode
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Step, Usage, bash, error, text, tool
 
-pytestmark = pytest.mark.sampled(share=0.5)  # each start of OpenCode takes seconds
+pytestmark = pytest.mark.sampled(share=0.25)  # each start of OpenCode takes seconds
 
 APIS = [Api.OPENAI_CHAT, Api.ANTHROPIC]
 

@@ -59,6 +59,7 @@ def sandboxes(server: ServerProcess) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.sampled
 def test_pi_works_at_daytona_and_goes_on_after_its_box_was_stopped(
     client: SyncClient, daytona_server: ServerProcess, model: ScriptedModel, tmp_path: Path
 ) -> None:

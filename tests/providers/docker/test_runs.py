@@ -56,6 +56,7 @@ def results(client: SyncClient, thread: str) -> list[Any]:
     return [entry.payload["result"] for entry in client.thread(thread).entries(types="pi.tool")]
 
 
+@pytest.mark.sampled
 def test_pi_works_in_a_container_and_goes_on_in_another_one(
     client: SyncClient, model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_pi_works_in_a_container_and_goes_on_in_another_one(
     assert results(client, thread)[-1] == "a.txt\n"
 
 
+@pytest.mark.sampled
 def test_turns_in_containers_are_forked_and_rewound_where_checkpoints_are_asked_for(
     client: SyncClient, model: ScriptedModel
 ) -> None:
@@ -119,6 +121,7 @@ def test_turns_in_containers_are_forked_and_rewound_where_checkpoints_are_asked_
     assert results(client, thread)[-1] == "1\nstate\n"
 
 
+@pytest.mark.sampled
 def test_a_snapshot_that_takes_too_long_keeps_no_run_from_its_box(client: SyncClient, model: ScriptedModel) -> None:
     model.script([bash("head -c 300M /dev/urandom > large"), text("One.")])
     launched = client.runs.launch("one", agent="pi", model="scripted", box=BOX, checkpoints="every seconds=1")

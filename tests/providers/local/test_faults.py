@@ -72,6 +72,7 @@ async def _remove_all(home: Path) -> None:
         await provider.sweep()
 
 
+@pytest.mark.sampled(share=0.5)
 @pytest.mark.parametrize(
     "work", [pytest.param(each, marks=needs_groups) if each in ("pause", "resume") else each for each in WORK]
 )
@@ -81,6 +82,7 @@ def test_a_server_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     strike_at_steps(home, work, Victim.SERVER, neighbour, most=MOST, random=random).check()
 
 
+@pytest.mark.sampled(share=0.5)
 @pytest.mark.parametrize("work", SERVICE_WORK)
 def test_a_server_killed_at_any_step_has_rows_and_boxes_that_agree_after_the_next_sweep(
     service_home: Path, work: str, random: Random
@@ -89,6 +91,7 @@ def test_a_server_killed_at_any_step_has_rows_and_boxes_that_agree_after_the_nex
     strike_at_steps(service_home, work, Victim.SERVER, None, most=MOST, random=random).check()
 
 
+@pytest.mark.sampled(share=0.5)
 @pytest.mark.parametrize("work", ["create", "restore", "snapshot", "snapshot of a busy box", "start", "stop", "delete"])
 def test_a_guest_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     home: Path, neighbour: Neighbour, work: str, random: Random
@@ -96,6 +99,7 @@ def test_a_guest_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     strike_at_steps(home, work, Victim.GUEST, neighbour, most=MOST, random=random).check()
 
 
+@pytest.mark.sampled(share=0.5)
 @pytest.mark.parametrize("work", ["create", "restore", "snapshot", "delete"])
 def test_bubblewrap_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     home: Path, neighbour: Neighbour, work: str, random: Random
@@ -103,6 +107,7 @@ def test_bubblewrap_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     strike_at_steps(home, work, Victim.MONITOR, neighbour, most=MOST, random=random).check()
 
 
+@pytest.mark.sampled(share=0.5)
 @pytest.mark.parametrize("work", ["create", "snapshot", "start"])
 def test_a_launcher_killed_at_any_step_leaves_whole_boxes_and_nothing_else(
     home: Path, neighbour: Neighbour, work: str, random: Random

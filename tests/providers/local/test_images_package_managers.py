@@ -31,7 +31,7 @@ from holdfast.providers import portable_python
 from holdfast.providers.local import LocalProvider
 from holdfast.providers.local.images.dnf import amended
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sampled]
 needs_dnf = pytest.mark.skipif(not rootfs.has_dnf(), reason="this machine has no dnf, rpm and createrepo-c to pack")
 one_image = pytest.mark.xdist_group("dnf")
 

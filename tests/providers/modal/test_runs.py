@@ -57,6 +57,7 @@ def results(client: SyncClient, thread: str) -> list[Any]:
     return [entry.payload["result"] for entry in client.thread(thread).entries(types="pi.tool")]
 
 
+@pytest.mark.sampled
 def test_pi_works_at_modal_and_goes_on_after_its_box_was_stopped(
     client: SyncClient, thread: ModalCloudThread, model: ScriptedModel, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def client(server: ServerProcess, model: ScriptedModel) -> Iterator[SyncClient]:
             client.boxes.delete(box.id)
 
 
+@pytest.mark.sampled
 def test_pi_works_in_a_sprite_through_a_cut_and_goes_on_there(
     client: SyncClient, model: ScriptedModel, counterpart: SpritesCounterpart, tmp_path: Path
 ) -> None:

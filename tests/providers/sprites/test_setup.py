@@ -61,6 +61,7 @@ def words(steps: tuple[Step, ...]) -> dict[str, str]:
     return {step.name: step.detail for step in steps}
 
 
+@pytest.mark.sampled
 def test_a_users_own_sprite_is_made_ready_and_what_is_there_stays(
     bare_cli: Cli,  # noqa: F811
     server: ServerProcess,
@@ -106,6 +107,7 @@ def test_a_users_own_sprite_is_made_ready_and_what_is_there_stays(
     assert "ok: pi 9.9.9" in other.out
 
 
+@pytest.mark.sampled
 def test_a_sprite_that_is_missing_is_created_and_each_failure_has_its_word(
     client: SyncClient,
     counterpart: SpritesCounterpart,

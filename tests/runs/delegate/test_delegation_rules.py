@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.api.run_info import CancelKind, RunStatus
-from holdfast.api.tasks import BoxMode, DelegationLimits
+from holdfast.api.run.info import CancelKind, RunStatus
+from holdfast.api.run.tasks import BoxMode, DelegationLimits
 from holdfast.runs.delegate.rules import MAX_RESULT, report_text, status_of, task_id, title_of, why_not
 from holdfast.runs.reconcile.rules import (
     CancelTask,

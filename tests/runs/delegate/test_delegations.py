@@ -12,8 +12,8 @@ from tests.runs.world import SPEC, Runner, World
 from holdfast.api.errors import Conflict, HoldfastError, Unavailable
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.tasks import DelegationLimit, NothingToShare, TaskNotFound
-from holdfast.api.runs import Launched
-from holdfast.api.tasks import BoxMode, DelegationLimits, NewTask
+from holdfast.api.run.runs import Launched
+from holdfast.api.run.tasks import BoxMode, DelegationLimits, NewTask
 from holdfast.runs.delegate.rules import task_id
 from holdfast.runs.launch.plan import Options, Prompt
 

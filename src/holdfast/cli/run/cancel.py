@@ -14,7 +14,7 @@ from holdfast.cli.terminal.console import hint, note, write_field, write_json
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.api.run_info import RunInfo
+    from holdfast.api.run.info import RunInfo
     from holdfast.client import Client
 
 _PATIENCE: Final = 60.0

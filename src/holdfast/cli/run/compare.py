@@ -15,7 +15,7 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
 
 if TYPE_CHECKING:
-    from holdfast.api.checkpoints import Branch, Comparison
+    from holdfast.api.run.checkpoints import Branch, Comparison
     from holdfast.client import Client
 
 _MOST_LINES = 12

@@ -15,7 +15,7 @@ from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 
 if TYPE_CHECKING:
-    from holdfast.api.tasks import TaskInfo, TaskResult
+    from holdfast.api.run.tasks import TaskInfo, TaskResult
     from holdfast.client import Client
 
 BoxName = Literal["own", "fork", "same"]

@@ -18,7 +18,7 @@ _MOST_REFUSED: Final = 5
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.api.runs import Changes, FileChange
+    from holdfast.api.run.runs import Changes, FileChange
     from holdfast.client import Client
 
 

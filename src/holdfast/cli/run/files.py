@@ -18,7 +18,7 @@ from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.repositories import Source
+    from holdfast.api.run.repositories import Source
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
     from holdfast.repositories.address import Address

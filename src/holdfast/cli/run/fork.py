@@ -15,7 +15,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 
 if TYPE_CHECKING:
-    from holdfast.api.checkpoints import Forked
+    from holdfast.api.run.checkpoints import Forked
     from holdfast.cli.run.follow import LaunchState, StartedRun
     from holdfast.client import Client
 

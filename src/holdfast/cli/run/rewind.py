@@ -14,7 +14,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 
 if TYPE_CHECKING:
-    from holdfast.api.checkpoints import Rewound
+    from holdfast.api.run.checkpoints import Rewound
     from holdfast.client import Client
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.api.imports import EXPORTED_THREAD
+from holdfast.api.run.imports import EXPORTED_THREAD
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
@@ -17,7 +17,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_json, write_line
 
 if TYPE_CHECKING:
-    from holdfast.api.imports import Imported
+    from holdfast.api.run.imports import Imported
     from holdfast.client import Client
 
 AGENTS: Final = ("pi", "codex", "claude", "opencode", EXPORTED_THREAD)
@@ -86,7 +86,7 @@ def import_(
 
 
 def _read(path: Path) -> bytes:
-    from holdfast.api.imports import MOST_SESSION
+    from holdfast.api.run.imports import MOST_SESSION
 
     try:
         with path.expanduser().open("rb") as opened:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
-    from holdfast.api.run_info import RunInfo
+    from holdfast.api.run.info import RunInfo
 
 SILENT_SECONDS: Final = 15.0
 """A runner sends a heartbeat every 5 s."""

@@ -12,7 +12,7 @@ from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import hint, note, write_field, write_json
 
 if TYPE_CHECKING:
-    from holdfast.api.runs import Steered
+    from holdfast.api.run.runs import Steered
     from holdfast.client import Client
 
 _HOW: Final = {

@@ -12,7 +12,7 @@ from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line
 
 if TYPE_CHECKING:
-    from holdfast.api.runs import Diagnosis
+    from holdfast.api.run.runs import Diagnosis
     from holdfast.client import Client
 
 _MARKS: Final = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}

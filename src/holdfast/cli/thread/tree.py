@@ -17,7 +17,7 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.time_limit import time_limit
 
 if TYPE_CHECKING:
-    from holdfast.api.tasks import ThreadTree, TreeThread
+    from holdfast.api.run.tasks import ThreadTree, TreeThread
     from holdfast.client import Client
 
 _STYLES = {"running": "green", "failed": "red", "cancelled": "yellow", "idle": "dim"}
@@ -104,7 +104,7 @@ def wait(
             ) from None
 
     asked, found = ask(where, work)
-    from holdfast.client.tasks import below
+    from holdfast.client.run.tasks import below
 
     ended = below(found, asked)
     failed = [each for each in ended if each.status in ("failed", "cancelled")]

@@ -14,7 +14,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.checkpoints import TurnInfo
+    from holdfast.api.run.checkpoints import TurnInfo
     from holdfast.client import Client
 
 

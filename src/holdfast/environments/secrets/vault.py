@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -15,6 +15,7 @@ from holdfast.api.errors import Refused
 from holdfast.api.errors.secrets import InvalidSecret, SecretMissing, SecretNotFound
 from holdfast.api.ids import now_ms
 from holdfast.api.secrets import MOST_SECRETS, Binding, Exposure, SecretAction, SecretEvent, SecretRecord
+from holdfast.boxes.shielded import to_the_end
 from holdfast.encryption import CannotDecrypt, Cipher
 from holdfast.environments.secrets.checks import check_bindings, check_name, check_value
 from holdfast.environments.secrets.rows import NamedSecretStore, SecretRow
@@ -52,7 +53,9 @@ class Secrets:
         self._records: dict[str, SecretRecord] = {}
         self._changing = asyncio.Lock()
         self._seen: set[tuple[object, ...]] = set()
-        self._pending: asyncio.Queue[tuple[str, SecretEvent]] = asyncio.Queue(_MOST_PENDING)
+        self._pending: deque[tuple[str, SecretEvent]] = deque()
+        self._arrived = asyncio.Event()
+        self._flushing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -68,7 +71,7 @@ class Secrets:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
-        await self._write(self._taken(_MOST_PENDING))
+        await self._flush()
 
     # --- looking ---
 
@@ -104,7 +107,7 @@ class Secrets:
 
     async def events(self, name: str, limit: int = 100) -> list[SecretEvent]:
         """Returns what happened to a secret, newest first, also if it was removed. Raises `SecretNotFound`."""
-        await self._write(self._taken(_MOST_PENDING))
+        await self._flush()
         found = await self._store.events(name, limit)
         if not found:
             self.get(name)
@@ -200,28 +203,28 @@ class Secrets:
         event = SecretEvent(
             at=self._clock(), action=action, version=version, box=box, thread=thread or "", host=host, detail=detail
         )
-        try:
-            self._pending.put_nowait((name, event))
-        except asyncio.QueueFull:
+        if len(self._pending) >= _MOST_PENDING:
             log.warning("too many events of secrets at once: %s of %s by box %s is not recorded", action, name, box)
+            return
+        self._pending.append((name, event))
+        self._arrived.set()
 
     async def _write_events(self) -> None:
         while True:
-            first = await self._pending.get()
-            await self._write([first, *self._taken(_BATCH)])
+            await self._arrived.wait()
+            await self._flush()
 
-    def _taken(self, most: int) -> list[tuple[str, SecretEvent]]:
-        taken = []
-        with suppress(asyncio.QueueEmpty):
-            for _ in range(most):
-                taken.append(self._pending.get_nowait())
-        return taken
+    async def _flush(self) -> None:
+        """Write what was noted so far, in its order. What another call is writing is written when this returns."""
+        async with self._flushing:
+            self._arrived.clear()
+            while self._pending:
+                batch = [self._pending.popleft() for _ in range(min(len(self._pending), _BATCH))]
+                await to_the_end(self._write(batch))
 
     async def _write(self, events: list[tuple[str, SecretEvent]]) -> None:
-        if not events:
-            return
         try:
-            await asyncio.shield(self._store.add_events(events))
+            await self._store.add_events(events)
         except (Refused, OSError) as problem:
             log.error("cannot write %d events of secrets: %s", len(events), problem)
 

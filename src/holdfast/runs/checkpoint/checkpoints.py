@@ -15,9 +15,9 @@ from typing import Final
 
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.snapshots import Snapshot
-from holdfast.api.checkpoints import CheckpointPolicy
 from holdfast.api.errors import NotFound, Refused
 from holdfast.api.errors.boxes import BoxError, SnapshotNotFound
+from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.api.box.snapshots import Snapshot
-from holdfast.api.checkpoints import CheckpointPolicy
 from holdfast.api.errors import InvalidRequest
+from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.threads.run_events import Run, ThreadRuns
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.api.errors import HoldfastError, InvalidRequest, Refused
 from holdfast.api.limits import MAX_PROMPT
-from holdfast.api.tasks import MAX_WAIT, TOOLS, BoxMode, NewTask
+from holdfast.api.run.tasks import MAX_WAIT, TOOLS, BoxMode, NewTask
 from holdfast.runs.delegate.delegations import Delegations
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.delegation import task_refused

@@ -13,8 +13,8 @@ from holdfast.api.errors import Conflict, NotFound
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.tasks import DelegationLimit, NothingToShare, TaskNotFound
 from holdfast.api.ids import new_id
-from holdfast.api.run_info import CancelKind, RunError
-from holdfast.api.tasks import BoxMode, DelegationLimits, NewTask, TaskInfo, TaskResult, TaskStatus
+from holdfast.api.run.info import CancelKind, RunError
+from holdfast.api.run.tasks import BoxMode, DelegationLimits, NewTask, TaskInfo, TaskResult, TaskStatus
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.delegate.reports import last_message

@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.threads import Closed
-from holdfast.api.run_info import CancelKind
+from holdfast.api.run.info import CancelKind
 from holdfast.runs.cancel_request import CancelRequests
 from holdfast.runs.delegate.rules import report_text, title_of
 from holdfast.runs.delegate.tree import Trees

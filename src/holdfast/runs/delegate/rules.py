@@ -7,8 +7,8 @@ from base64 import b32encode
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.api.run_info import RunStatus
-from holdfast.api.tasks import BoxMode, DelegationLimits, TaskStatus
+from holdfast.api.run.info import RunStatus
+from holdfast.api.run.tasks import BoxMode, DelegationLimits, TaskStatus
 from holdfast.threads.delegation import Delegation
 from holdfast.threads.run_events import Run, ThreadRuns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.api.errors import NotFound
-from holdfast.api.tasks import ThreadTree, TreeThread
+from holdfast.api.run.tasks import ThreadTree, TreeThread
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.service import Threads

@@ -17,8 +17,8 @@ from holdfast.api.errors import Refused
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.runs import InvalidRun, RunOver, ThreadBusy
 from holdfast.api.ids import new_entry_id, new_id
-from holdfast.api.run_info import RunStatus
-from holdfast.api.runs import Launched
+from holdfast.api.run.info import RunStatus
+from holdfast.api.run.runs import Launched
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import thread_busy
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options

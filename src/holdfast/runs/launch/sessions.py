@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.info import RunStatus
 from holdfast.threads.run_events import DELTA, FINISHED, IMPORT, STARTED, AgentSession, ThreadRuns
 
 _ANSWERS: Final = ("assistant", "call", "tool", "compaction")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.api.box.box import LimitHit, Liveness
-from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.run.info import CancelKind, RunStatus, Stage
 from holdfast.threads.run_events import ThreadRuns
 
 

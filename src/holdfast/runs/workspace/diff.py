@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
 from holdfast.api.errors.runs import NoFiles
-from holdfast.api.runs import Changes, FileChange
+from holdfast.api.run.runs import Changes, FileChange
 from holdfast.runs.workspace.git_trees import MAX_ARCHIVE, GitTrees
 from holdfast.time_limit import time_limit
 

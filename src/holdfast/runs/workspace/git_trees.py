@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from holdfast.api.errors.runs import NoFiles
-from holdfast.api.runs import HowChanged
+from holdfast.api.run.runs import HowChanged
 from holdfast.guest import tar
 from holdfast.repositories.names import is_git_name
 

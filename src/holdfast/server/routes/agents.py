@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from holdfast.api.agents import AgentList, AgentRecord, OfferedModel
 from holdfast.api.limits import AgentName
+from holdfast.api.run.agents import AgentList, AgentRecord, OfferedModel
 from holdfast.egress.models import Models
 from holdfast.harnesses import registry
 from holdfast.harnesses.harness import Harness

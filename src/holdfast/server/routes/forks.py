@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from holdfast.api.checkpoints import (
+from holdfast.api.errors import InvalidRequest
+from holdfast.api.limits import ThreadId
+from holdfast.api.run.checkpoints import (
     Comparison,
     Forked,
     NewComparison,
@@ -14,8 +16,6 @@ from holdfast.api.checkpoints import (
     TurnInfo,
     TurnList,
 )
-from holdfast.api.errors import InvalidRequest
-from holdfast.api.limits import ThreadId
 from holdfast.api.threads import ForkSource
 from holdfast.runs.checkpoint.turns import Turn
 from holdfast.runs.launch.plan import Prompt

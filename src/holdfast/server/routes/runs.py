@@ -12,10 +12,10 @@ from fastapi.responses import Response, StreamingResponse
 
 from holdfast.api.budgets import Budget, Cost
 from holdfast.api.errors import Forbidden
-from holdfast.api.imports import Imported, NewImport
 from holdfast.api.limits import AgentName, RunId, ThreadId
-from holdfast.api.run_info import RunError, RunInfo, RunStatus, TokenUsage
-from holdfast.api.runs import (
+from holdfast.api.run.imports import Imported, NewImport
+from holdfast.api.run.info import RunError, RunInfo, RunStatus, TokenUsage
+from holdfast.api.run.runs import (
     Cancel,
     Changes,
     CheckedRun,

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from holdfast.api.limits import ThreadId
-from holdfast.api.runs import Cancel
-from holdfast.api.tasks import MAX_WAIT, NewTask, TaskInfo, TaskList, TaskResult, ThreadTree
+from holdfast.api.run.runs import Cancel
+from holdfast.api.run.tasks import MAX_WAIT, NewTask, TaskInfo, TaskList, TaskResult, ThreadTree
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import UseRuns
 

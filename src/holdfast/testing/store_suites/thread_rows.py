@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.api.run_info import CancelKind, RunStatus, Stage
+from holdfast.api.run.info import CancelKind, RunStatus, Stage
 from holdfast.api.threads import ThreadStatus
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 from holdfast.threads.access.seals import Origin

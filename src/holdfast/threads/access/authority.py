@@ -15,7 +15,7 @@ from holdfast.api.entries import Entry
 from holdfast.api.errors import Forbidden
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.limits import RESERVED_ENTRY_IDS
-from holdfast.api.run_info import RunStatus
+from holdfast.api.run.info import RunStatus
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Admit, keyed, keyed_entries, keyed_slices
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, end_id

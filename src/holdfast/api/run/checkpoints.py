@@ -19,8 +19,8 @@ from holdfast.api.limits import (
     Title,
     without_nul,
 )
-from holdfast.api.run_info import RunStatus, TokenUsage
-from holdfast.api.runs import FileChange
+from holdfast.api.run.info import RunStatus, TokenUsage
+from holdfast.api.run.runs import FileChange
 from holdfast.api.threads import ForkSource
 
 _GIGABYTE: Final = 1 << 30

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
-from holdfast.api.imports import Imported, NewImport
-from holdfast.api.repositories import Source
-from holdfast.api.run_info import RUN_FINISHED, RunInfo
-from holdfast.api.runs import (
+from holdfast.api.run.imports import Imported, NewImport
+from holdfast.api.run.info import RUN_FINISHED, RunInfo
+from holdfast.api.run.repositories import Source
+from holdfast.api.run.runs import (
     Cancel,
     Changes,
     CheckedRun,

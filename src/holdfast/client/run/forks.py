@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from holdfast.api.checkpoints import (
+from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.run.checkpoints import (
     Comparison,
     Forked,
     NewComparison,
@@ -14,7 +15,6 @@ from holdfast.api.checkpoints import (
     TurnInfo,
     TurnList,
 )
-from holdfast.api.ids import new_entry_id, new_id
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, Resource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from holdfast.api.agents import AgentList, AgentRecord
+from holdfast.api.run.agents import AgentList, AgentRecord
 from holdfast.client.connection import ServerConnection
 
 

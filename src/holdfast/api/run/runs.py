@@ -31,8 +31,8 @@ from holdfast.api.limits import (
     ThreadId,
     Title,
 )
-from holdfast.api.repositories import Source
-from holdfast.api.run_info import RunInfo
+from holdfast.api.run.info import RunInfo
+from holdfast.api.run.repositories import Source
 
 HowChanged = Literal["added", "changed", "deleted"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import AgentName, Digest, ThreadId, Title
-from holdfast.api.repositories import Source
+from holdfast.api.run.repositories import Source
 
 MOST_SESSION: Final = 12 * 1024 * 1024
 """Characters of a session file."""

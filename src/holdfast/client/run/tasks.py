@@ -6,8 +6,8 @@ import asyncio
 from typing import Final
 
 from holdfast.api.ids import new_id
-from holdfast.api.runs import Cancel
-from holdfast.api.tasks import (
+from holdfast.api.run.runs import Cancel
+from holdfast.api.run.tasks import (
     MAX_WAIT,
     BoxMode,
     NewTask,

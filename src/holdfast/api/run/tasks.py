@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import AgentName, ModelName, Printable, PromptText, StrictBool, Title
-from holdfast.api.run_info import RunError
+from holdfast.api.run.info import RunError
 
 MAX_WAIT: Final = 45
 """Seconds that one request for a result may wait. Agents give up on tools after about a minute."""
