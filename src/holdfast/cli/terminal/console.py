@@ -10,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli.command_name import as_called
-from holdfast.visible_text import is_visible, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,13 +50,19 @@ def _console(stderr: bool) -> Console:
 def printable(text: str) -> str:
     """Make control characters visible, and those that hide or reorder text: the output of an agent must neither
     control the reader's terminal nor deceive the reader."""
+    if text.isascii() and text.isprintable():
+        return text
+    from holdfast.visible_text import is_visible, visible  # here, because most texts do not need it
+
     return text if is_visible(text) else visible(text.translate(_CONTROLS))
 
 
 def write_json(value: Any) -> None:
     """Write one JSON document on one line, without characters that could control a terminal."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if not is_visible(text):
+    if not (text.isascii() and text.isprintable()):
+        from holdfast.visible_text import is_visible
+
         # JSON escapes ASCII control characters, but not those beyond ASCII, which terminals obey too.
         text = "".join(each if is_visible(each) else json.dumps(each)[1:-1] for each in text)
     sys.stdout.write(text + "\n")
