@@ -570,3 +570,74 @@ async def test_a_furnished_box_of_a_process_that_died_is_taken_up_by_who_knows_w
     await second.sweep()
     assert (await second.create(SPEC_A)).id != id
     assert ((await second.create(wanting)).id == id) == known
+
+
+# --- boxes that start from a snapshot ---
+
+
+async def snapshot_of(boxes: Boxes, content: bytes) -> str:
+    row = await boxes.create(SPEC_A, id=f"source-{content.decode()}")
+    async with await boxes.open(row.id) as box:
+        await box.files.write("made", content)
+    return (await boxes.snapshot(row.id)).id
+
+
+async def content_of(boxes: Boxes, id: str) -> bytes | None:
+    async with await boxes.open(id) as box:
+        return await box.files.read("made") if await box.files.exists("made") else None
+
+
+async def acquire(boxes: Boxes, key: str, start: str | None) -> str:
+    return (await boxes.acquire(key, SPEC_A, owner=Owner(), timeout=10, start=start)).row.id
+
+
+async def test_boxes_that_start_from_a_snapshot_are_pooled_apart_from_all_others(
+    serve: Serve, provider: DummyProvider
+) -> None:
+    boxes = serve()
+    one, two = await snapshot_of(boxes, b"one"), await snapshot_of(boxes, b"two")
+    for number, start in enumerate((one, one, two, two, None, None)):
+        await acquire(boxes, f"first-{number}", start)
+    await settle(boxes)
+    ready = set(await ahead(provider))
+    assert len(ready) == 6
+    before = boxes.pool.statistics().hits
+    for number, (start, content) in enumerate(((None, None), (two, b"two"), (one, b"one"))):
+        id = await acquire(boxes, f"then-{number}", start)
+        assert id in ready
+        assert await content_of(boxes, id) == content
+        assert (await boxes.get(id)).snapshot == start
+    assert boxes.pool.statistics().hits == before + 3
+
+
+async def test_the_pool_of_a_snapshot_that_is_gone_is_emptied(serve: Serve, provider: DummyProvider) -> None:
+    boxes = serve()
+    one = await snapshot_of(boxes, b"one")
+    for number in range(2):
+        await acquire(boxes, f"key-{number}", one)
+    await settle(boxes)
+    assert len(await ahead(provider)) == 2
+    await provider.delete_snapshot(one)
+    await settle(boxes)
+    assert await ahead(provider) == []
+
+
+async def test_what_a_dead_process_restored_ahead_is_taken_up_for_its_snapshot_alone(
+    serve: Serve, provider: DummyProvider, clock: ManualClock
+) -> None:
+    first = serve()
+    one = await snapshot_of(first, b"one")
+    for number in range(2):
+        await acquire(first, f"key-{number}", one)
+    await settle(first)
+    left = await ahead(provider)
+    assert len(left) == 2
+    await crash(first, clock)
+    second = serve()
+    await second.sweep()
+    plain = await acquire(second, "plain", None)
+    assert plain not in left
+    assert await content_of(second, plain) is None
+    restored = await acquire(second, "restored", one)
+    assert restored in left
+    assert await content_of(second, restored) == b"one"

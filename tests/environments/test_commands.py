@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import pwd
 import re
 import select
 import subprocess
@@ -344,7 +345,7 @@ def test_options_make_asking_unnecessary(scene: Scene, commands: Commands) -> No
 
 def commit(folder: Path) -> None:
     author = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "One.")):
+    for command in (("init", "-q", "-b", "master"), ("add", "."), (*author, "commit", "-qm", "One.")):
         subprocess.run(["git", *command], cwd=folder, check=True, timeout=60)
 
 
@@ -392,13 +393,39 @@ def test_a_link_in_a_clone_is_not_read(commands: Commands, tmp_path: Path) -> No
     (tmp_path / "private.toml").write_text('agent = "pi"\nprivate = "words"\n')
     (repository / "holdfast.toml").symlink_to(tmp_path / "private.toml")
     commit(repository)
-    done = commands("run", "do it", "--repo", str(repository))
-    assert done.exit == 2
-    assert "the run has no agent" in done.err
-    assert "private" not in done.err
+    for options in (("--repo", str(repository)), ("--dir", str(repository))):
+        done = commands("run", "do it", *options)
+        assert done.exit == 1
+        assert "holdfast.toml is a link" in done.err
+        assert "--no-env" in done.err
+        assert "private" not in done.err
+        assert "the run has no agent" in commands("run", "do it", *options, "--no-env").err
+    for command in ("check", "build", "allow"):
+        assert "holdfast.toml is a link" in commands("env", command, "--dir", str(repository)).err
 
 
 # --- consent is for one place ---
+
+
+def test_the_hint_leads_to_the_file_from_a_folder_below_it(scene: Scene, commands: Commands) -> None:
+    (commands.folder / "holdfast.toml").write_text(FILE + 'egress = ["below.example.com"]\n')
+    commit(commands.folder)
+    below = commands.folder / "below"
+    below.mkdir()
+    refused = Commands(scene.server.home, below)("run", "do it")
+    assert f"holdfast env allow --dir {commands.folder} --yes" in refused.err
+
+
+def test_consent_of_one_user_or_machine_is_none_for_another(scene: Scene, commands: Commands) -> None:
+    """A path such as /workspace is another folder on every machine, and users of a server decide for themselves."""
+    text_of = 'agent = "pi"\negress = ["mine.example.com"]\n'
+    (commands.folder / "holdfast.toml").write_text(text_of)
+    assert commands("env", "allow", "--yes").exit == 0
+    mine = commands.json("env", "disallow")["place"]
+    assert scene.client.environments.allow(text_of, place=mine).granted
+    path = commands.folder.resolve()
+    for place in (str(path), f"nobody@{os.uname().nodename}:{path}", mine.replace("@", "@another-")):
+        assert not scene.client.environments.consent(text_of, place=place).granted
 
 
 def test_consent_in_one_folder_is_none_for_the_same_text_elsewhere(commands: Commands) -> None:
@@ -412,8 +439,9 @@ def test_consent_in_one_folder_is_none_for_the_same_text_elsewhere(commands: Com
     assert "nobody has allowed that" in commands("env", "check", "--dir", "evil").out
     refused = commands("run", "do it", "--dir", "evil")
     assert refused.exit == 6, refused.err
-    assert "holdfast env allow --yes" in refused.err
-    assert "asks for" in commands("env", "build", "--dir", "evil").err
+    assert f"holdfast env allow --dir {evil} --yes" in refused.err
+    assert "holdfast env allow --dir evil --yes" in commands("env", "build", "--dir", "evil").err
+    assert "holdfast env allow --dir evil --yes" in commands("env", "check", "--dir", "evil").out
     (commands.folder / "link").symlink_to(evil)
     assert "nobody has allowed that" in commands("env", "check", "--dir", "link").out
 
@@ -441,7 +469,9 @@ def test_disallow_takes_consent_back(commands: Commands) -> None:
     (commands.folder / "holdfast.toml").write_text('egress = ["back.example.com"]\n')
     assert commands("env", "allow", "--yes").exit == 0
     assert "nobody has allowed that" not in commands("env", "check").out
-    assert commands.json("env", "disallow") == {"place": str(commands.folder.resolve()), "removed": True}
+    place = commands.json("env", "disallow")
+    user, machine = pwd.getpwuid(os.getuid()).pw_name, os.uname().nodename
+    assert place == {"place": f"{user}@{machine}:{commands.folder.resolve()}", "removed": True}
     assert "nobody has allowed that" in commands("env", "check").out
     assert "nothing was allowed" in commands("env", "disallow").out
 
@@ -458,6 +488,22 @@ def test_a_clone_has_the_consent_of_its_address_and_not_of_its_origin(commands: 
     assert commands("env", "allow", "--repo", "own", "--yes").exit == 0
     options = ("run", "do it", "--model", "scripted", "--repo")
     assert "asks for" not in commands(*options, str(own)).err
-    assert "asks for: provider no-such" in commands(*options, str(evil)).err
+    refused = commands(*options, f"{evil}@master")
+    assert "asks for: provider no-such" in refused.err
+    assert f"holdfast env allow --repo {evil}@master --yes" in refused.err
     assert commands.json("env", "disallow", "--repo", str(own))["removed"] is True
     assert "asks for: provider no-such" in commands(*options, str(own)).err
+
+
+def test_a_failed_build_does_not_point_at_itself(commands: Commands) -> None:
+    (commands.folder / "holdfast.toml").write_text('setup = ["echo the reason; exit 3"]\n')
+    failed = commands("env", "build")
+    assert failed.exit == 6, failed.err
+    assert "the reason" in failed.err
+    assert "env build" not in failed.err
+
+
+def test_check_takes_what_a_run_would_give(commands: Commands) -> None:
+    (commands.folder / "holdfast.toml").write_text('test = "true"\n')
+    assert "names no agent" in commands("env", "check").out
+    assert commands("env", "check", "--agent", "pi", "--model", "scripted,other").exit == 0

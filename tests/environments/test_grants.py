@@ -19,6 +19,8 @@ SAMPLES = {
     "inputs": 'setup = ["x"]\ninputs = ["a"]',
     "agent": 'agent = "acp:evil"',
     "test": 'test = "evil"',
+    "services": '[services]\nevil = "evil"',
+    "repositories": 'repositories = ["https://git.example.com/their/private.git"]',
     "budget": "[budget]\ncost = 1",
     "checkpoints": 'checkpoints = "off"',
     "limits": '[limits]\ncpu = 4\nmemory = "8G"\ndisk = "32G"\npids = 4096\ntimeout = "1h"',
@@ -54,6 +56,14 @@ def test_what_the_user_gives_need_not_be_asked_for() -> None:
     environment = parse_environment(text)
     assert len(asks_of(environment, Given())) == 4
     assert asks_of(environment, Given(provider=True, model=True, network=True)) == ("secret S",)
+
+
+def test_a_file_asks_for_an_image_only_if_it_would_be_pulled() -> None:
+    environment = parse_environment('image = "evil.example.com/image"')
+    assert asks_of(environment, Given(provider=True)) == ()
+    [ask] = asks_of(environment, Given(provider=True), pulls=True)
+    assert ask == "image evil.example.com/image, if it has to be pulled"
+    assert asks_of(environment, Given(image=True), pulls=True) == ()
 
 
 def test_no_network_need_not_be_asked_for() -> None:

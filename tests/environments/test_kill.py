@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 from tests.environments.conftest import Index
+from tests.environments.mortal import STEPS, fate, outside_of_a_mortal
 from tests.providers.local.world import Answer, Request
 from tests.server.egress_world import names_beside, outside
 from tests.serving import serving
 
 from holdfast.client import HoldfastError, SyncClient
-from holdfast.testing.server import ServerProcess
+from holdfast.testing.server import ServerFailed, ServerProcess
 
 pytestmark = pytest.mark.box
 
@@ -75,3 +77,32 @@ def test_a_server_killed_in_a_setup_leaves_nothing_and_the_next_one_builds_it(tm
 def serving_with(home: Path, port: int) -> AbstractContextManager[ServerProcess]:
     names_beside(home).write_text(json.dumps({"registry.test": {"80": port}}))
     return serving(home, outside=outside)
+
+
+# --- every step ---
+
+
+@pytest.mark.sampled(share=0.34)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_server_killed_at_any_step_of_a_setup_leaves_nothing_half(tmp_path: Path, step: str) -> None:
+    home = tmp_path / "home"
+    fate(home).write_text(step)
+    with serving(home, outside=outside_of_a_mortal) as server:
+        with client_of(server) as client:
+            client.environments.save("killed", 'setup = ["echo one > one", "echo two > two"]\n')
+            with pytest.raises(HoldfastError):
+                client.environments.build("killed")
+        fate(home).unlink()
+        with suppress(ServerFailed):  # it has killed itself
+            server.kill()
+        server.start()
+        with client_of(server) as client:
+            state = client.environments.check("killed", agent="pi", model="any").setup  # waits for the cleaning up
+            assert state == ("built" if STEPS[step] else "missing")
+            assert left(client) == (0, int(STEPS[step]))
+            assert client.environments.build("killed").built is not STEPS[step]
+            assert left(client) == (0, 1)
+            until = time.monotonic() + 60
+            while there := [each.name for each in (home / "local" / "boxes").iterdir()]:
+                assert time.monotonic() < until, there
+                time.sleep(0.05)

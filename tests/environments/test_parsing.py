@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.budgets import Budget
-from holdfast.api.environments import MAX_TEXT
+from holdfast.api.environments import MAX_TEXT, Service
 from holdfast.api.errors.environments import InvalidEnvironment
-from holdfast.environments.environment import Environment, Limits
+from holdfast.environments.environment import Environment, Limits, Repository
 from holdfast.environments.parsing import FIELDS, line_of, parse_environment
 
 WHOLE = """\
 name = "web"
 provider = "docker"
 image = "python:3.13"
+repositories = ["https://git.example.com/a/lib.git@v1", { url = "git@git.example.com:a/x.git", path = "deps/x" }]
 setup = ["pip install pytest", "pip install -r requirements.txt"]
 inputs = ["requirements.txt", "packages/app"]
 agent = "claude"
@@ -38,6 +39,19 @@ timeout = "2h"
 [budget]
 cost = 2.5
 tokens = 1000
+
+[services]
+cache = "redis-server"
+
+[services.db]
+command = "postgres -D data"
+ready = 5432
+timeout = "2m"
+environment = { PGDATA = "data" }
+
+[services.web]
+command = "make serve"
+ready = "curl -f localhost:8000"
 """
 
 
@@ -46,6 +60,15 @@ def test_every_field_is_read() -> None:
         name="web",
         provider="docker",
         image="python:3.13",
+        repositories=(
+            Repository("https://git.example.com/a/lib.git", "v1", "lib"),
+            Repository("git@git.example.com:a/x.git", None, "deps/x"),
+        ),
+        services=(
+            Service(name="cache", command="redis-server"),
+            Service(name="db", command="postgres -D data", port=5432, seconds=120, environment={"PGDATA": "data"}),
+            Service(name="web", command="make serve", check="curl -f localhost:8000"),
+        ),
         setup=("pip install pytest", "pip install -r requirements.txt"),
         inputs=("requirements.txt", "packages/app"),
         agent="claude",
@@ -101,6 +124,34 @@ def test_no_network_is_a_choice_that_differs_from_none_at_all() -> None:
         ("[budget]\nday = 1", "line 2: budget.day: there is no such field; the fields are cost, tokens"),
         ('mounts = ["/"]', "line 1: mounts: there is no such field"),
         ("[env]\nLD_PRELOAD = 'x'", "line 1: env: there is no such field"),
+        (
+            'recipe = "image.toml"',
+            "line 1: recipe: there is no such field; build the image first (holdfast image build",
+        ),
+        ('repositories = ["../other"]', "line 1: repositories[1]: '../other' is not the URL of a repository"),
+        ('repositories = ["/home/me/private"]', "line 1: repositories[1]: '/home/me/private' is not the URL"),
+        ('repositories = ["file:///home/me/private"]', "is on the machine of whoever runs it: use https or ssh"),
+        ('repositories = ["ext::sh -c evil"]', "names a program for git to start, and is refused"),
+        ('repositories = ["http://a.example/b"]', "http:// is not allowed for repositories"),
+        ('repositories = ["ssh://-oProxyCommand=evil/x"]', "has no valid host and path"),
+        ('repositories = ["https://a.example/b@--upload-pack=evil"]', "is not a branch, tag or commit"),
+        ('repositories = [{ url = "https://a.example/b", path = "../b" }]', "is not a path in the workspace"),
+        ('repositories = [{ url = "https://a.example/b", path = "/etc" }]', "is not a path in the workspace"),
+        ('repositories = [{ url = "https://a.example/b", path = "x/.GIT/hooks" }]', "belongs to git"),
+        ('repositories = [{ url = "https://a.example/b", path = "." }]', "is not a path in the workspace"),
+        ('repositories = [{ url = "https://a.example/.." }]', "is not a path in the workspace"),
+        ('repositories = [{ url = "https://a.example/b@x", ref = "y" }]', "has two refs"),
+        (
+            'repositories = [{ url = "https://a.example/b", to = "y" }]',
+            "there is no such field: to; the fields are url",
+        ),
+        ('repositories = ["https://a.example/b", "https://c.example/b"]', "the folders b and b are not apart"),
+        ('\n[services]\nDB = "x"', "line 3: services.DB: 'DB' is not the name of a service"),
+        ("[services.db]\nready = 1", "line 1: services.db: {'ready': 1} is not a service"),
+        ('[services.db]\ncommand = "x"\nready = 0', "line 3: services.db.ready: 0 is neither a port nor a command"),
+        ('[services.db]\ncommand = "x"\ntimeout = "1h"', "line 3: services.db.timeout: '1h' is more than 10m"),
+        ('[services.db]\ncommand = "x"\nenvironment = { "A=B" = "x" }', "line 3: services.db.environment:"),
+        ('[services.db]\ncommand = "x"\nuser = "root"', "line 3: services.db.user: there is no such field"),
     ],
 )
 def test_an_error_names_its_line_its_field_the_value_and_what_is_allowed(text: str, told: str) -> None:
@@ -158,6 +209,7 @@ def test_any_value_of_a_field_is_read_or_refused_by_name(field: str, value: obje
 
 
 def test_the_line_of_a_field_is_found_in_the_right_table() -> None:
-    assert line_of(WHOLE, ("limits", "memory")) == 16
-    assert line_of(WHOLE, ("limits", "missing")) == 14
+    assert line_of(WHOLE, ("limits", "memory")) == 17
+    assert line_of(WHOLE, ("limits", "missing")) == 15
+    assert line_of(WHOLE, ("services", "db", "ready")) == 31
     assert line_of(WHOLE, ("nothing",)) == 1

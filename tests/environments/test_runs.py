@@ -114,6 +114,7 @@ def test_a_failing_setup_is_an_error_with_its_output_and_leaves_no_box(scene: Sc
     assert "ended with 7" in done.error.message
     assert "the reason" in done.error.message
     assert "egress" in (done.error.hint or "")
+    assert "holdfast env build broken" in (done.error.hint or "")
     assert boxes_of_setups(scene) == []
 
 
@@ -159,6 +160,22 @@ def test_a_missing_secret_is_409_by_name_before_anything_is_created(scene: Scene
     assert (network["mode"], network["allow"], network["secrets"]) == ("allow", ["api.test:443"], ["TEAM_TOKEN"])
 
 
+def test_a_setup_that_was_built_ahead_is_the_one_that_a_run_with_secrets_uses(scene: Scene) -> None:
+    """A secret opens its own hosts for the run, and not for the setup."""
+    scene.client.secrets.set("AHEAD_TOKEN", "a-value-that-is-long-enough", [Binding(host="ahead.test")])
+    for name, egress in (("ahead", ""), ("ahead-open", 'egress = ["registry.test"]\n')):
+        file = f'setup = ["echo {name} > /workspace/made"]\nsecrets = ["AHEAD_TOKEN"]\n{egress}'
+        scene.client.environments.save(name, file)
+        assert scene.client.environments.check(name, agent="pi", model="scripted").setup == "missing"
+        assert scene.client.environments.build(name).built
+        assert scene.client.environments.check(name, agent="pi", model="scripted").setup == "built"
+        thread, printed = run(scene, "cat made", environment=name)
+        assert name in printed
+        assert [each["built"] for each in entries(scene, thread, "signal.run.setup")] == [False]
+        [started] = entries(scene, thread, "signal.run.started")
+        assert started["options"]["spec"]["network"]["secrets"] == ["AHEAD_TOKEN"]
+
+
 def test_a_check_lists_every_gap_at_once(scene: Scene) -> None:
     text_of = 'provider = "moon"\nagent = "nobody"\nmodels = ["unknown"]\nsecrets = ["NEVER_SET"]\n'
     scene.client.environments.save("gaps", text_of)
@@ -170,6 +187,25 @@ def test_a_check_lists_every_gap_at_once(scene: Scene) -> None:
     scene.client.environments.save("image", 'agent = "pi"\nmodels = ["scripted"]\nimage = "no/such:image"\n')
     [gap] = scene.client.environments.check("image").gaps
     assert (gap.kind, gap.name, gap.next_step) == ("image", "no/such:image", "holdfast image pull no/such:image")
+
+
+def test_branches_are_compared_by_the_test_of_their_environment(scene: Scene) -> None:
+    scene.client.environments.save("tested", 'test = "cat state; test $(cat state) = one"\n')
+    thread, _ = run(scene, "echo one > state", environment="tested")
+    scene.model.script([bash("echo two > state"), text("Done.")])
+    forked = scene.client.forks.fork(thread, 1, prompt="otherwise")
+    scene.client.runs.wait(forked.run or "")
+    for pair in ((thread, forked.thread), (forked.thread, thread)):
+        compared = scene.client.forks.compare(*pair)
+        assert compared.test == "cat state; test $(cat state) = one"
+        results = {each.thread: each.test for each in compared.branches}
+        assert [(found.exit_code, found.output) for each in (thread, forked.thread) if (found := results[each])] == [
+            (0, "one\n"),
+            (1, "two\n"),
+        ]
+    assert scene.client.forks.compare(thread, forked.thread, test="false").test == "false"
+    untested = scene.client.forks.compare(thread, forked.thread, without_test=True)
+    assert (untested.test, [each.test for each in untested.branches]) == (None, [None, None])
 
 
 # --- files of repositories ---
@@ -197,6 +233,29 @@ def test_a_file_gets_nothing_that_nobody_has_allowed(scene: Scene, asks: str) ->
     if not asks.startswith("models"):
         with pytest.raises(EnvironmentNotAllowed):
             scene.client.environments.build(text=asks)
+
+
+def test_no_image_is_pulled_for_a_file_that_nobody_has_allowed(scene: Scene) -> None:
+    """With `--provider docker`, the daemon would pull it, from wherever its name leads."""
+    file, place = 'image = "registry.test/evil:1"\n', "/pulled"
+    given: dict[str, Any] = {"agent": "pi", "model": "scripted", "environment_file": file, "environment_place": place}
+    before = threads(scene)
+    for box in ({"provider": "docker"}, {"provider": "docker", "network": {"mode": "none"}}):
+        with pytest.raises(EnvironmentNotAllowed, match=r"image registry\.test/evil:1, if it has to be pulled"):
+            scene.client.runs.launch("x", box=box, **given)
+        with pytest.raises(EnvironmentNotAllowed):
+            scene.client.runs.check(box=box, **given)
+    check = scene.client.environments.check(text=file, place=place, agent="pi", model="scripted", provider="docker")
+    assert [each.kind.value for each in check.gaps] == ["consent"]
+    assert threads(scene) == before
+    assert (
+        "image registry.test/evil:1, if it has to be pulled"
+        in scene.client.environments.consent(file, place=place).asks
+    )
+    with pytest.raises(EnvironmentIncomplete, match=r"no local image registry\.test/evil:1"):
+        scene.client.runs.launch("x", box={"provider": "local"}, **given)
+    assert scene.client.environments.allow(file, place=place).granted
+    assert scene.client.environments.check(text=file, place=place, agent="pi", model="scripted", provider="docker").ok
 
 
 def launch_file(scene: Scene, file: str, place: str | None) -> None:

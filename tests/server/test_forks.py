@@ -173,6 +173,7 @@ def test_two_branches_are_compared_where_they_part(client: SyncClient, model: Sc
     client.runs.wait(forked.run or "")
     compared = client.forks.compare(thread, forked.thread, test="cat state; touch by-the-test; test -e gone-3")
     assert (compared.parted.thread, compared.parted.turn) == (thread, 1)
+    assert compared.test == "cat state; touch by-the-test; test -e gone-3"
     ours, theirs = compared.branches
     assert {each.path for each in ours.files} == {"state", "log", "gone-2", "gone-3"}
     assert {each.path for each in theirs.files} == {"state"}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
+from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import AgentName, Digest, ModelName, ProviderName, StrictBool, without_nul
+from holdfast.api.run.repositories import ClonedRepository
 
 FILE_NAME: Final = "holdfast.toml"
 """The file of an environment in a repository."""
 MAX_TEXT: Final = 16 * 1024
 """Characters of a recipe. What a run needs of it is kept on the thread."""
 ENVIRONMENT_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+MOST_REPOSITORIES: Final = 16
+READY_SECONDS: Final = 60
 
 EnvironmentText = Annotated[str, Limits(min_length=1, max_length=MAX_TEXT, check=without_nul)]
 EnvironmentName = Annotated[str, Limits(pattern=f"^{ENVIRONMENT_NAME}$")]
@@ -23,6 +27,7 @@ EnvironmentReference = Annotated[str, Limits(pattern=f"^{ENVIRONMENT_NAME}(@[1-9
 EnvironmentPlace = Annotated[str, Limits(min_length=1, max_length=16 * 1024, check=without_nul)]
 """Where the file of an environment is: the absolute path of its folder on the caller's machine, or the address of the
 repository that was cloned. Consent is for one place. The caller knows it; nothing in a repository decides it."""
+ClonedRepositories = Annotated[tuple[ClonedRepository, ...], Limits(max_length=MOST_REPOSITORIES)]
 GIVEN_FIELDS: Final = ("image", "network", "cpu", "memory", "disk", "pids")
 GivenField = Annotated[str, Limits(pattern=f"^({'|'.join(GIVEN_FIELDS)})$")]
 
@@ -74,7 +79,9 @@ class BuildEnvironment(Document):
     place: EnvironmentPlace | None = None
     """Where the text is from, for what was allowed there."""
     workspace: Digest | None = None
-    """The files that setup reads its inputs from, uploaded before."""
+    """The files that setup reads its inputs from, uploaded before, with the repositories of the environment."""
+    repositories: ClonedRepositories = ()
+    """The repositories of the environment, as they are in that workspace."""
     again: StrictBool = False
     """Run the setup commands even if they were run before with the same inputs."""
 
@@ -156,6 +163,22 @@ class EnvironmentConsent(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Service(Document):
+    """A command that runs in the box beside the agent."""
+
+    name: str
+    command: str
+    """For the shell. It stays in the foreground."""
+    port: int | None = None
+    """It is ready when something listens on this port."""
+    check: str | None = None
+    """It is ready when this command ends with 0."""
+    seconds: int = READY_SECONDS
+    """How long it may take until it is ready."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentUse(Document):
     """What a run needs of its environment, as it is kept on the thread."""
 
@@ -163,6 +186,12 @@ class EnvironmentUse(Document):
     digest: str
     setup: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    network: NetworkPolicy | None = None
+    """What the setup may reach: without the secrets of the run, and without the hosts that they open. None, as in older
+    runs: what the box may reach."""
+    repositories: tuple[ClonedRepository, ...] = ()
+    """Further repositories that are in the workspace."""
+    services: tuple[Service, ...] = ()
     test: str | None = None
     warnings: tuple[str, ...] = ()
     """What is missing and not required."""

@@ -20,6 +20,7 @@ from holdfast.api.environments import (
     SaveEnvironment,
 )
 from holdfast.api.errors import NotFound, Unreachable
+from holdfast.api.run.repositories import ClonedRepository
 from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.progress_lines import follow_progress
 from holdfast.client.resource import LONG_SECONDS, Resource
@@ -94,13 +95,22 @@ class EnvironmentStore:
         text: str | None = None,
         place: str | None = None,
         workspace: str | None = None,
+        repositories: Sequence[ClonedRepository] = (),
         again: bool = False,
         progress: Progress | None = None,
     ) -> EnvironmentBuild:
         """Run the setup of an environment ahead of runs. `workspace` is a digest from `runs.upload`, for a setup with
-        inputs. With `again`, the commands are run even if they were run before. Raises `SetupFailed`.
+        inputs or repositories, and `repositories` are those that it has. With `again`, the commands are run even if
+        they were run before. Raises `SetupFailed`.
         """
-        wanted = BuildEnvironment(environment=environment, text=text, place=place, workspace=workspace, again=again)
+        wanted = BuildEnvironment(
+            environment=environment,
+            text=text,
+            place=place,
+            workspace=workspace,
+            repositories=tuple(repositories),
+            again=again,
+        )
         body = encode_json(wanted.to_request())
         async with self._environments.exchange(
             "POST", "/build", body=body, media_type="application/json", silence=LONG_SECONDS

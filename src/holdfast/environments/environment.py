@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.budgets import Budget
+from holdfast.api.environments import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Repository:
+    """A further repository to clone into the workspace."""
+
+    url: str
+    ref: str | None
+    path: str
+    """The folder for it, below the workspace."""
+
+    def __str__(self) -> str:
+        return self.url if self.ref is None else f"{self.url}@{self.ref}"
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """None and empty mean that the recipe does not say."""
 
@@ -32,6 +46,8 @@ class Environment:
     setup: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     """Files of the workspace that the setup commands read."""
+    repositories: tuple[Repository, ...] = ()
+    services: tuple[Service, ...] = ()
     agent: str | None = None
     models: tuple[str, ...] = ()
     """In order of preference."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from holdfast.api.box.network import Network
 from holdfast.environments.environment import Environment
+from holdfast.repositories.address import without_user
 
 
 class Right(StrEnum):
@@ -26,15 +27,17 @@ class Right(StrEnum):
 
 RIGHTS: Final[Mapping[str, Right]] = {
     "name": Right.FREE,
-    "image": Right.FREE,  # the server has it already: nothing is pulled for a file
     "setup": Right.FREE,
     "inputs": Right.FREE,
+    "services": Right.FREE,
     "agent": Right.FREE,
     "test": Right.FREE,
     "budget": Right.FREE,  # it only lowers what a run may spend
     "checkpoints": Right.FREE,  # with the usual limits
     "limits": Right.BOUNDED,
+    "image": Right.BOUNDED,  # one that is there already: nothing is pulled for a file by itself
     "provider": Right.ASKS,  # another machine, perhaps one without isolation, perhaps one that costs money
+    "repositories": Right.ASKS,  # cloned with the credentials of the user
     "models": Right.ASKS,  # paid by the user
     "secrets": Right.ASKS,
     "optional_secrets": Right.ASKS,
@@ -63,11 +66,17 @@ class Given:
     pids: bool = False
 
 
-def asks_of(environment: Environment, given: Given) -> tuple[str, ...]:
-    """Returns what a file asks for, one phrase each, in the order of the fields."""
+def asks_of(environment: Environment, given: Given, *, pulls: bool = False) -> tuple[str, ...]:
+    """Returns what a file asks for, one phrase each, in the order of the fields.
+
+    `pulls` says that the provider would pull the image, from wherever its name leads.
+    """
     asks: list[str] = []
     if environment.provider is not None and not given.provider:
         asks.append(f"provider {environment.provider}")
+    if environment.image is not None and pulls and not given.image:
+        asks.append(f"image {environment.image}, if it has to be pulled")
+    asks += [f"a clone of {without_user(each.url)}" for each in environment.repositories]
     if environment.models and not given.model:
         asks.append(f"model {', '.join(environment.models)}")
     asks += [f"secret {name}" for name in environment.secrets]

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import IO, Final
 
 from holdfast.api.errors.environments import SetupFailed
 
@@ -73,6 +73,32 @@ def read_inputs(workspace: Path | None, wanted: Sequence[str]) -> Inputs:
         names = ", ".join(sorted(map(str, missing)))
         raise SetupFailed(f"the setup reads {names}, which the workspace does not have", hint="correct inputs = […]")
     return _pack(found)
+
+
+def pick_folders(workspace: Path | None, folders: Sequence[str], into: IO[bytes]) -> None:
+    """Write an archive of some folders of a workspace, with all that is in them. Blocks. Raises `SetupFailed` if one is
+    missing. A box unpacks it, so links are not dangerous here.
+    """
+    missing = set(map(PurePosixPath, folders))
+    wanted = tuple(missing)
+    try:
+        if workspace is not None:
+            with tarfile.open(workspace, "r:*") as archive, tarfile.open(fileobj=into, mode="w") as picked:
+                for member in archive:
+                    name = PurePosixPath(member.name)
+                    belongs = [each for each in wanted if name == each or each in name.parents]
+                    if not belongs:
+                        continue
+                    missing.difference_update(belongs)
+                    picked.addfile(member, archive.extractfile(member) if member.isreg() else None)
+    except tarfile.TarError as error:
+        raise SetupFailed(f"the workspace cannot be read: {error}") from None
+    if missing:
+        names = ", ".join(sorted(map(str, missing)))
+        raise SetupFailed(
+            f"the workspace does not have the repositories of the environment: {names}",
+            hint="holdfast run and holdfast env build clone them; through the API, upload them with the workspace",
+        )
 
 
 def _pack(found: dict[str, tuple[bytes, int]]) -> Inputs:

@@ -14,12 +14,15 @@ from typing import Any, Final, TypeVar
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.budgets import Budget
-from holdfast.api.environments import ENVIRONMENT_NAME, MAX_TEXT
+from holdfast.api.environments import ENVIRONMENT_NAME, MAX_TEXT, MOST_REPOSITORIES, READY_SECONDS, Service
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.environments import InvalidEnvironment
+from holdfast.api.errors.repositories import InvalidRepository
 from holdfast.api.limits import MAX_TIMEOUT
 from holdfast.api.quantities import parse_duration, parse_size
-from holdfast.environments.environment import Environment, Limits
+from holdfast.environments.environment import Environment, Limits, Repository
+from holdfast.repositories.address import check_ref, parse_remote
+from holdfast.repositories.names import is_git_name
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
@@ -29,7 +32,12 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _AGENT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}(:[^\x00-\x1f\x7f]{1,1000})?")
 _MODEL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}(/[!-+\--~]{1,200})?")
 _SECRET: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(:push)?")
+_SERVICE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
 _MOST: Final = 64
+_MOST_SERVICES: Final = 8
+_LONGEST_READY: Final = 600
+_LONGEST_PATH: Final = 500
 _LONGEST_COMMAND: Final = 4096
 _MEGABYTE: Final = 1024 * 1024
 BUDGETS: Final = ("cost", "tokens")
@@ -113,6 +121,20 @@ class _Reading:
             if name not in known:
                 self.problem((*path, name), f"there is no such field; the fields are {', '.join(known)}")
 
+    def named(
+        self, table: Mapping[str, Any], name: str, read: Callable[[str, Any, Path], T | None], most: int
+    ) -> tuple[T, ...]:
+        """Returns the valid values of a table whose names are free."""
+        values = table.get(name, {})
+        if not isinstance(values, dict):
+            self.problem((name,), f"{_shown(values)} is not a table: write [{name}], then NAME = … below it")
+            return ()
+        if len(values) > most:
+            self.problem((name,), f"{len(values)} of them, more than {most}")
+            return ()
+        found = (read(key, value, (name, key)) for key, value in values.items())
+        return tuple(each for each in found if each is not None)
+
     def finish(self) -> None:
         if self._problems:
             told = "; ".join(message for _, message in sorted(self._problems)[:20])
@@ -120,17 +142,27 @@ class _Reading:
 
 
 FIELDS: Final = (
-    "name", "provider", "image", "setup", "inputs", "agent", "models", "secrets", "optional_secrets", "egress",
-    "limits", "test", "budget", "checkpoints",
+    "name", "provider", "image", "repositories", "setup", "inputs", "services", "agent", "models", "secrets",
+    "optional_secrets", "egress", "limits", "test", "budget", "checkpoints",
 )  # fmt: skip
+_NOT_YET: Final = {
+    "recipe": 'build the image first (holdfast image build FILE), and name it: image = "NAME"',
+}
+"""Fields that one may expect and that do not exist, and what to do instead."""
+_SERVICES: Final = ("command", "ready", "timeout", "environment")
+_REPOSITORIES: Final = ("url", "ref", "path")
+_PROTOCOLS: Final = ("https", "ssh")
+"""No paths: what the user's folder has is in the workspace anyway, and what is outside of it is not for this text."""
 _LIMITS: Final = ("cpu", "memory", "disk", "pids", "timeout")
 
 
 def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
-    reading.only(document, (), FIELDS)
+    for name in _NOT_YET.keys() & document.keys():
+        reading.problem((name,), f"there is no such field; {_NOT_YET[name]}")
+    reading.only({name: each for name, each in document.items() if name not in _NOT_YET}, (), FIELDS)
     limits = reading.table(document, "limits", _LIMITS)
     budget = reading.table(document, "budget", BUDGETS)
-    inputs = reading.each(document, "inputs", _input)
+    inputs = reading.each(document, "inputs", _path)
     if inputs and not document.get("setup"):
         reading.problem(("inputs",), "inputs are files that setup commands read, and there is no setup")
     environment = Environment(
@@ -139,6 +171,8 @@ def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
         image=reading.read(document, ("image",), _image),
         setup=reading.each(document, "setup", _command),
         inputs=inputs,
+        repositories=_repositories(reading, document),
+        services=reading.named(document, "services", lambda *given: _service(reading, *given), _MOST_SERVICES),
         agent=reading.read(document, ("agent",), _matching(_AGENT, "the name of an agent, such as claude")),
         models=reading.each(document, "models", _matching(_MODEL, "a model: NAME or NAME/MODEL"), 8),
         secrets=reading.each(document, "secrets", _secret),
@@ -163,6 +197,107 @@ def _environment(reading: _Reading, document: Mapping[str, Any]) -> Environment:
         where = "optional_secrets" if "optional_secrets" in document else "secrets"
         reading.problem((where,), f"{name} is listed twice")
     return environment
+
+
+# --- repositories and services ---
+
+
+def _repositories(reading: _Reading, document: Mapping[str, Any]) -> tuple[Repository, ...]:
+    found = reading.each(document, "repositories", _repository, MOST_REPOSITORIES)
+    paths = [PurePosixPath(each.path) for each in found]
+    for number, path in enumerate(paths):
+        for other in paths[:number]:
+            if path == other or path in other.parents or other in path.parents:
+                reading.problem(("repositories",), f"the folders {other} and {path} are not apart: give them a path")
+    return found
+
+
+def _repository(value: Any) -> Repository:
+    """`URL[@REF]`, or a table. Whoever wrote the text may be hostile: nothing is looked up here."""
+    table = {"url": value} if isinstance(value, str) else value
+    if not isinstance(table, dict) or not isinstance(table.get("url"), str):
+        raise _Invalid(f'{_shown(value)} is not a repository: "URL@REF", or {{ url = "…", ref = "…", path = "…" }}')
+    if unknown := sorted(set(table) - set(_REPOSITORIES)):
+        raise _Invalid(f"there is no such field: {', '.join(unknown)}; the fields are {', '.join(_REPOSITORIES)}")
+    url, ref = _text(table["url"]), table.get("ref")
+    try:
+        address = parse_remote(url)
+        if ref is not None:
+            check_ref(_text(ref))
+    except InvalidRepository as error:
+        raise _Invalid(f"{error.message}; {error.hint}") from None
+    if address.protocol not in _PROTOCOLS:
+        raise _Invalid(f"{_shown(url)} is on the machine of whoever runs it: use {' or '.join(_PROTOCOLS)}")
+    if ref is not None and address.ref is not None:
+        raise _Invalid(f"{_shown(value)} has two refs")
+    named = address.url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git")
+    return Repository(address.url, address.ref if ref is None else ref, _folder(table.get("path", named)))
+
+
+def _path(value: Any) -> str:
+    """A path in the workspace. It cannot lead out of it."""
+    text = _text(value)
+    path = PurePosixPath(text)
+    leads_out = text.startswith(("/", "~")) or ".." in path.parts or not text.isprintable()
+    if not text or leads_out or len(text) > _LONGEST_PATH or str(path) == ".":
+        raise _Invalid(f"{_shown(value)} is not a path in the workspace: a relative path without ..")
+    return str(path)
+
+
+def _folder(value: Any) -> str:
+    """A folder of the workspace that a repository can be cloned into."""
+    path = _path(value)
+    if is_git_name(tuple(part.encode() for part in PurePosixPath(path).parts), False):
+        raise _Invalid(f"{_shown(value)} belongs to git: choose another path")
+    return path
+
+
+def _service(reading: _Reading, name: str, value: Any, path: Path) -> Service | None:
+    table = {"command": value} if isinstance(value, str) else value
+    if not _SERVICE.fullmatch(name):
+        reading.problem(path, f"{_shown(name)} is not the name of a service: up to 31 small letters, digits and dashes")
+        return None
+    if not isinstance(table, dict) or "command" not in table:
+        reading.problem(path, f'{_shown(value)} is not a service: a command, or a table with command = "…"')
+        return None
+    reading.only(table, path, _SERVICES)
+    variables = table.get("environment", {})
+    if not isinstance(variables, dict) or not all(map(_is_variable, variables.items())):
+        reading.problem(
+            (*path, "environment"), f'{_shown(variables)} is not a table of variables: {{ NAME = "value" }}'
+        )
+        return None
+    command = reading.read(table, (*path, "command"), _command)
+    ready = reading.read(table, (*path, "ready"), _ready)
+    seconds = reading.read(table, (*path, "timeout"), _ready_seconds)
+    return Service(
+        name=name,
+        command=command or "",
+        port=ready if isinstance(ready, int) else None,
+        check=ready if isinstance(ready, str) else None,
+        seconds=seconds or READY_SECONDS,
+        environment=dict(variables),
+    )
+
+
+def _is_variable(item: tuple[str, Any]) -> bool:
+    name, value = item
+    return bool(_VARIABLE.fullmatch(name)) and isinstance(value, str) and "\0" not in value and len(value) <= 4096
+
+
+def _ready(value: Any) -> int | str:
+    if type(value) is int and 0 < value < 65536:
+        return value
+    if isinstance(value, str):
+        return _command(value)
+    raise _Invalid(f"{_shown(value)} is neither a port nor a command for the shell")
+
+
+def _ready_seconds(value: Any) -> int:
+    seconds = _timeout(value)
+    if seconds > _LONGEST_READY:
+        raise _Invalid(f"{_shown(value)} is more than {_LONGEST_READY // 60}m")
+    return seconds
 
 
 # --- values ---
@@ -201,15 +336,6 @@ def _command(value: Any) -> str:
     if not text.strip() or len(text) > _LONGEST_COMMAND:
         raise _Invalid(f"{_shown(value)} is not a command: a line for the shell, up to {_LONGEST_COMMAND} characters")
     return text
-
-
-def _input(value: Any) -> str:
-    """A path in the workspace. It cannot lead out of it."""
-    text = _text(value)
-    path = PurePosixPath(text)
-    if not text or text.startswith(("/", "~")) or ".." in path.parts or len(text) > 500 or str(path) == ".":
-        raise _Invalid(f"{_shown(value)} is not a path in the workspace: a relative path without ..")
-    return str(path)
 
 
 def _egress(value: Any) -> NetworkPolicy:
@@ -307,9 +433,10 @@ def line_of(text: str, path: Path) -> int:
     best, known = 1, -1
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
-            name = header[2].strip("\"'")
+            name = header[2]
             tables[name] = tables.get(name, -1) + 1
-            at = (name, tables[name]) if header[1] == "[[" else (name,)
+            parts = tuple(part.strip("\"'") for part in name.split("."))
+            at = (*parts, tables[name]) if header[1] == "[[" else parts
         elif key := _KEY.match(line):
             here = (*at, key[1])
             if _shares(here, path) > known:

@@ -11,10 +11,12 @@ import asyncio
 import hashlib
 import json
 import logging
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.network import Network
@@ -31,11 +33,12 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.api.errors.environments import SetupFailed
 from holdfast.api.progress import Progress, Silent
+from holdfast.api.run.repositories import ClonedRepository
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.labels import TENANT
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.environments.inputs import Inputs
+from holdfast.environments.inputs import Inputs, pick_folders
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -57,6 +60,7 @@ _SHOWN: Final = 2000
 _KEPT: Final = 3
 _KEPT_OF_FILES: Final = 20
 _PAGE: Final = 100
+_PIECE: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,10 @@ class WantedSetup:
     spec: BoxSpec
     """The box that the run wants."""
     inputs: Inputs
+    repositories: tuple[ClonedRepository, ...] = ()
+    """Further repositories that the workspace has. The commands see them too."""
+    workspace: Path | None = None
+    """The archive of the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,8 @@ class Setups:
                     await box.files.mkdir(spec.workdir)
                     if wanted.inputs.archive:
                         await box.files.upload_tar(_pieces(wanted.inputs.archive), spec.workdir)
+                    if wanted.repositories:
+                        await self._put_repositories(box, wanted)
                     for number, command in enumerate(wanted.commands):
                         progress.begin("setup", f"{number + 1} of {len(wanted.commands)}: {_short(command)}")
                         await _execute(box, command, spec, progress)
@@ -184,6 +194,18 @@ class Setups:
             return made
         finally:
             await asyncio.shield(self._delete_box(row.id))
+
+    async def _put_repositories(self, box: Box, wanted: WantedSetup) -> None:
+        paths = [each.path for each in wanted.repositories]
+        with tempfile.TemporaryFile() as archive:
+            await asyncio.to_thread(pick_folders, wanted.workspace, paths, archive)
+            archive.seek(0)
+
+            async def pieces() -> AsyncIterator[bytes]:
+                while piece := await asyncio.to_thread(archive.read, _PIECE):
+                    yield piece
+
+            await box.files.upload_tar(pieces(), wanted.spec.workdir)
 
     async def _delete_box(self, id: str) -> None:
         try:
@@ -206,7 +228,7 @@ class Setups:
 
     async def _key(self, wanted: WantedSetup) -> str:
         spec = wanted.spec
-        inputs = [
+        inputs: list[Any] = [
             _FORMAT,
             spec.provider,
             await self._image_of(spec),
@@ -215,6 +237,8 @@ class Setups:
             list(wanted.commands),
             wanted.inputs.digest,
         ]
+        if wanted.repositories:
+            inputs.append([[each.path, each.commit] for each in wanted.repositories])
         return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
     async def _image_of(self, spec: BoxSpec) -> str | None:
@@ -255,9 +279,9 @@ async def _execute(box: Box, command: str, spec: BoxSpec, progress: Progress) ->
         del output[:-_OUTPUT]
         progress.output(data)
 
-    hint = "correct the command; holdfast env build shows its whole output"
+    hint = "correct the command"
     if spec.network.mode is Network.NONE:
-        hint += '. The box has no network: egress = ["default"] lets it reach package registries'
+        hint += ', or give it network access, if it needs that: egress = ["default"] has the package registries'
     shown = _short(command)
     try:
         done = await box.exec(
@@ -289,8 +313,8 @@ def _short(command: str) -> str:
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), 1 << 18):
-        yield data[start : start + (1 << 18)]
+    for start in range(0, len(data), _PIECE):
+        yield data[start : start + _PIECE]
 
 
 @dataclass(slots=True)

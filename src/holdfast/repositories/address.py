@@ -56,6 +56,18 @@ def parse_address(text: str, here: Path) -> Address:
     return Address(_check_url(url), ref, False)
 
 
+def parse_remote(text: str) -> Address:
+    """Parse `URL[@REF]`. Nothing is looked up, and a path is no URL. Raises `InvalidRepository`."""
+    url, ref = _split(text)
+    known = _SCHEME.match(url) or _HELPER.match(url) or _SCP.fullmatch(url)
+    if not known or text.startswith("-") or not text.isprintable() or len(text) > 2048:
+        raise InvalidRepository(
+            f"{text[:80]!r} is not the URL of a repository",
+            hint="for example https://host/owner/name.git@v1 or git@host:owner/name.git",
+        )
+    return Address(_check_url(url), None if ref is None else check_ref(ref), False)
+
+
 def check_ref(ref: str) -> str:
     """Raises `InvalidRepository` unless this is a name that a branch, tag or commit can have."""
     if not _REF.fullmatch(ref):

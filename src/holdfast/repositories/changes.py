@@ -110,6 +110,7 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
     if len(about["files"]) > MOST_FILES:
         raise _too_much()
     files: dict[bytes, ChangedFile] = {}
+    beside = tuple(os.fsencode(str(path).strip("/")) for path in about.get("repositories", ()))
     left_out = [LeftOut(str(path).encode("utf-8", "replace"), "its name belongs to git") for path in about["refused"]]
     for each in about["files"]:
         path = os.fsencode(each["path"])
@@ -117,6 +118,8 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
         why = refusal(path, None) or next(
             filter(None, (refusal(path, _target(contents, version)) for version in (before, after))), None
         )
+        if why is None and any(path == each or path.startswith(each + b"/") for each in beside):
+            why = "it belongs to another repository of the environment"
         if why is None and before is None and is_head(path):
             why = "with it, git could take its folder for a repository, whose settings can name programs"
         if before == after or path in files:

@@ -22,11 +22,17 @@ from holdfast.api.environments import (
 )
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import ImageNotFound
-from holdfast.api.errors.environments import EnvironmentIncomplete, EnvironmentNotAllowed, InvalidEnvironment
+from holdfast.api.errors.environments import (
+    EnvironmentIncomplete,
+    EnvironmentNotAllowed,
+    InvalidEnvironment,
+    SetupFailed,
+)
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.secrets import SecretMissing
 from holdfast.api.models import shared
 from holdfast.api.progress import Progress
+from holdfast.api.run.repositories import ClonedRepository
 from holdfast.api.run.runs import NewRun, RunBox, WantedRun
 from holdfast.boxes.capabilities import Capability
 from holdfast.environments.environment import Environment
@@ -135,15 +141,28 @@ class ServerEnvironments:
         """
         if new.environment is None and new.environment_file is None:
             return new, None
-        checked = await self._check(new.environment, new.environment_file, new.environment_place, given_by(new))
+        found, use, merged_with = await self._apply(new)
+        if new.workspace is not None or new.thread is None:  # otherwise, the thread has its files already
+            use = replace(use, repositories=repositories_of(found, new.repositories))
+        check_length(use)
+        return merged_with, use
+
+    async def _apply(self, new: NewRun) -> tuple[FoundEnvironment, EnvironmentUse, NewRun]:
+        provider = None if new.box is None else new.box.provider
+        checked = await self._check(
+            new.environment, new.environment_file, new.environment_place, given_by(new), provider
+        )
         refuse_gaps(checked.found.reference, checked.gaps)
         missing = frozenset(each.name for each in checked.gaps if each.kind is GapKind.SECRET)
         environment = checked.found.environment
         wanted = [each for each in _secrets_of(environment) if each.partition(":")[0] not in missing]
         secrets = {each: self._known.hosts_of(each.partition(":")[0]) for each in wanted}
-        return merged(environment, new, secrets), use_of(checked.found, checked.gaps)
+        return checked.found, use_of(checked.found, checked.gaps, new.box), merged(environment, new, secrets)
 
     async def apply_to_check(self, wanted: WantedRun) -> WantedRun:
+        """As `apply`, before there are files: repositories are cloned after this check, not before."""
+        if wanted.environment is None and wanted.environment_file is None:
+            return wanted
         new = NewRun(
             prompt="check",
             agent=wanted.agent,
@@ -155,7 +174,8 @@ class ServerEnvironments:
             environment_file=wanted.environment_file,
             environment_place=wanted.environment_place,
         )
-        new, _ = await self.apply(new)
+        _, use, new = await self._apply(new)
+        check_length(use)
         return replace(
             wanted, agent=new.agent, model=new.model, box=new.box, fallbacks=new.fallbacks, budget=new.budget
         )
@@ -168,7 +188,11 @@ class ServerEnvironments:
         if (found := await self.setups.find(wanted)) is not None:
             return found, False
         await on_build()
-        built = await self.setups.ensure(wanted)
+        try:
+            built = await self.setups.ensure(wanted)
+        except SetupFailed as error:
+            how = f"holdfast env build{'' if use.is_file else f' {use.group}'} shows the whole output of its setup"
+            raise SetupFailed(error.message, hint=f"{error.hint}; {how}" if error.hint else how) from None
         return built.snapshot, built.built
 
     # --- preflight, building, consent ---
@@ -180,13 +204,13 @@ class ServerEnvironments:
             provider=wanted.provider is not None,
             **dict.fromkeys(wanted.given, True),
         )
-        checked = await self._check(wanted.environment, wanted.text, wanted.place, given)
+        checked = await self._check(wanted.environment, wanted.text, wanted.place, given, wanted.provider)
         found = checked.found
         return EnvironmentCheck(
             reference=found.reference,
             digest=found.digest,
             gaps=checked.gaps,
-            setup=await self._setup_state(found, checked.gaps),
+            setup=await self._setup_state(found, checked.gaps, wanted.provider),
             ok=not any(each.required for each in checked.gaps),
         )
 
@@ -197,7 +221,7 @@ class ServerEnvironments:
         needed = (GapKind.CONSENT, GapKind.PROVIDER, GapKind.CAPABILITY, GapKind.IMAGE)
         found = checked.found
         refuse_gaps(found.reference, tuple(each for each in checked.gaps if each.kind in needed))
-        use = use_of(found, ())
+        use = use_of(found, (), None)
         if not use.setup:
             return EnvironmentBuild(
                 reference=found.reference, digest=found.digest, snapshot=None, built=False, milliseconds=0
@@ -206,6 +230,7 @@ class ServerEnvironments:
         if wanted.workspace is not None:
             self._workspaces.check(wanted.workspace)
             workspace = self._workspaces.path(wanted.workspace)
+        use = replace(use, repositories=repositories_of(found, wanted.repositories))
         setup = await self._wanted(use, _spec_of(found.environment), workspace)
         built = await self.setups.ensure(setup, progress, again=wanted.again)
         return EnvironmentBuild(
@@ -219,7 +244,8 @@ class ServerEnvironments:
     async def consent(self, text: str, place: str) -> EnvironmentConsent:
         """Returns what a file asks for, and whether it was granted at this place."""
         found = await self.library.find(None, text, place)
-        return EnvironmentConsent(digest=found.digest, asks=asks_of(found.environment, Given()), granted=found.allowed)
+        asks = asks_of(found.environment, Given(), pulls=True)  # with one provider or another
+        return EnvironmentConsent(digest=found.digest, asks=asks, granted=found.allowed)
 
     async def remove(self, name: str) -> None:
         await self.library.remove(name)
@@ -227,48 +253,68 @@ class ServerEnvironments:
 
     # --- inside ---
 
-    async def _check(self, reference: str | None, text: str | None, place: str | None, given: Given) -> _Checked:
+    async def _check(
+        self,
+        reference: str | None,
+        text: str | None,
+        place: str | None,
+        given: Given,
+        provider: str | None = None,
+    ) -> _Checked:
+        """`provider` is the one that the caller gives."""
         found = await self.library.find(reference, text, place)
-        asks = () if found.allowed else asks_of(found.environment, given)
         environment = found.environment
-        missing = None if given.image or given.provider else await self._missing_image(environment)
+        problem, pulls = None, False
+        if environment.image is not None and not given.image:
+            problem, pulls = await self._look_for(environment.image, provider or environment.provider or "local")
+        missing = None if pulls and given.provider else problem
+        asks = () if found.allowed else asks_of(environment, given, pulls=pulls)
         gaps = find_gaps(environment, self._known, given, missing_image=missing, asks=asks)
         return _Checked(found, gaps, asks)
 
-    async def _missing_image(self, environment: Environment) -> Problem | None:
-        name = environment.image
-        if name is None:
-            return None
+    async def _look_for(self, image: str, provider: str) -> tuple[Problem | None, bool]:
+        """Returns why a provider has no such image, and whether it would pull it by itself for a new box."""
         try:
-            images = self._boxes.provider(environment.provider or "local").images
+            images = self._boxes.provider(provider).images
         except HoldfastError:
-            return None  # the provider is the problem
-        if images is None or not images.takes_archives:
-            return None  # the provider finds images by itself
+            return None, False  # the provider is the problem
+        if images is None:
+            return None, True
         try:
-            await images.get(name)
+            await images.get(image)
         except ImageNotFound as error:
-            return Problem(error.message, f"holdfast image pull {name}")
-        return None
+            if images.takes_pulled:
+                return Problem(error.message, f"holdfast image pull {image}"), False
+            return (
+                _problem(error, f"holdfast image list --provider {provider}") if images.takes_archives else None
+            ), True
+        except HoldfastError:
+            return None, True  # not a name of this store, such as one with a digest
+        return None, False
 
-    async def _setup_state(self, found: FoundEnvironment, gaps: tuple[Gap, ...]) -> str:
+    async def _setup_state(self, found: FoundEnvironment, gaps: tuple[Gap, ...], provider: str | None) -> str:
         environment = found.environment
         if not environment.setup:
             return "none"
-        if environment.inputs:
+        if environment.inputs or environment.repositories:
             return "unknown"  # it depends on files that the check does not have
         if any(each.kind in (GapKind.PROVIDER, GapKind.CAPABILITY) for each in gaps):
             return "missing"
-        wanted = await self._wanted(use_of(found, ()), _spec_of(environment), None)
+        spec = _spec_of(environment)
+        spec = replace(spec, provider=provider or spec.provider)
+        can = self._known.capabilities(spec.provider)
+        if isinstance(can, Problem) or Capability.SNAPSHOTS not in can:
+            return "missing"
+        wanted = await self._wanted(use_of(found, (), None), spec, None)
         return "missing" if await self.setups.find(wanted) is None else "built"
 
     async def _wanted(self, use: EnvironmentUse, spec: BoxSpec, workspace: Path | None) -> WantedSetup:
         inputs = NO_INPUTS
         if use.inputs:
             inputs = await asyncio.to_thread(read_inputs, workspace, use.inputs)
-        # A setup is shared by later runs, so no secret takes part in it.
-        bare = replace(spec, network=replace(spec.network, secrets=()))
-        return WantedSetup(use.group, use.setup, bare, inputs)
+        network = replace(spec.network, secrets=()) if use.network is None else use.network
+        spec = replace(spec, network=network)
+        return WantedSetup(use.group, use.setup, spec, inputs, use.repositories, workspace)
 
 
 # --- decisions ---
@@ -335,22 +381,49 @@ def _secrets_of(environment: Environment) -> tuple[str, ...]:
     return (*environment.secrets, *environment.optional_secrets)
 
 
-def use_of(found: FoundEnvironment, gaps: tuple[Gap, ...]) -> EnvironmentUse:
+def setup_network(environment: Environment, box: RunBox | None) -> NetworkPolicy:
+    """Returns what a setup may reach. It is shared by later runs, so no secret takes part in it, nor a host that only a
+    secret opens."""
+    given = None if box is None else box.network
+    return replace(given or environment.egress or NetworkPolicy(), secrets=())
+
+
+def repositories_of(found: FoundEnvironment, cloned: tuple[ClonedRepository, ...]) -> tuple[ClonedRepository, ...]:
+    """Returns the repositories of an environment as they are in the workspace. Raises `InvalidEnvironment` unless the
+    caller has cloned exactly these.
+    """
+    wanted = {each.path: str(each) for each in found.environment.repositories}
+    if sorted(each.path for each in cloned) != sorted(wanted):
+        names = ", ".join(f"{path} ({url})" for path, url in wanted.items()) or "none"
+        raise InvalidEnvironment(
+            f"the repositories of {found.reference} are {names}, and the workspace has"
+            f" {', '.join(each.path for each in cloned) or 'none'}",
+            hint="holdfast run clones them; through the API, upload them with the workspace and name their commits",
+        )
+    return tuple(sorted(cloned, key=lambda each: each.path))
+
+
+def use_of(found: FoundEnvironment, gaps: tuple[Gap, ...], box: RunBox | None) -> EnvironmentUse:
+    """`box` is what the request says about it, without what the environment adds."""
     environment = found.environment
-    use = EnvironmentUse(
+    return EnvironmentUse(
         reference=found.reference,
         digest=found.digest,
         setup=environment.setup,
         inputs=environment.inputs,
+        network=setup_network(environment, box) if environment.setup else None,
+        services=environment.services,
         test=environment.test,
         warnings=tuple(each.message for each in gaps if not each.required),
     )
+
+
+def check_length(use: EnvironmentUse) -> None:
+    """Raises `InvalidEnvironment` if a thread cannot keep it."""
     if len(repr(use.kept())) > _LARGEST_KEPT:
         raise InvalidEnvironment(
-            f"the setup of {found.reference} are too long for a thread",
-            hint="put long commands into a script of the repository",
+            f"{use.reference} is too long for a thread", hint="put long commands into a script of the repository"
         )
-    return use
 
 
 def refuse_gaps(reference: str, gaps: tuple[Gap, ...]) -> None:

@@ -143,9 +143,11 @@ class Rewound(Document):
 class NewComparison(Document):
     other: ThreadId
     test: Annotated[str, Limits(min_length=1, max_length=10_000, check=without_nul)] | None = None
-    """A command for the shell. It runs in a copy of each branch's box."""
+    """A command for the shell. It runs in a copy of each branch's box. Default: the test command of the environment."""
     seconds: Annotated[int, Limits(ge=1, le=3600, strict=True)] = 600
     """How long the command may take."""
+    without_test: StrictBool = False
+    """Run no command, not even that of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,3 +186,5 @@ class Comparison(Document):
     """The last turn that both have, and the thread that it happened on."""
     branches: tuple[Branch, ...]
     """The two threads, in the order of the request."""
+    test: str | None = None
+    """The command that was run in a copy of each box."""

@@ -14,6 +14,17 @@ Commit = Annotated[str, Limits(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClonedRepository(Document):
+    """A further repository of an environment, in a folder of the workspace."""
+
+    path: PathText
+    """Its folder, below the workspace."""
+    url: RepositoryUrl
+    """Without credentials."""
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source(Document):
     """The repository that a workspace was copied from."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.budgets import Budget
 from holdfast.api.document import Document, Limits
-from holdfast.api.environments import EnvironmentPlace, EnvironmentReference, EnvironmentText
+from holdfast.api.environments import ClonedRepositories, EnvironmentPlace, EnvironmentReference, EnvironmentText
 from holdfast.api.limits import (
     MAX_TIMEOUT,
     AgentName,
@@ -90,6 +90,8 @@ class NewRun(Document):
     environment_place: EnvironmentPlace | None = None
     """Where that file is: the absolute path of its folder on the caller's machine, or the address of the repository.
     What was allowed there counts."""
+    repositories: ClonedRepositories = ()
+    """The further repositories of the environment, as they are in the workspace."""
     fallbacks: ModelNames = ()
     """Models to use if `model` gives no answer, in order."""
     budget: Budget | None = None

@@ -200,11 +200,7 @@ class Acquire:
                         row = await self._creation.restored(row, provider, start)
                     return Acquired(row, How.CREATED, replaced, "; ".join(whys))
                 case Create():
-                    if start is None:
-                        row = await self._creation.fresh(spec, owner, key, provider)
-                    else:
-                        row = self._registry.new_row(spec, owner, key=key, snapshot=start)
-                        row = await self._creation.restored(row, provider, start)
+                    row = await self._creation.fresh(spec, owner, key, provider, start)
                     return Acquired(row, How.CREATED, replaced, "; ".join(whys) or "there was none")
             found = await self._found(key, spec, base)
         raise keeps_changing(f"the box of key {key}")

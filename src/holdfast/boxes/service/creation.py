@@ -66,22 +66,27 @@ class Creation:
 
         return await self.make(row, provider, make, named=True)
 
-    async def fresh(self, spec: BoxSpec, owner: Owner, key: str | None, provider: Provider) -> BoxRow:
-        """Returns a new box, from the pool or created now."""
+    async def fresh(
+        self, spec: BoxSpec, owner: Owner, key: str | None, provider: Provider, snapshot: str | None = None
+    ) -> BoxRow:
+        """Returns a new box, empty or with the files of a snapshot, from the pool or made now."""
         for _ in range(_POOL_TRIES):
-            id = await self._pool.take(spec)
+            id = await self._pool.take(spec, snapshot)
             if id is None:
                 break
             try:
-                row = await self._hand_over(self._registry.new_row(spec, owner, id=id, key=key), provider)
+                row = self._registry.new_row(spec, owner, id=id, key=key, snapshot=snapshot)
+                handed_over = await self._hand_over(row, provider)
             except BaseException:
                 self._pool.lost(id)
                 raise
-            if row is not None:
+            if handed_over is not None:
                 self._pool.handed_over(id)
-                return row
+                return handed_over
             self._pool.lost(id)
-        row = self._registry.new_row(spec, owner, key=key)
+        row = self._registry.new_row(spec, owner, key=key, snapshot=snapshot)
+        if snapshot is not None:
+            return await self.restored(row, provider, snapshot)
         labels = row.labels
         return await self.make(row, provider, lambda: provider.create(spec, id=row.id, labels=labels))
 

@@ -1,4 +1,4 @@
-"""The warm pool: boxes that are created ahead of time, per spec, and handed over as new.
+"""The warm pool: boxes that are created ahead of time, per spec and first snapshot, and handed over as new.
 
 Demand decides how many, within bounds: every create of a spec raises its score, which decays over time. A box leaves
 the pool only when its provider hands it over, and only one caller can succeed. So no box is given out twice, even if
@@ -29,7 +29,7 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.api.ids import new_id
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, SPEC, TENANT
+from holdfast.boxes.labels import NODE, POOL, POOL_FURNISHED, POOL_HOLDER, POOL_OF, POOL_SNAPSHOT, SPEC, TENANT
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.leases import Leases
@@ -87,6 +87,8 @@ class _PooledSpec:
     of: str
     """The version of what they are created with."""
     furnishing: str | None = None
+    snapshot: str | None = None
+    """What they are restored from."""
     ready: deque[str] = field(default_factory=deque)
     demand: Demand = field(default_factory=Demand)
     kept: int = 0
@@ -140,15 +142,15 @@ class Pool:
             self._live -= 1
             self._last_live = asyncio.get_running_loop().time()
 
-    async def take(self, spec: BoxSpec) -> str | None:
-        """Reserve a box for the caller to hand over. Returns None if there is none.
+    async def take(self, spec: BoxSpec, snapshot: str | None = None) -> str | None:
+        """Reserve a box for the caller to hand over, new or restored from a snapshot. Returns None if there is none.
 
         The caller reports the result with `handed_over` or `lost`.
         """
         provider = self._providers.named(spec.provider)
         if not self.on or not can_be_pooled(spec, provider.capabilities):
             return None
-        pooled = await self._pooled_of(spec, provider, self._furnishing_of(spec, provider))
+        pooled = await self._pooled_of(spec, provider, self._furnishing_of(spec, provider), snapshot)
         if pooled is None:
             return None
         pooled.demand = pooled.demand.taken(self._registry.clock(), self._settings.half_life)
@@ -172,16 +174,19 @@ class Pool:
     def _furnishing_of(self, spec: BoxSpec, provider: Provider) -> str | None:
         return furnishing_of(spec, provider.capabilities, self._settings.furnishings)
 
-    async def _pooled_of(self, spec: BoxSpec, provider: Provider, furnishing: str | None = None) -> _PooledSpec | None:
+    async def _pooled_of(
+        self, spec: BoxSpec, provider: Provider, furnishing: str | None = None, snapshot: str | None = None
+    ) -> _PooledSpec | None:
         try:
-            of = await _made_with(spec, provider)
+            of = await _made_with(spec, provider, snapshot)
         except BoxError:
             return None  # for example, there is no such image: the create that follows raises the error
-        key = f"{pool_key(spec, provider.capabilities)} {furnishing or ''}"
+        key = f"{pool_key(spec, provider.capabilities)} {furnishing or ''} {snapshot or ''}"
         pooled = self._pooled.get(key)
         if pooled is None:
             self._forget_least_wanted()
-            pooled = self._pooled[key] = _PooledSpec(made_ahead(spec, provider.capabilities), of, furnishing)
+            ahead = made_ahead(spec, provider.capabilities)
+            pooled = self._pooled[key] = _PooledSpec(ahead, of, furnishing, snapshot)
         elif pooled.of != of:
             await self._refresh(pooled)
         return pooled
@@ -271,7 +276,7 @@ class Pool:
         self._in_hand.add(id)
         try:
             with self._providers.creating(pooled.spec.provider, provider):
-                box = await provider.create(pooled.spec, id=id, labels=self._labels(pooled))
+                box = await self._make(provider, pooled, id)
                 try:
                     await self._furnish(box, pooled)
                 finally:
@@ -290,6 +295,11 @@ class Pool:
         # Sleep for as long as the creation took, so that the pool uses at most half of the time.
         await asyncio.sleep(asyncio.get_running_loop().time() - began)
 
+    async def _make(self, provider: Provider, pooled: _PooledSpec, id: str) -> Box:
+        if pooled.snapshot is None:
+            return await provider.create(pooled.spec, id=id, labels=self._labels(pooled))
+        return await provider.restore(pooled.snapshot, pooled.spec, id=id, labels=self._labels(pooled))
+
     async def _furnish(self, box: Box, pooled: _PooledSpec) -> None:
         if pooled.furnishing is None:
             return
@@ -302,8 +312,10 @@ class Pool:
     def _labels(self, pooled: _PooledSpec) -> dict[str, str]:
         hash = pooled.spec.hash
         furnished = {} if pooled.furnishing is None else {POOL_FURNISHED: pooled.furnishing}
+        restored = {} if pooled.snapshot is None else {POOL_SNAPSHOT: pooled.snapshot}
         return {
             **furnished,
+            **restored,
             POOL: hash,
             POOL_OF: pooled.of,
             POOL_HOLDER: self._leases.holder,
@@ -325,7 +337,7 @@ class Pool:
     async def _refresh(self, pooled: _PooledSpec) -> None:
         """Remove boxes that are out of date, or whose spec cannot be created any more."""
         try:
-            of = await _made_with(pooled.spec, self._providers.named(pooled.spec.provider))
+            of = await _made_with(pooled.spec, self._providers.named(pooled.spec.provider), pooled.snapshot)
         except BoxError:
             pooled.demand, pooled.kept = Demand(), 0
             await self._empty(pooled)
@@ -336,7 +348,8 @@ class Pool:
 
     async def _is_current(self, pooled: _PooledSpec) -> bool:
         try:
-            return pooled.of == await _made_with(pooled.spec, self._providers.named(pooled.spec.provider))
+            provider = self._providers.named(pooled.spec.provider)
+            return pooled.of == await _made_with(pooled.spec, provider, pooled.snapshot)
         except BoxError:
             return False
 
@@ -458,7 +471,7 @@ class Pool:
             return False
         if furnishing is not None and furnishing not in self._settings.furnishings:
             return False
-        pooled = await self._pooled_of(info.spec, provider, furnishing)
+        pooled = await self._pooled_of(info.spec, provider, furnishing, info.labels.get(POOL_SNAPSHOT))
         size = sum(len(each.ready) for each in self._pooled.values())
         most = self._settings.boxes if self._settings.per_spec is None else self._settings.per_spec
         if pooled is None or info.labels.get(POOL_OF) != pooled.of or size >= self._settings.boxes:
@@ -483,8 +496,11 @@ class Pool:
         return True
 
 
-async def _made_with(spec: BoxSpec, provider: Provider) -> str:
-    """Returns the version of what a box of this spec would be created with now. Raises `ImageNotFound`."""
+async def _made_with(spec: BoxSpec, provider: Provider, snapshot: str | None) -> str:
+    """Returns the version of what a box of this spec would be created with now. Raises `ImageNotFound` or
+    `SnapshotNotFound`."""
+    if snapshot is not None:
+        return f"{provider.edition} {(await provider.snapshot(snapshot)).id}"
     if spec.image is None or provider.images is None:
         return provider.edition
     try:

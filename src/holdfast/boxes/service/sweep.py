@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from holdfast.api.box.box import BoxInfo, Liveness, Metrics, Power
@@ -13,7 +13,7 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.box.spec import Lifetime, OnIdle
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound, BoxStopped
-from holdfast.boxes.labels import HIBERNATION, POOL, TENANT
+from holdfast.boxes.labels import HIBERNATION, POOL, SERVICES, TENANT
 from holdfast.boxes.lifecycle import PASSING, SETTLED
 from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxRow
@@ -314,6 +314,8 @@ class Sweep:
         """Returns how a box is used, and its row, updated with the time of its last work."""
         registry, activity = self._registry, self._activity
         metrics = await self._metrics(row) if power is Power.RUNNING else None
+        if metrics is not None and SERVICES in row.labels:
+            metrics = replace(metrics, listening=0)
         now = Sample(registry.clock(), metrics, activity.is_working(row.id))
         before = self._samples.get(row.id)
         what = doing(before, now)

@@ -6,14 +6,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from holdfast.api.environments import GapKind
+from holdfast.cli.completion import complete_agent
 from holdfast.cli.environment.file import TEMPLATE, edit, find_file, read_file
-from holdfast.cli.environment.place import place_of, place_of_folder
+from holdfast.cli.environment.place import allow_command, explaining_consent, place_of, place_of_folder
 from holdfast.cli.environment.reference import parse_name, parse_reference
 from holdfast.cli.errors import CommandError, command_error, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.session import ask, ensure_server
+from holdfast.cli.run.options import ModelOption, split_models
+from holdfast.cli.session import ask, ensure_server, home_or_default
 from holdfast.cli.terminal.confirmation import YesOption, confirm, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
@@ -135,17 +138,34 @@ def show(
 def check(
     reference: ReferenceArgument = None,
     directory: FolderOption = None,
+    agent: Annotated[
+        str | None,
+        Option(
+            "--agent",
+            metavar="NAME",
+            help="Agent that the run would have. Default: that of the environment.",
+            show_default=False,
+            autocompletion=complete_agent,
+        ),
+    ] = None,
+    model: ModelOption = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """List everything that the server lacks for an environment. Exits with 0 if a run would start."""
+    """List everything that the server lacks for an environment. Exits with 0 if a run would start.
+
+    \b
+    holdfast env check web
+    holdfast env check --agent claude --model anthropic
+    """
     text = _text_unless_named(reference, directory)
     place = None if text is None else place_of_folder(_folder(directory))
+    first, _ = split_models(model)
     ensure_server(where)
 
     async def work(client: Client) -> EnvironmentCheck:
-        return await client.environments.check(reference, text=text, place=place)
+        return await client.environments.check(reference, text=text, place=place, agent=agent, model=first)
 
     found = ask(where, work)
     if as_json:
@@ -155,7 +175,8 @@ def check(
     for gap in found.gaps:
         style, word = ("red", "missing") if gap.required else ("yellow", "optional")
         write_field(word, Cell(gap.message, style))
-        write_field("", hint(gap.next_step))
+        consents = text is not None and gap.kind is GapKind.CONSENT
+        write_field("", hint(allow_command(_folder(directory), Path.cwd()) if consents else gap.next_step))
     states = {
         "none": "",
         "built": "built: runs start from it",
@@ -194,13 +215,23 @@ def build(
     began = time.monotonic()
 
     async def work(client: Client) -> EnvironmentBuild:
-        workspace = await upload_inputs(client, reference, text, directory)
+        if text is not None and place is not None and "repositories" in text:
+            await _require_consent(client, text, place)
+        home = home_or_default(where.home)
+        workspace, repositories = await upload_inputs(client, reference, text, directory, home, quiet=as_json)
         with StepProgress() as progress:
             return await client.environments.build(
-                reference, text=text, place=place, workspace=workspace, again=again, progress=progress
+                reference,
+                text=text,
+                place=place,
+                workspace=workspace,
+                repositories=repositories,
+                again=again,
+                progress=progress,
             )
 
-    made = ask(where, work)
+    with explaining_consent(None if text is None else allow_command(_folder(directory), Path.cwd())):
+        made = ask(where, work)
     if as_json:
         write_json(made.to_json())
     elif made.snapshot is None:
@@ -244,7 +275,7 @@ def allow(
             confirm(
                 "Allow it?",
                 refusal="there is no terminal to ask for confirmation",
-                command="holdfast env allow --yes",
+                command=_allow_command(directory, repo),
                 unchanged="nothing was allowed",
             )
         consent = ask(where, work)
@@ -317,7 +348,6 @@ def _text_and_place(directory: Path | None, repo: str | None, where: Where, *, q
     if repo is None:
         return _found_text(directory), place_of_folder(_folder(directory))
     from holdfast.cli.run.files import opened
-    from holdfast.cli.session import home_or_default
     from holdfast.repositories.checkout import Checkout
 
     address = _address(directory, repo)
@@ -343,6 +373,10 @@ def _address(directory: Path | None, repo: str) -> Address:
         raise command_error(error) from None
 
 
+def _allow_command(directory: Path | None, repo: str | None) -> str:
+    return allow_command(_folder(directory) if repo is None else _address(directory, repo), Path.cwd())
+
+
 def _folder(directory: Path | None) -> Path:
     return Path.cwd() if directory is None else directory.expanduser()
 
@@ -357,6 +391,15 @@ def _found_text(directory: Path | None) -> str:
             exit=Exit.NOT_FOUND,
         )
     return text
+
+
+async def _require_consent(client: Client, text: str, place: str) -> None:
+    """Raises unless the user has allowed the file: its repositories are cloned with the credentials of the user."""
+    from holdfast.api.errors.environments import EnvironmentNotAllowed
+
+    consent = await client.environments.consent(text, place=place)
+    if consent.asks and not consent.granted:
+        raise EnvironmentNotAllowed(f"the file asks for: {'; '.join(consent.asks)}, and nobody has allowed that")
 
 
 def _print_saved(saved: EnvironmentRecord, *, as_json: bool) -> None:

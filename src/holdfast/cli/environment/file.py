@@ -32,11 +32,17 @@ egress = ["default"]            # package registries and git hosts
 
 
 def find_file(folder: Path) -> str | None:
-    """Returns the text of the environment in a folder, or None if there is none."""
+    """Returns the text of the environment in a folder, or None if there is none.
+
+    A link is refused: it may lead to any file of this machine, and the text of that would go to the server.
+    """
     path = folder / FILE_NAME
-    if not path.is_file() or path.is_symlink():
-        return None
-    return read_file(path)
+    if path.is_symlink():
+        raise CommandError(
+            f"{path} is a link, and links are not read",
+            next_step=f"put the text itself into {FILE_NAME}; holdfast run --no-env runs without it",
+        )
+    return read_file(path) if path.is_file() else None
 
 
 def read_file(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.errors import read_value
+from holdfast.cli.errors import read_value, usage_error
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
@@ -25,8 +25,15 @@ def compare(
     first: RunThreadArgument,
     second: Annotated[str, Argument(metavar="OTHER", help="The other thread.", show_default=False)],
     test: Annotated[
-        str | None, Option("--test", metavar="COMMAND", help="Run this in a copy of each box, and show how it ends.")
+        str | None,
+        Option(
+            "--test",
+            metavar="COMMAND",
+            help="Run this in a copy of each box, and show how it ends. Default: the test command of the environment.",
+            show_default=False,
+        ),
     ] = None,
+    no_test: Annotated[bool, Option("--no-test", help="Do not run the test command of the environment.")] = False,
     timeout: Annotated[str, Option("--timeout", metavar="TIME", help="How long the command may take.")] = "10m",
     patch: Annotated[bool, Option("--patch", "-p", help="Print the changes themselves, not only the files.")] = False,
     *,
@@ -40,16 +47,20 @@ def compare(
     holdfast compare t-1 t-2 --test "pytest -q"
     """
     seconds = read_value(parse_duration, timeout)
+    if test is not None and no_test:
+        raise usage_error("--test and --no-test exclude each other", "give only one of them")
 
     async def work(client: Client) -> Comparison:
         ids = [await find_thread(client, each) for each in (first, second)]
-        return await client.forks.compare(ids[0], ids[1], test=test, seconds=seconds or 600)
+        return await client.forks.compare(ids[0], ids[1], test=test, seconds=seconds or 600, without_test=no_test)
 
     found = ask(where, work)
     if as_json:
         write_json(found.to_json())
         return
     write_field("part after", f"turn {found.parted.turn} of {found.parted.thread}")
+    if found.test is not None and test is None:
+        write_field("test", plain(found.test).replace("\n", "␊"), hint("  of the environment"))
     for branch in found.branches:
         _show(branch, patch=patch)
     note("next", hint(f"holdfast diff {found.branches[1].thread}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.environments import FILE_NAME, GIVEN_FIELDS, GapKind
@@ -33,6 +34,8 @@ class RunEnvironment:
     """The text of the file in the folder."""
     place: str | None = None
     """Where the file is."""
+    allow: str | None = None
+    """The command that allows what the file asks for."""
 
     @property
     def is_none(self) -> bool:
@@ -58,11 +61,27 @@ def choose_environment(
     if without or chosen is None or files is None:
         return RunEnvironment()
     from holdfast.cli.environment.file import find_file
-    from holdfast.cli.environment.place import place_of
+    from holdfast.cli.environment.place import allow_command, place_of
     from holdfast.cli.run.workspace import Folder
 
     text = find_file(files.path if isinstance(files, Folder) else files.folder)
-    return RunEnvironment() if text is None else RunEnvironment(file=text, place=place_of(chosen))
+    if text is None:
+        return RunEnvironment()
+    return RunEnvironment(file=text, place=place_of(chosen), allow=allow_command(chosen, Path.cwd()))
+
+
+def environment_text(where: Where, environment: RunEnvironment) -> str | None:
+    """Returns the text of the environment. For one of the server, that is the version that `name` says."""
+    if environment.name is None:
+        return environment.file
+    from holdfast.cli.environment.reference import parse_reference
+
+    name, version = parse_reference(environment.name)
+
+    async def work(client: Client) -> str:
+        return (await client.environments.get(name, version=version)).text
+
+    return ask(where, work)
 
 
 def prepare_environment(
@@ -123,7 +142,7 @@ def _ask_consent(where: Where, environment: RunEnvironment) -> None:
     confirm(
         f"{FILE_NAME} of this repository asks for this. Allow it?",
         refusal="there is no terminal to ask for confirmation",
-        command="holdfast env allow --yes",
+        command=environment.allow or "holdfast env allow --yes",
         unchanged="it was not allowed, so nothing was started; --no-env runs without the file",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
     from holdfast.api.run.repositories import Source
+    from holdfast.cli.run.repositories import Beside
     from holdfast.cli.run.workspace import Folder
     from holdfast.client import Client
     from holdfast.repositories.address import Address
@@ -121,28 +122,36 @@ def opened(chosen: Folder | Address | None, home: Path, *, quiet: bool) -> Itera
         yield made
 
 
-async def send_files(client: Client, files: Folder | Checkout | None, *, quiet: bool) -> Sent | None:
-    """Upload the files of the workspace, and print what was uploaded."""
+async def send_files(
+    client: Client, files: Folder | Checkout | None, beside: Sequence[Beside] = (), *, quiet: bool
+) -> Sent | None:
+    """Upload the files of the workspace and the repositories beside them, and print what was uploaded."""
     from holdfast.cli.run.workspace import Folder, find_repository
     from holdfast.repositories.checkout import source_of
 
-    if files is None:
+    if files is None and not beside:
         return None
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
         if isinstance(files, Folder):
             known = find_repository(files.path) is not None
             source = await asyncio.to_thread(source_of, files.path, os.environ) if known else None
-            return Sent(await send_folder(client, files, spool, quiet=quiet), source)
-        folder = Folder(files.folder, repository=True)
-        return Sent(await send_folder(client, folder, spool, quiet=True), files.source)
+            return Sent(await send_folder(client, files, spool, beside, quiet=quiet), source)
+        folder = None if files is None else Folder(files.folder, repository=True)
+        return Sent(
+            await send_folder(client, folder, spool, beside, quiet=True), None if files is None else files.source
+        )
 
 
-async def send_folder(client: Client, folder: Folder, spool: IO[bytes], *, quiet: bool) -> str:
-    """Pack a folder, upload it, and print what was uploaded."""
-    from holdfast.cli.run.workspace import pack
+async def send_folder(
+    client: Client, folder: Folder | None, spool: IO[bytes], beside: Sequence[Beside] = (), *, quiet: bool
+) -> str:
+    """Pack a folder and the repositories beside it, upload them, and print what was uploaded."""
+    from holdfast.cli.run.workspace import Folder, pack_all
 
-    packed = await asyncio.to_thread(pack, folder, spool)
-    if not quiet:
+    parts = {} if folder is None else {"": folder}
+    parts |= {each.repository.path: Folder(each.folder, repository=True) for each in beside}
+    packed = await asyncio.to_thread(pack_all, parts, spool)
+    if not quiet and folder is not None:
         kind = "git repository" if folder.repository else "folder"
         files = "1 file" if packed.files == 1 else f"{packed.files:,} files"
         if not folder.named:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -97,17 +98,20 @@ def run(
     holdfast run "write a changelog" --agent pi --repo git@example.com:owner/name.git@main
     holdfast run "fix the failing test" --env web
     """
-    from holdfast.cli.run.environment import choose_environment, prepare_environment
+    from holdfast.cli.environment.place import explaining_consent
+    from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
     from holdfast.cli.run.files import opened, send_files
     from holdfast.cli.run.follow import begin_and_follow
+    from holdfast.cli.run.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
 
     text = _read_prompt(prompt)
     chosen = files.choose(Path.cwd(), Path.home(), continues=thread is not None)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
+    home = home_or_default(where.home)
     with ExitStack() as clone:  # until it is uploaded
-        local = clone.enter_context(opened(chosen, home_or_default(where.home), quiet=as_json))
+        local = clone.enter_context(opened(chosen, home, quiet=as_json))
         used = choose_environment(environment, chosen, local, without=no_env)
         if used.is_none and agent is None:
             raise CommandError(
@@ -118,7 +122,8 @@ def run(
         first, fallbacks = split_models(model)
         most = make_budget(budget, budget_tokens)
         ensure_server(where)
-        prepare_environment(where, used, agent=agent, model=model, box=box_settings, quiet=as_json)
+        prepare_environment(where, used, agent=agent, model=first, box=box_settings, quiet=as_json)
+        further = () if thread is not None and chosen is None else repositories_in(environment_text(where, used))
 
         async def work(client: Client) -> Exit:
             async def begin(state: LaunchState) -> StartedRun:
@@ -126,8 +131,9 @@ def run(
 
                 known = None if thread is None else await find_thread(client, thread)
                 info = None if known is None else await client.threads.get(known)
-                if chosen is not None:
-                    # Checked before the upload, so that a missing model is reported at once.
+                if chosen is not None or further:
+                    # Checked before the upload, so that a missing model is reported at once, and before repositories
+                    # are cloned, for which the user has to have allowed the file.
                     await client.runs.check(
                         agent=agent,
                         model=first,
@@ -139,10 +145,11 @@ def run(
                         environment_file=used.file,
                         environment_place=used.place,
                     )
-                elif not (as_json or files.empty or thread is not None):
+                if chosen is None and not (as_json or files.empty or thread is not None):
                     why = "empty: the current folder is not a project"
                     note("workspace", why, Cell("  choose a folder with --dir PATH, or none with --empty", "dim"))
-                sent = await send_files(client, local, quiet=as_json)
+                beside = await asyncio.to_thread(clone_all, further, home, clone, quiet=as_json)
+                sent = await send_files(client, local, beside, quiet=as_json)
                 clone.close()
                 state.sent = True
                 if (
@@ -179,6 +186,7 @@ def run(
                         environment=used.name,
                         environment_file=used.file,
                         environment_place=used.place,
+                        repositories=[each.repository for each in beside],
                         fallbacks=fallbacks,
                         budget=most,
                         delegate=delegate,
@@ -187,7 +195,8 @@ def run(
 
             return await begin_and_follow(where, client, begin, detach=detach, as_json=as_json)
 
-        return ask(where, work)
+        with explaining_consent(used.allow):
+            return ask(where, work)
 
 
 def _read_prompt(prompt: str) -> str:

@@ -12,7 +12,7 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -79,14 +79,41 @@ def choose_folder(directory: Path | None, here: Path, user_home: Path) -> Folder
 
 def pack(folder: Folder, into: IO[bytes]) -> Packed:
     """Write the archive. The same files always result in the same archive."""
-    files = size = 0
+    return pack_all({"": folder}, into)
+
+
+def pack_all(parts: Mapping[str, Folder], into: IO[bytes]) -> Packed:
+    """Write an archive of several folders, each below a path of its own, or at the top (`""`). Raises `CommandError` if
+    one of them has files where another is to be.
+    """
+    files = 0
     left_out: list[str] = []
-    with (
-        tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive,
-        _open_folders(folder.path) as folders,
-    ):
+    with tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, folder in parts.items():
+            files += _pack_one(archive, path, folder, parts.keys() - {path}, files, left_out, into)
+    return Packed(files, into.tell(), tuple(left_out))
+
+
+def _pack_one(
+    archive: tarfile.TarFile,
+    path: str,
+    folder: Folder,
+    others: Collection[str],
+    files: int,
+    left_out: list[str],
+    into: IO[bytes],
+) -> int:
+    before = files
+    with _open_folders(folder.path) as folders:
         for name in sorted(set(_names(folder, left_out))):
-            if _add(archive, folders, folder.path, name):
+            other = None if path else next((each for each in others if _meet(name, each)), None)
+            if other is not None and not _is_folder(folder.path, name):  # an empty folder is in nobody's way
+                raise CommandError(
+                    f"{folder.path} has {name}, where the environment has a repository: {other}",
+                    next_step='give the repository another folder: repositories = [{ url = "…", path = "…" }]',
+                    exit=Exit.USAGE,
+                )
+            if _add(archive, folders, folder.path, name, f"{path}/" if path else ""):
                 files += 1
             if not folder.named and (files > _MOST_FILES_UNNAMED or into.tell() > _MOST_BYTES_UNNAMED):
                 raise CommandError(
@@ -100,8 +127,13 @@ def pack(folder: Folder, into: IO[bytes]) -> Packed:
                     next_step="choose a smaller folder with --dir, ignore generated files, or start with --empty",
                     exit=Exit.USAGE,
                 )
-    size = into.tell()
-    return Packed(files, size, tuple(left_out))
+    return files - before
+
+
+def _meet(name: str, folder: str) -> bool:
+    """Returns whether a name is that of a folder, in it, or above it as something else than a folder."""
+    name = name.rstrip("/")
+    return name == folder or name.startswith(f"{folder}/") or folder.startswith(f"{name}/")
 
 
 def _names(folder: Folder, left_out: list[str]) -> Iterator[str]:
@@ -203,7 +235,7 @@ def _open_folders(top: Path) -> Iterator[Walker]:
         os.close(root)
 
 
-def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> bool:
+def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str, prefix: str = "") -> bool:
     """Add one file, link or empty folder. Returns whether it is a file or link that was added.
 
     Files that vanished meanwhile, files behind links, sockets and devices are left out.
@@ -214,7 +246,7 @@ def _add(archive: tarfile.TarFile, folders: Walker, top: Path, name: str) -> boo
         found = os.lstat(last, dir_fd=folder)
     except (OSError, HostileArchive):
         return False
-    info = tarfile.TarInfo(name)
+    info = tarfile.TarInfo(prefix + name)
     info.mtime, info.mode = int(found.st_mtime), stat.S_IMODE(found.st_mode) & 0o755 | 0o600
     if stat.S_ISLNK(found.st_mode):
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, _target(folder, last), 0o777

@@ -281,6 +281,8 @@ class RunLines:
             yield from self._environment(payload)
         elif name == "setup":
             yield from self._setup(run, payload)
+        elif name == "services":
+            yield from self._services(payload)
         elif name == "model_trouble":
             run.trouble = one_line(_text(payload, "message"))
         elif name == "provisioned":
@@ -337,6 +339,13 @@ class RunLines:
         for warning in warnings[:_MOST_WARNINGS] if isinstance(warnings, list) else ():
             if isinstance(warning, str):
                 yield (Cell(f"  {'careful'.ljust(LABEL_WIDTH)}", "yellow"), Cell(one_line(warning)))
+
+    def _services(self, payload: Mapping[str, Any]) -> Iterator[Line]:
+        services, ms = payload.get("services"), _number(payload, "ms")
+        if isinstance(services, dict):
+            names = cut(one_line(", ".join(map(str, services))), _LONGEST_WORD)
+            took = "" if ms is None else f"  {describe_time(ms)}"
+            yield (Cell(f"  {'services'.ljust(LABEL_WIDTH)}"), Cell(names), Cell(took, "dim"))
 
     def _setup(self, run: RunSeen, payload: Mapping[str, Any]) -> Iterator[Line]:
         """A setup is built when an environment is first used, which takes a while."""

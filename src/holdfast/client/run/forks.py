@@ -76,12 +76,15 @@ class Forks:
         )
         return answer.read(Rewound.from_json)
 
-    async def compare(self, first: str, second: str, *, test: str | None = None, seconds: int = 600) -> Comparison:
+    async def compare(
+        self, first: str, second: str, *, test: str | None = None, seconds: int = 600, without_test: bool = False
+    ) -> Comparison:
         """Compare two threads: where they part, and what each has changed and used since then.
 
-        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most.
+        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most. By default it is the
+        test command of their environment, if that has one. `without_test` runs none.
         """
-        wanted = NewComparison(other=second, test=test, seconds=seconds)
+        wanted = NewComparison(other=second, test=test, seconds=seconds, without_test=without_test)
         answer = await self._thread(first).ask(
             "POST", "/compare", wanted.to_request(), timeout=LONG_SECONDS + 2 * seconds
         )

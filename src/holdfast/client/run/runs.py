@@ -18,7 +18,7 @@ from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.imports import Imported, NewImport
 from holdfast.api.run.info import RUN_FINISHED, RunInfo
-from holdfast.api.run.repositories import Source
+from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.run.runs import (
     Cancel,
     Changes,
@@ -115,6 +115,7 @@ class Runs:
         environment: str | None = None,
         environment_file: str | None = None,
         environment_place: str | None = None,
+        repositories: Sequence[ClonedRepository] = (),
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> Launched:
@@ -127,8 +128,9 @@ class Runs:
         answer, in order. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the box are saved.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
-        `holdfast.toml` instead, and `environment_place` the folder or repository where that is. `agent` is
-        required unless the environment names one. Raises `SecretMissing`, `EnvironmentNotAllowed` or
+        `holdfast.toml` instead, and `environment_place` the folder or repository where that is. `repositories` are the
+        further repositories of the environment, which the workspace has to have. `agent` is required unless the
+        environment names one. Raises `SecretMissing`, `EnvironmentNotAllowed` or
         `EnvironmentIncomplete` if the server lacks what it requires.
         """
         new = NewRun(
@@ -150,6 +152,7 @@ class Runs:
             environment=environment,
             environment_file=environment_file,
             environment_place=environment_place,
+            repositories=tuple(repositories),
             fallbacks=tuple(fallbacks),
             budget=budget,
         )

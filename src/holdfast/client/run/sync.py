@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.api.run.checkpoints import Comparison, Forked, Rewound, TurnInfo
     from holdfast.api.run.imports import Imported
     from holdfast.api.run.info import RunInfo
-    from holdfast.api.run.repositories import Source
+    from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.run.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.run.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.client.run.agents import AgentStore
@@ -88,6 +88,7 @@ class SyncRuns(SyncHandle):
         environment: str | None = None,
         environment_file: str | None = None,
         environment_place: str | None = None,
+        repositories: Sequence[ClonedRepository] = (),
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
     ) -> Launched:
@@ -100,8 +101,9 @@ class SyncRuns(SyncHandle):
         answer, in order. `checkpoints` is `every`, `off`, or `every` with limits: when the files of the box are saved.
 
         `environment` is `NAME` or `NAME@VERSION`, for the fields that are left out; `environment_file` is the text of a
-        `holdfast.toml` instead, and `environment_place` the folder or repository where that is. `agent` is
-        required unless the environment names one. Raises `SecretMissing`, `EnvironmentNotAllowed` or
+        `holdfast.toml` instead, and `environment_place` the folder or repository where that is. `repositories` are the
+        further repositories of the environment, which the workspace has to have. `agent` is required unless the
+        environment names one. Raises `SecretMissing`, `EnvironmentNotAllowed` or
         `EnvironmentIncomplete` if the server lacks what it requires.
         """
         return self._loop.run(
@@ -122,6 +124,7 @@ class SyncRuns(SyncHandle):
                 environment=environment,
                 environment_file=environment_file,
                 environment_place=environment_place,
+                repositories=repositories,
                 fallbacks=fallbacks,
                 budget=budget,
             )
@@ -285,12 +288,15 @@ class SyncForks(SyncHandle):
         """Undo the latest rewind of a thread. An undo can be undone in the same way."""
         return self._loop.run(self._async.undo(thread))
 
-    def compare(self, first: str, second: str, *, test: str | None = None, seconds: int = 600) -> Comparison:
+    def compare(
+        self, first: str, second: str, *, test: str | None = None, seconds: int = 600, without_test: bool = False
+    ) -> Comparison:
         """Compare two threads: where they part, and what each has changed and used since then.
 
-        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most.
+        `test` is a command for the shell. It runs in a copy of each box, for `seconds` at most. By default it is the
+        test command of their environment, if that has one. `without_test` runs none.
         """
-        return self._loop.run(self._async.compare(first, second, test=test, seconds=seconds))
+        return self._loop.run(self._async.compare(first, second, test=test, seconds=seconds, without_test=without_test))
 
 
 class SyncTasks(SyncHandle):

@@ -12,6 +12,7 @@ from typing import Final
 
 from holdfast.api.box.records import Owner
 from holdfast.api.box.spec import Lifetime
+from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors import InvalidRequest, NotFound
 from holdfast.api.errors.boxes import ExecTimeout
 from holdfast.api.errors.runs import NoFiles, NotRelated
@@ -23,7 +24,9 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.checkpoint.checkpoints import Checkpoints
 from holdfast.runs.checkpoint.rewinds import Rewinds
 from holdfast.runs.checkpoint.turns import Turn, Turns
-from holdfast.runs.launch.plan import LaunchPlanner
+from holdfast.runs.errors import LaunchFailed
+from holdfast.runs.launch.plan import LaunchPlanner, environment_of
+from holdfast.runs.launch.services import start_services
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.diff import compare
 from holdfast.runs.workspace.git_trees import MAX_ARCHIVE
@@ -36,6 +39,8 @@ _COPY_SECONDS: Final = 60
 _ARCHIVE_SECONDS: Final = 120.0
 _MOST_OUTPUT: Final = 20_000
 _END: Final = 1 << 62
+_NOT_RUN: Final = 125
+"""The exit code of a test that cannot be run, as of programs that run others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,12 @@ class Comparisons:
         self._planner = planner
         self._ticks = ticks
 
-    async def compare(self, first: str, second: str, *, test: str | None, seconds: int) -> Comparison:
-        """Raises `NotRelated`, `NoCheckpoint` or `NoFiles`."""
+    async def compare(
+        self, first: str, second: str, *, test: str | None, seconds: int, without_test: bool = False
+    ) -> Comparison:
+        """Without `test`, both are tested as the environment of the first says, or else that of the second: the same
+        command for both. Raises `NotRelated`, `NoCheckpoint` or `NoFiles`.
+        """
         if first == second:
             raise InvalidRequest("a thread cannot be compared with itself", hint="holdfast diff shows what it changed")
         for thread in (first, second):
@@ -94,13 +103,22 @@ class Comparisons:
         assert nearest.fork is not None
         # The fork itself knows the files, even if the thread that it was forked from does not have them any more.
         point = await self._turns.find(nearest.fork, str(nearest.turn))
+        if test is None and not without_test:
+            uses = [await self._environment_of(thread) for thread in (first, second)]
+            test = next((use.test for use in uses if use is not None and use.test is not None), None)
         async with self._archive(await self._box(first), point.files) as base:
             branches = [
                 await self._branch(thread, nearest.turn, base, test=test, seconds=seconds) for thread in (first, second)
             ]
         return Comparison(
-            parted=ForkSource(thread=nearest.thread, turn=nearest.turn), branches=(branches[0], branches[1])
+            parted=ForkSource(thread=nearest.thread, turn=nearest.turn),
+            branches=(branches[0], branches[1]),
+            test=test,
         )
+
+    async def _environment_of(self, thread: str) -> EnvironmentUse | None:
+        last = (await self._log.runs(thread)).latest
+        return None if last is None else environment_of(last)
 
     async def _ancestors(self, thread: str) -> list[Ancestor]:
         found = [Ancestor(thread, _END, _END)]
@@ -173,11 +191,14 @@ class Comparisons:
             truncated=changes.truncated,
             ms=sum((each.run.ended_at or self._log.clock()) - each.run.started_at for each in turns),
             usage=used(turns),
-            test=None if test is None else await self._test(box_row, test, seconds),
+            test=None if test is None else await self._test(thread, box_row, test, seconds),
         )
 
-    async def _test(self, row: BoxRow, command: str, seconds: int) -> TestResult:
-        """Run a command in a copy of a box: it changes nothing in the box itself."""
+    async def _test(self, thread: str, row: BoxRow, command: str, seconds: int) -> TestResult:
+        """Run a command in a copy of a box, with the services of the thread's environment: it changes nothing in the
+        box itself.
+        """
+        use = await self._environment_of(thread)
         began = self._ticks()
         copy = await self._boxes.fork(row.id, owner=Owner(), idle_seconds=_COPY_SECONDS)
         try:
@@ -191,6 +212,8 @@ class Comparisons:
 
                     exit_code: int | None = None
                     try:
+                        if use is not None and use.services:
+                            await start_services(box, use.services)
                         done = await box.exec(
                             ["sh", "-c", command],
                             cwd=box.spec.workdir,
@@ -201,6 +224,9 @@ class Comparisons:
                         exit_code = done.exit_code
                     except ExecTimeout:
                         pass
+                    except LaunchFailed as error:
+                        exit_code = _NOT_RUN
+                        keep(error.message.encode())
         finally:
             await self._boxes.delete(copy.id)
         return TestResult(exit_code=exit_code, output=output.decode("utf-8", "replace"), ms=self._ticks() - began)

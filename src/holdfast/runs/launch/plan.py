@@ -21,14 +21,14 @@ from holdfast.api.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
 from holdfast.boxes.capabilities import Capability
-from holdfast.boxes.labels import BASE, MOVED_FROM
+from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.placement import Agents
 from holdfast.threads.checkpoints import Base
-from holdfast.threads.run_events import ThreadRuns
+from holdfast.threads.run_events import Run, ThreadRuns
 
 IDLE_SECONDS: Final = 900
 _KEPT: Final = ("provider", "image", "cpu", "memory", "disk", "pids", "network", "workdir", "idleSeconds", "onIdle")
@@ -76,7 +76,10 @@ class Options:
 
     @property
     def box(self) -> BoxSpec:
-        return default_spec() if self.spec is None else self.spec
+        spec = default_spec() if self.spec is None else self.spec
+        if self.environment is None or not self.environment.services:
+            return spec
+        return replace(spec, labels={**spec.labels, SERVICES: "yes"})
 
     def to_json(self) -> dict[str, Any]:
         spec = self.box.to_json()
@@ -121,6 +124,11 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
     )
 
 
+def environment_of(run: Run) -> EnvironmentUse | None:
+    """Returns the environment of a run, as it was kept on the thread, if this server launched it."""
+    return EnvironmentUse.from_kept(run.options.get("environment")) if run.is_proven else None
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -144,6 +152,14 @@ def next_options(
     options = options_of(agent or last.agent, model or kept, last.options, runs.workspace)
     if model is not None:  # which is the whole chain
         options = replace(options, fallbacks=())
+    return replace(options, spec=_where_it_is(options.box, box, base))
+
+
+def session_options(runs: ThreadRuns, box: BoxRow | None = None, base: Base | None = None) -> Options:
+    """Returns the options of the next run of a session, at the provider of its box. Raises `InvalidRun`."""
+    session = runs.session
+    assert session is not None
+    options = options_of(session.agent, session.model or None, session.options, runs.workspace)
     return replace(options, spec=_where_it_is(options.box, box, base))
 
 

@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
+from holdfast.runs.launch.services import start_services
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.store import Workspaces
@@ -62,6 +63,7 @@ from holdfast.threads.run_events import (
     installing,
     provisioned,
     runner_started,
+    services_ready,
     setup_run,
 )
 from holdfast.time_limit import time_limit
@@ -82,6 +84,8 @@ _INSTALL_SECONDS: Final = 2400.0
 _FEED_SECONDS: Final = 30.0
 _AT_ONCE: Final = 8
 _REMEMBERED: Final = 10_000
+_NO_RUN: Final = ""
+"""In place of a run: a thread gets its box before it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,18 @@ class Launcher:
 
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
         """Take all steps. Returns the epoch of the runner once it has received its code."""
+        async with self._prepared(launch) as prepared:
+            return await self._start(launch, plan, prepared)
+
+    async def prepare(self, thread: str, options: Options, before: ThreadRuns, base: Base | None) -> str:
+        """Give a thread its box without a run: acquire it, and unpack the workspace if it is new. Returns its id."""
+        launch = Launch(thread, _NO_RUN, 0, options, "", before, self._ticks(), base)
+        async with self._prepared(launch) as prepared:
+            return prepared.box.id
+
+    @asynccontextmanager
+    async def _prepared(self, launch: Launch) -> AsyncIterator[LaunchBox]:
+        """Yields the box of a launch, which is in use until the end of the block."""
         began = self._ticks()
         await self._report_environment(launch)
         moved_from = await self._ready_for(launch)
@@ -172,7 +188,8 @@ class Launcher:
                         raise
                 else:
                     async with prepared.box:
-                        return await self._start(launch, plan, prepared)
+                        yield prepared
+                    return
             # The box was about to end or to move: for example, the previous run was killed with everything in it.
             await asyncio.sleep(_BOX_PAUSE)
         raise AssertionError("the last try returns or raises")
@@ -383,6 +400,7 @@ class Launcher:
 
     async def _start(self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox) -> int:
         box, harness = prepared.box, plan.harness
+        await self._start_services(launch, box)
         async with time_limit(_INSTALL_SECONDS):
             placed, python = await asyncio.gather(
                 self._agents.ensure(
@@ -398,6 +416,15 @@ class Launcher:
         except BaseException:
             await asyncio.shield(_end(booting))
             raise
+
+    async def _start_services(self, launch: Launch, box: Box) -> None:
+        use = launch.options.environment
+        if use is None or not use.services:
+            return
+        began = self._ticks()
+        async with self._boxes.leases.turn(f"services/{box.id}"):  # threads can share a box
+            started = await start_services(box, use.services)
+        await self._append(launch, services_ready(run=launch.run, services=started, ms=self._ticks() - began))
 
     async def _provision(
         self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, placed: Placed, python: tuple[str, ...]
@@ -570,6 +597,8 @@ class Launcher:
         return {"timeout": timeout, "timeout_left": max(1.0, timeout - (self._ticks() - launch.began) / 1000)}
 
     async def _append(self, launch: Launch, payload: dict[str, Any]) -> None:
+        if launch.run == _NO_RUN:
+            return  # the caller reports
         await self._log.append(launch.thread, self._log.entry(payload))
 
 

@@ -76,7 +76,9 @@ async def rewind_thread(id: ThreadId, rewind: Rewind, runs: UseRuns) -> Rewound:
 @router.post("/compare")
 async def compare_threads(id: ThreadId, wanted: NewComparison, runs: UseRuns) -> Comparison:
     """Compare a thread with another that has turns in common with it: what each changed and used since they parted."""
-    return await runs.comparisons.compare(id, wanted.other, test=wanted.test, seconds=wanted.seconds)
+    return await runs.comparisons.compare(
+        id, wanted.other, test=wanted.test, seconds=wanted.seconds, without_test=wanted.without_test
+    )
 
 
 def _turn(turn: Turn, rewound: bool, there: frozenset[str]) -> TurnInfo:
