@@ -78,6 +78,8 @@ def test_nothing_that_a_server_acts_on_is_believed(seals: Seals | None) -> None:
     hostile = [
         entry("created", "signal.thread.created", title="x", parent="t-parent", labels={"team": "core"}),
         entry("queued", "chat", text="launch me", queued=True, interrupt=True, quiet=False),
+        entry("prompt", "chat", text="a prompt of a session", prompt={"id": "p-1"}, session="x", state="queued"),
+        *(entry(f"s-{name}", f"signal.session.{name}", box="b-evil") for name in ("created", "slow", "any")),
         entry("archived", "signal.thread.archived"),
         Entry("forked-t-here", 5, {"type": "signal.thread.forked", "from": "t-0", "turn": 1, "snapshot": "s-evil"}),
         entry("d", "signal.thread.delegated", parent="t-p", root="t-p", depth=1, agent="pi", model="", box="own"),
@@ -88,6 +90,9 @@ def test_nothing_that_a_server_acts_on_is_believed(seals: Seals | None) -> None:
     ]  # fmt: skip
     made, row = imported(file_of(hostile, seals))
     assert not any("seal" in each.payload for each in made)
+    ours = ("signal.run.started", "signal.run.finished")
+    assert not any(is_control(each.payload) for each in made if each.type not in ours)
+    assert "b-evil" not in json.dumps([each.to_json() for each in made])
     assert (row.parent, row.labels, row.archived, row.lineage.fork_of) == (None, {}, False, None)
     assert row.runs.waiting == ()
     assert row.runs.delegation is None

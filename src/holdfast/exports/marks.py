@@ -7,7 +7,7 @@ from typing import Any, Final
 
 _SILENT: Final = frozenset(
     (
-        "model.call", "run.heartbeat", "run.installing", "run.provisioned", "run.runner", "run.setup",
+        "model.call", "run.heartbeat", "run.installing", "run.provisioned", "run.runner", "run.services", "run.setup",
         "thread.child_read", "thread.created", "thread.exported", "thread.labelled", "thread.reported",
         "thread.status_changed",
     )
@@ -28,7 +28,7 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
 
     A signal that is not known here is shown by its name.
     """
-    if name in _SILENT:
+    if name in _SILENT or name.startswith("session."):
         return None
     match name:
         case "thread.renamed":

@@ -19,14 +19,15 @@ from holdfast.api.errors.threads import InvalidEntry
 from holdfast.threads.access.seals import SEAL
 from holdfast.threads.entries import check_entry
 from holdfast.threads.lineage import REWOUND
-from holdfast.threads.run_events import FINISHED, PREFIX, STARTED
+from holdfast.threads.run_events import FINISHED, STARTED, is_control
 
 EXPORTED: Final = "signal.thread.exported"
 MOST_ENTRIES: Final = 20_000
 _VERSION: Final = 1
 _THREAD: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _OF_THREAD: Final = "signal.thread."
-_QUEUED: Final = ("queued", "interrupt", "quiet")
+_SAID: Final = ("type", "role", "text")
+"""What is kept of a prompt that waits to be launched."""
 _MOST_TITLE: Final = 200
 
 
@@ -85,7 +86,7 @@ def read_thread_file(data: bytes, now: int) -> ThreadFile:
     return ThreadFile(
         thread if isinstance(thread, str) and _THREAD.fullmatch(thread) else None,
         title[:_MOST_TITLE] if isinstance(title, str) and title.strip() else None,
-        tuple(_bare(entry) for entry in kept if _is_told(entry.type)),
+        tuple(map(_bare, filter(_is_told, kept))),
         len(read) - len(kept) - sum(entry.type == REWOUND for entry in read),
     )
 
@@ -143,17 +144,21 @@ def _entries(data: bytes) -> Iterator[tuple[int, Entry]]:
             raise _invalid(number, "it is not JSON; is the file cut off?") from None
 
 
-def _is_told(kind: str) -> bool:
-    """Returns whether entries of a type are taken over. What signals say about a thread, its boxes and its tasks holds
-    only where it was.
+def _is_told(entry: Entry) -> bool:
+    """Returns whether an entry is taken over. What a server acts on holds only where it was: what its signals say about
+    a thread, its boxes and its tasks. The starts and ends of runs are taken, to be written anew.
     """
-    return kind in (STARTED, FINISHED) or not kind.startswith((PREFIX, _OF_THREAD))
+    if entry.type in ("chat", STARTED, FINISHED):
+        return True
+    return not entry.type.startswith(_OF_THREAD) and not is_control(entry.payload)
 
 
 def _bare(entry: Entry) -> Entry:
-    """Returns an entry without what the server acts on: its seal, and that it waits to be launched."""
-    dropped = (SEAL, *_QUEUED) if entry.type == "chat" else (SEAL,)
-    return replace(entry, payload={name: value for name, value in entry.payload.items() if name not in dropped})
+    """Returns an entry without what a server acts on: its seal, and that it waits to be launched."""
+    payload = {name: value for name, value in entry.payload.items() if name != SEAL}
+    if entry.type == "chat" and is_control(payload):
+        payload = {name: payload[name] for name in _SAID if name in payload}
+    return replace(entry, payload=payload)
 
 
 def _invalid(number: int, why: str) -> InvalidRun:
