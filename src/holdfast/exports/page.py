@@ -11,18 +11,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 
 from holdfast.api.budgets import Cost
-from holdfast.api.entries import Entry
+from holdfast.api.entries import Entry, is_passing
 from holdfast.api.money import describe_cost, describe_in_full
+from holdfast.calendar_time import calendar_time
+from holdfast.exports.marks import describe
+from holdfast.visible_text import visible
 
 MOST_ENTRIES: Final = 20_000
 _MOST_TEXT: Final = 100_000
 _MOST_SUMMARY: Final = 160
 _MOST_PATCH: Final = 4_000_000
-_HIDDEN: Final = re.compile("[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _FILE: Final = re.compile(r"^diff --git ", re.MULTILINE)
 _MARKS: Final = {"completed": "✓", "failed": "✗", "cancelled": "■", "orphaned": "✗"}
@@ -40,7 +42,7 @@ class Exported:
     """The changes of the workspace, or None if they are not known."""
     patch_cut: bool = False
     cost: Cost | None = None
-    """The calls of models on the thread, as counted by the server. None if there were none."""
+    """What the server counted for this thread, or None if it counted nothing."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """The same by run."""
 
@@ -79,14 +81,16 @@ def render(exported: Exported) -> str:
 def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
     yield "thread", exported.thread
     if totals.first is not None:
-        yield "began", datetime.fromtimestamp(totals.first / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        yield "began", f"{calendar_time(totals.first, UTC):%Y-%m-%d %H:%M UTC}"
         yield "lasted", _duration(totals.last - totals.first)
     yield "runs", str(totals.runs)
     yield "entries", f"{totals.entries:,}"
     tokens = sum(totals.usage.get(name, 0) for name in ("input", "output", "cacheRead", "cacheWrite"))
+    if exported.cost is not None and exported.cost.calls:
+        tokens = exported.cost.tokens
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-    yield "cost", _cost(exported.cost, totals.usage.get("cost")) or ("unknown" if tokens else "none")
+        yield "cost", _cost(exported.cost, totals.usage.get("cost")) or "unknown"
 
 
 def _cost(counted: Cost | None, reported: object) -> str:
@@ -94,7 +98,7 @@ def _cost(counted: Cost | None, reported: object) -> str:
     if counted is not None and counted.calls:
         return describe_in_full(counted.cost, counted.unpriced)
     if isinstance(reported, int | float) and not isinstance(reported, bool) and reported > 0:
-        return describe_cost(reported)
+        return f"{describe_cost(reported)}, as the agent says"
     return ""
 
 
@@ -107,7 +111,7 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
     for entry in exported.entries:
         payload, kind = entry.payload, entry.type
         event = kind.partition(".")[2]
-        if event == "delta" or kind.endswith(".heartbeat"):
+        if is_passing(kind):
             continue
         totals.entries += 1
         if totals.entries > MOST_ENTRIES:
@@ -130,7 +134,8 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
         elif kind == "signal.run.box":
             made = _item("mark", f"<b>box</b> <code>{_text(payload.get('box'))}</code> {_text(payload.get('how'))}")
         elif kind.startswith("signal."):
-            made = _item("mark", _text(kind.removeprefix("signal."))) if "created" not in kind else ""
+            said = describe(kind.removeprefix("signal."), payload)
+            made = "" if said is None else _item("mark", _words(said))
         elif event == "user" and not prompted:
             made = _item("prompt", f'<div class="words">{_words(payload.get("text"))}</div>')
         elif event == "assistant":
@@ -245,8 +250,7 @@ def _file(patch: str) -> str:
 
 def _text(value: object) -> str:
     """Returns a value as HTML. Characters that control a terminal, or that hide or reorder text, become visible."""
-    text = _ANSI.sub("", "" if value is None else str(value))
-    return html.escape(_HIDDEN.sub(lambda found: f"⟨{ord(found[0]):04X}⟩", text.encode("utf-8", "replace").decode()))
+    return html.escape(visible(_ANSI.sub("", "" if value is None else str(value)).replace("\r\n", "\n")))
 
 
 def _words(value: object) -> str:
