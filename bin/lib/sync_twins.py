@@ -120,6 +120,7 @@ TARGETS: Final = (
             Twin("holdfast.client.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),
             Twin("holdfast.client.secrets:SecretStore"),
+            Twin("holdfast.client.sessions:Sessions"),
             Twin("holdfast.client.interpreters:Interpreters"),
         ),
     ),

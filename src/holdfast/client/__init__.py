@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.api.run.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.run.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
+    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
     from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.boxes import Boxes
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.sessions import Sessions
     from holdfast.client.sync import SyncClient
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
@@ -115,6 +117,7 @@ __all__ = [
     "Placement",
     "Price",
     "ProducerGap",
+    "PromptInfo",
     "Pruned",
     "Refused",
     "RemoteBox",
@@ -130,6 +133,9 @@ __all__ = [
     "SecretStore",
     "ServerFailed",
     "SessionGateways",
+    "SessionInfo",
+    "SessionPage",
+    "Sessions",
     "StaleEpoch",
     "Steered",
     "SyncBoxes",
@@ -176,6 +182,7 @@ _HOMES = {
     "holdfast.api.run.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
     "holdfast.api.run.tasks": "TaskInfo TaskResult ThreadTree",
+    "holdfast.api.sessions": "PromptInfo SessionInfo SessionPage",
     "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.run.agents": "AgentStore",
     "holdfast.client.box.box": "RemoteBox",
@@ -191,6 +198,7 @@ _HOMES = {
     "holdfast.client.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",
     "holdfast.client.secrets": "SecretStore",
+    "holdfast.client.sessions": "Sessions",
     "holdfast.client.run.tasks": "Tasks",
     "holdfast.client.sync": "SyncClient",
     "holdfast.client.thread.sync": "SyncTail SyncThread",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.sessions import Sessions
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -156,6 +157,12 @@ class Client:
         from holdfast.client.run.runs import Runs
 
         return Runs(self._connection)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        from holdfast.client.sessions import Sessions
+
+        return Sessions(self._connection)
 
     @cached_property
     def tasks(self) -> Tasks:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
@@ -296,6 +297,34 @@ async def open_runs(
         yield runs
     finally:
         await runs.close()
+
+
+@asynccontextmanager
+async def open_sessions(
+    storage: Storage,
+    threads: Threads,
+    projection: Projection,
+    seals: Seals,
+    boxes: Lazy[Boxes],
+    runs: Lazy[Runs],
+    clocks: Clocks,
+    most: int,
+) -> AsyncIterator[Sessions]:
+    """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
+    opened = await runs.get()
+    await _load("holdfast.sessions.service")
+    from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.service import Sessions
+
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    sessions = Sessions(
+        storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
+    )
+    try:
+        await sessions.start()
+        yield sessions
+    finally:
+        await sessions.close()
 
 
 @asynccontextmanager

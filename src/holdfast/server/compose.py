@@ -38,6 +38,7 @@ from holdfast.server.components import (
     open_runs,
     open_secrets,
     open_session_gateway,
+    open_sessions,
 )
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
@@ -253,6 +254,10 @@ async def _serve(
                 clocks,
             ),
         )
+        sessions = Lazy(
+            "sessions",
+            lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
+        )
         interpreters = Lazy(
             "interpreters",
             lambda: open_interpreters(store, threads, seals, boxes, egress, models, gateway, home.path, os.environ),
@@ -272,6 +277,7 @@ async def _serve(
             stack.push_async_callback(close)
         stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
+        stack.push_async_callback(sessions.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
         shutdown = Shutdown()
@@ -344,6 +350,7 @@ async def _serve(
                 providers,
                 session_gateway,
                 lambda: storage.daytona_records,
+                sessions,
             )
             return create_app(services, mounts)
 
@@ -393,7 +400,7 @@ async def _serve(
             home.announce(running, storage.make_room)
 
         def on_started() -> None:
-            for part in (app, boxes, models, gateway, runs):
+            for part in (app, boxes, models, gateway, runs, sessions):
                 part.begin()
             beside.append(asyncio.create_task(_load_sockets(app)))
             started(running, first_key)

@@ -12,6 +12,7 @@ from holdfast.client.local_server import DEFAULT_PORT
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is created before the second request for the same spec."""
+DEFAULT_SESSIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Settings:
     """Seconds that a connection may stay open between requests."""
     tail_cycle: float = 60.0
     """Seconds after which an event stream ends, and the client reconnects."""
+    max_sessions: int = DEFAULT_SESSIONS
+    """Most sessions that have a box that runs, at once."""
     pool: int = DEFAULT_POOL
     """Most boxes to keep ready, for specs that are requested repeatedly."""
     allow_private: tuple[str, ...] = ()

@@ -105,6 +105,11 @@ class Projection:
         await self._try_settling(None)
         return await self._rows.unsettled_ids()
 
+    async def due_sessions(self) -> list[str]:
+        """Returns the sessions that the server may have to do something about."""
+        await self._try_settling(None)
+        return await self._rows.due_session_ids()
+
     async def _try_settling(self, thread: str | None) -> None:
         try:
             await (self.settle_all() if thread is None else self.settle(thread))

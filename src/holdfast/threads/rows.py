@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Protocol
 
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.info import RunStatus
+from holdfast.api.sessions import SessionState
 from holdfast.api.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
@@ -159,6 +160,8 @@ class RowFilter:
     limit: int = 50
     after: tuple[int, str] | None = None
     """Last activity and id of the last row seen."""
+    session: tuple[SessionState, ...] | None = None
+    """Only sessions in one of these states."""
 
 
 def format_cursor(row: ThreadRow) -> str:
@@ -269,4 +272,8 @@ class RowStore(Protocol):
 
     async def unsettled_ids(self) -> list[str]:
         """Returns the threads that have a run in progress or queued prompts."""
+        ...
+
+    async def due_session_ids(self) -> list[str]:
+        """Returns the sessions that the server may have to do something about."""
         ...

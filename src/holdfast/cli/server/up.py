@@ -58,6 +58,9 @@ def up(
             help="How many boxes to keep ready at most, for requests like earlier ones. 0 for none.",
         ),
     ] = 8,
+    max_sessions: Annotated[
+        int, Option(metavar="N", min=1, max=100_000, help="How many sessions may be awake at once.")
+    ] = 100,
     allow_private: Annotated[
         list[str] | None,
         Option(
@@ -119,6 +122,7 @@ def up(
         egress_proxy=egress_proxy,
         registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
         pool=pool,
+        max_sessions=max_sessions,
         daytona=daytona,
         preview_url=_preview_url(preview_url),
         provider_settings=flags,

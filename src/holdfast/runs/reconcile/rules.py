@@ -232,8 +232,8 @@ def limit_hint(hit: LimitHit) -> str:
 def is_due(runs: ThreadRuns) -> bool:
     """Returns whether waiting prompts should be launched. After a cancel they wait until a user resumes the thread."""
     run = runs.latest
-    if all(each.quiet for each in runs.waiting):
-        return False
+    if all(each.quiet for each in runs.waiting) or runs.session is not None:
+        return False  # the queue of a session decides for itself
     if run is None:
         return is_open_task(runs)
     if run.live or not run.is_proven:

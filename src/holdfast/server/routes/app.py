@@ -35,6 +35,7 @@ from holdfast.server.routes import (
     runs,
     runtime_tests,
     secrets,
+    sessions,
     tasks,
     threads,
 )
@@ -64,6 +65,7 @@ _ROUTERS = (
     runs.router,
     runtime_tests.router,
     secrets.router,
+    sessions.router,
     tasks.router,
 )
 

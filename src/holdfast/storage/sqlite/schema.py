@@ -121,6 +121,8 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     lineage TEXT,
     fork_of TEXT,
     unsettled INTEGER NOT NULL DEFAULT 0,
+    session TEXT, /* its state, if the thread is a session */
+    session_due INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
@@ -129,6 +131,9 @@ CREATE INDEX IF NOT EXISTS threads_by_source
     ON threads_cache (tenant, fork_of, last_activity_at DESC, id DESC) WHERE fork_of IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_with_lineage ON threads_cache (tenant) WHERE lineage IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_unsettled ON threads_cache (tenant) WHERE unsettled = 1;
+CREATE INDEX IF NOT EXISTS threads_with_session
+    ON threads_cache (tenant, last_activity_at DESC, id DESC) WHERE session IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_with_due_session ON threads_cache (tenant) WHERE session_due = 1;
 CREATE TABLE IF NOT EXISTS runs_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
     id TEXT NOT NULL,

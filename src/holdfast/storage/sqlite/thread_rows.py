@@ -68,6 +68,9 @@ class SqliteThreadRows:
         for name, value in wanted.labels:
             where.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = coalesce(?, value))")
             values += [name, value]
+        if wanted.session is not None:
+            where.append("session IS NOT NULL AND session IN (SELECT value FROM json_each(?))")
+            values.append(orjson.dumps(wanted.session).decode())
         if wanted.after is not None:
             where.append("(last_activity_at, id) < (?, ?)")
             values += wanted.after
@@ -107,7 +110,7 @@ class SqliteThreadRows:
         return [id for (id,) in (*behind, *gone)]
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        values = [(*_values(row), _source(row), _is_unsettled(row), self._tenant) for row in rows]
+        values = [(*_values(row), _source(row), _is_unsettled(row), *_session(row), self._tenant) for row in rows]
         runs = [
             (
                 run.run,
@@ -145,7 +148,8 @@ class SqliteThreadRows:
                 f"INSERT OR REPLACE INTO model_calls_cache ({_CALL_COLUMNS}, tenant) VALUES ({'?, ' * 13}?)", calls
             )
             connection.executemany(
-                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, fork_of, unsettled, tenant) VALUES ({'?, ' * 16}?)",
+                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, fork_of, unsettled, session, session_due, tenant)"
+                f" VALUES ({'?, ' * 18}?)",
                 values,
             )
             # An unproven claim must not take over a run id from another thread.
@@ -214,6 +218,10 @@ class SqliteThreadRows:
         rows = await self._all("SELECT id FROM threads_cache WHERE tenant = ? AND unsettled = 1", self._tenant)
         return [id for (id,) in rows]
 
+    async def due_session_ids(self) -> list[str]:
+        rows = await self._all("SELECT id FROM threads_cache WHERE tenant = ? AND session_due = 1", self._tenant)
+        return [id for (id,) in rows]
+
     async def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         return await self._streams.query(lambda connection: connection.execute(query, values).fetchall())
 
@@ -243,6 +251,11 @@ def _source(row: ThreadRow) -> str | None:
 
 def _is_unsettled(row: ThreadRow) -> bool:
     return row.runs.is_unsettled
+
+
+def _session(row: ThreadRow) -> tuple[str | None, bool]:
+    session = row.runs.session
+    return None if session is None else session.state.value, row.runs.is_session_due
 
 
 def _run(values: tuple[Any, ...]) -> RunRow:
