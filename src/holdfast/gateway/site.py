@@ -320,7 +320,7 @@ def _check_use(visitor: Visitor, use: Use) -> None:
 def _unauthorized() -> Unauthorized:
     return Unauthorized(
         "this session needs a link or a token",
-        hint="get a link with POST /v1/sessions/{id}/links",
+        hint="get a link with holdfast session open SESSION",
     )
 
 

@@ -69,9 +69,10 @@ class ThreadSessions:
         except NotFound:
             return None
         box = await self._boxes.of_key(key_of(id))
+        session = row.runs.session  # of a thread that is no session, its box says what it does
         if box is None:
-            return SessionView(id, id, "without a box")
-        return SessionView(id, row.id, box.state.value, box.id)
+            return SessionView(id, id, "without a box" if session is None else session.state.value)
+        return SessionView(id, id, box.state.value if session is None else session.state.value, box.id)
 
     @contextlib.asynccontextmanager
     async def open_box(self, session: SessionView) -> AsyncIterator[Box]:
