@@ -262,10 +262,10 @@ def test_hostile_entries_drive_no_terminal(width: int | None) -> None:
         ("\x1b", "␛"),
         ("\x1b[" + "1" * 100, "␛[" + "1" * 100),
         ("a\tb", "a    b"),
-        ("a\u202eb", "a�b"),
-        ("no\u00a0break\u3000wide\u200djoined", "no break widejoined"),
+        ("a\u202eb", "a⟨202E⟩b"),
+        ("no\u00a0break\u3000wide\u200djoined", "no break wide⟨200D⟩joined"),
         ("\x07\x08\x00", "␇␈␀"),
-        ("\ud800", "�"),
+        ("\ud800", "⟨D800⟩"),
     ],
 )
 def test_what_would_drive_a_terminal_is_taken_out_or_shown(text: str, seen: str) -> None:

@@ -11,16 +11,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
+from holdfast.api.budgets import Cost
+from holdfast.api.entries import Entry, is_passing
+from holdfast.calendar_time import calendar_time
+from holdfast.exports.marks import describe
+from holdfast.visible_text import visible
 
 MOST_ENTRIES: Final = 20_000
 _MOST_TEXT: Final = 100_000
 _MOST_SUMMARY: Final = 160
 _MOST_PATCH: Final = 4_000_000
-_HIDDEN: Final = re.compile("[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _FILE: Final = re.compile(r"^diff --git ", re.MULTILINE)
 _MARKS: Final = {"completed": "✓", "failed": "✗", "cancelled": "■", "orphaned": "✗"}
@@ -37,6 +40,8 @@ class Exported:
     patch: str | None = None
     """The changes of the workspace, or None if they are not known."""
     patch_cut: bool = False
+    cost: Cost | None = None
+    """What the server counted for this thread, or None if it counted nothing."""
 
 
 @dataclass(slots=True)
@@ -73,14 +78,26 @@ def render(exported: Exported) -> str:
 def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
     yield "thread", exported.thread
     if totals.first is not None:
-        yield "began", datetime.fromtimestamp(totals.first / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        yield "began", f"{calendar_time(totals.first, UTC):%Y-%m-%d %H:%M UTC}"
         yield "lasted", _duration(totals.last - totals.first)
     yield "runs", str(totals.runs)
     yield "entries", f"{totals.entries:,}"
+    if exported.cost is not None and exported.cost.calls:
+        yield "tokens", f"{exported.cost.tokens:,}"
+        yield "cost", _cost(exported.cost)
+        return
     tokens = sum(totals.usage.get(name, 0) for name in ("input", "output", "cacheRead", "cacheWrite"))
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-    yield "cost", f"${totals.usage['cost']:.2f}" if totals.usage.get("cost") else "not counted" if tokens else "none"
+    if totals.usage.get("cost"):
+        yield "cost", f"${totals.usage['cost']:.2f}, as the agent says"
+
+
+def _cost(cost: Cost) -> str:
+    if cost.unpriced == cost.calls:
+        return "unknown: the model has no price"
+    shown = f"${cost.cost:,.2f}" if cost.cost >= 0.01 or not cost.cost else f"${cost.cost:.4f}"
+    return f"{shown} and more: {cost.unpriced} of {cost.calls} calls have no price" if cost.unpriced else shown
 
 
 # --- the timeline ---
@@ -92,7 +109,7 @@ def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
     for entry in entries:
         payload, kind = entry.payload, entry.type
         event = kind.partition(".")[2]
-        if event == "delta" or kind.endswith(".heartbeat"):
+        if is_passing(kind):
             continue
         totals.entries += 1
         if totals.entries > MOST_ENTRIES:
@@ -115,7 +132,8 @@ def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
         elif kind == "signal.run.box":
             made = _item("mark", f"<b>box</b> <code>{_text(payload.get('box'))}</code> {_text(payload.get('how'))}")
         elif kind.startswith("signal."):
-            made = _item("mark", _text(kind.removeprefix("signal."))) if "created" not in kind else ""
+            said = describe(kind.removeprefix("signal."), payload)
+            made = "" if said is None else _item("mark", _words(said))
         elif event == "user" and not prompted:
             made = _item("prompt", f'<div class="words">{_words(payload.get("text"))}</div>')
         elif event == "assistant":
@@ -231,8 +249,7 @@ def _file(patch: str) -> str:
 
 def _text(value: object) -> str:
     """Returns a value as HTML. Characters that control a terminal, or that hide or reorder text, become visible."""
-    text = _ANSI.sub("", "" if value is None else str(value))
-    return html.escape(_HIDDEN.sub(lambda found: f"⟨{ord(found[0]):04X}⟩", text.encode("utf-8", "replace").decode()))
+    return html.escape(visible(_ANSI.sub("", "" if value is None else str(value)).replace("\r\n", "\n")))
 
 
 def _words(value: object) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
+from holdfast.api.entries import is_passing
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.info import RunStatus
 from holdfast.api.sessions import SessionState
@@ -45,6 +46,7 @@ class ThreadRow:
     labels: dict[str, str] = field(default_factory=dict)
     archived: bool = False
     entry_count: int = 0
+    """Without live text and heartbeats."""
     created_at: int = 0
     last_activity_at: int = 0
     last_entry: dict[str, Any] | None = None
@@ -66,10 +68,10 @@ def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since:
     touched = dict(row.touched)
     calls = list(row.calls)
     for entry in entries:
-        count += 1
         last = entry
         activity = max(activity, entry["ts"])
         kind = entry["payload"]["type"]
+        count += not is_passing(kind)
         if kind in LINEAGE_SIGNALS:
             lineage, after = fold_lineage(row.lineage, runs, entry, seals.origin(row.id, entry))
             if kind == FORKED and lineage is not row.lineage:

@@ -378,8 +378,10 @@ def _row(thread: ThreadInfo, now: float) -> list[Cell | str]:
 
 
 def _show(thread: ThreadInfo, url: str) -> None:
+    from holdfast.calendar_time import calendar_time
+
     ago = describe_duration(time.time() - thread.last_activity_at / 1000)
-    created = datetime.fromtimestamp(thread.created_at / 1000, UTC).astimezone()
+    created = calendar_time(thread.created_at)
     write_field("thread", Cell(thread.id, "bold"), f"  {thread.title or ''}")
     status = describe_status(thread.status, thread.run, time.time())
     write_field("status", Cell(status, _STYLES.get(thread.status, "")), ", archived" if thread.archived else "")
