@@ -25,6 +25,7 @@ from holdfast.server.routes import (
     egress,
     environments,
     forks,
+    gateway,
     images,
     interpreters,
     keys,
@@ -34,6 +35,7 @@ from holdfast.server.routes import (
     runs,
     runtime_tests,
     secrets,
+    sessions,
     tasks,
     threads,
 )
@@ -52,6 +54,7 @@ _ROUTERS = (
     snapshots.router,
     egress.router,
     forks.router,
+    gateway.router,
     environments.router,
     images.router,
     interpreters.router,
@@ -62,6 +65,7 @@ _ROUTERS = (
     runs.router,
     runtime_tests.router,
     secrets.router,
+    sessions.router,
     tasks.router,
 )
 
