@@ -48,10 +48,11 @@ class ThreadSessions:
             row = await self._threads.get(id)
         except NotFound:
             return None
+        session = row.runs.session
         box = await self._boxes.of_key(key_of(id))
         if box is None:
-            return SessionView(id, id, "without a box")
-        return SessionView(id, row.id, box.state.value, box.id)
+            return SessionView(id, id, "without a box" if session is None else session.state.value)
+        return SessionView(id, row.id, (box if session is None else session).state.value, box.id)
 
     @contextlib.asynccontextmanager
     async def open_box(self, session: SessionView) -> AsyncIterator[Box]:
