@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
-from holdfast.api.run.imports import Imported, NewImport
+from holdfast.api.run.imports import EXPORTED_THREAD, Imported, NewImport
 from holdfast.api.run.info import CancelKind
 from holdfast.api.run.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.api.run.tasks import DelegationLimits
@@ -58,6 +58,7 @@ from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.reconcile.sweep import SWEEP_SECONDS, DueThreads, RunSweep
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.session_import import import_session
+from holdfast.runs.thread_import import import_thread
 from holdfast.runs.workspace.diff import Compared, compare
 from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.model_events import BUDGET, FAILOVER
@@ -160,7 +161,9 @@ class Runs:
             reconcile=self._reconciler.reconcile,
             open_tasks=trees.open_tasks_of,
         )
-        self.comparisons = Comparisons(run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, ticks=ticks)
+        self.comparisons = Comparisons(
+            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, ticks=ticks
+        )
         self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
         self.sweep = self._sweep.sweep
@@ -259,10 +262,11 @@ class Runs:
         return await self.launches.launch_queued(thread, prompts, options)
 
     async def import_session(self, wanted: NewImport) -> Imported:
-        """Create a thread with a session that an agent wrote on another machine."""
+        """Create a thread with a session that an agent wrote on another machine, or with an exported thread."""
         if wanted.workspace is not None:
             self.workspaces.check(wanted.workspace)
-        return await import_session(self._log, self._threads, self._planner.agents, wanted)
+        take = import_thread if wanted.agent == EXPORTED_THREAD else import_session
+        return await take(self._log, self._threads, self._planner.agents, wanted)
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
         """Returns the run that an earlier request with the same prompt has launched."""
