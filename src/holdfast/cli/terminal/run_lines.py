@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.api.entries import Entry, is_passing
+from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
-from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, pad, plain, width_of, wrap
+from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, pad, plain, width_of, wrap
 from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
 from holdfast.exports.marks import FAILOVERS
@@ -449,14 +450,15 @@ class RunLines:
     def tally(self) -> list[str]:
         """Boxes, entries and cost of all runs."""
         runs = self.runs.values()
-        known = [run.cost if run.counted is None and not run.unpriced else run.counted for run in runs]
+        # An agent that does not know a price says 0.
+        known = [run.cost or None if run.counted is None and not run.unpriced else run.counted for run in runs]
         costs = [cost for cost in known if cost is not None]
-        more = any(run.unpriced for run in runs)
+        unpriced = sum(run.unpriced for run in runs)
+        spent = describe_in_full(sum(costs), unpriced) if any(costs) or not unpriced else "cost unknown"
         return [
             _count(len(self.boxes), "box", "boxes"),
             _count(self.entries, "entry", "entries"),
-            *([describe_cost(sum(costs)) + (" and more" if more else "")] if costs else []),
-            *(["cost unknown"] if more and not costs else []),
+            *([spent] if costs or unpriced else []),
         ]
 
     # --- entries of the agent ---
