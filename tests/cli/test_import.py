@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli
 
 from holdfast.api.models import Api
 from holdfast.client import SyncClient
-from holdfast.testing.model import ScriptedModel, text
+from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.server import ServerProcess
 
 SESSION = "\n".join(
@@ -96,10 +96,10 @@ def test_an_imported_session_goes_on_in_a_box_with_the_files(tmp_path: Path, ins
         SyncClient(server.url, api_key=server.api_key) as client,
     ):
         client.models.add("scripted", apis=[Api.OPENAI_CHAT], base_url=model.openai_url, model="scripted")
-        model.script([text("Gone on.")])
+        model.script([bash("echo changed > parser.py"), text("Gone on.")])
         thread = run("import", str(tmp_path / "session.jsonl")).strip()
         run("resume", thread, "Go on.")
-        (request,) = model.main_requests
+        request, _ = model.main_requests
         said = [getattr(turn, "text", "") for turn in request.turns if getattr(turn, "role", "") != "system"]
         assert said[:2] == ["What is in here?", "A parser."]
         assert len(said) == 3
@@ -107,5 +107,7 @@ def test_an_imported_session_goes_on_in_a_box_with_the_files(tmp_path: Path, ins
         assert "on another machine" in said[2]
         (box,) = client.boxes.list()
         with client.boxes.open(box.id) as opened:
-            assert opened.files.read(f"{box.spec.workdir}/parser.py") == b"pass\n"
+            assert opened.files.read(f"{box.spec.workdir}/parser.py") == b"changed\n"
+        run("apply", thread)  # to a folder without git
+        assert (project / "parser.py").read_text() == "changed\n"
         client.boxes.delete(box.id)

@@ -8,9 +8,10 @@ import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
 from holdfast import Entry
+from holdfast.api.money import describe_cost
 from holdfast.api.run.info import RunInfo, RunStatus, Stage
 from holdfast.cli.run.status import describe_status
-from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
+from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, plain, width_of, wrap
 from holdfast.cli.terminal.run_lines import Line, RunLines
 from holdfast.cli.terminal.tool_lines import describe_call, describe_tool, summarize_output
 
@@ -40,7 +41,7 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
         "    ⟳ retrying (1): 429 Too Many Requests",
         "    $ python3 -m unittest -q                OK                           799 ms",
         "    Fixed: the discount is now applied once.",
-        "  ✓ completed in 4.3 s · 2 boxes · 23 entries · $0.00",
+        "  ✓ completed in 4.3 s · 2 boxes · 23 entries",
     ]
 
 
@@ -56,9 +57,11 @@ def charged(*costs: float | None) -> list[str]:
 
 def test_the_cost_of_a_run_is_what_the_server_counted_and_unknown_is_not_nothing() -> None:
     assert charged(0.25, 0.5)[-1].endswith("entries · $0.75")
-    assert charged(0.25, None)[-1].endswith("entries · $0.25 and more")
+    assert charged(0.25, None)[-1].endswith("entries · at least $0.25, 1 call without a price")
+    assert charged(0, None)[-1].endswith("entries · cost unknown")
     assert charged(None)[-1].endswith("entries · cost unknown")
-    assert charged()[-1].endswith("entries · $0.00")
+    assert charged(0)[-1].endswith("entries · $0.00")
+    assert charged()[-1].endswith("entries")  # an agent that does not know a price says 0
 
 
 def test_a_failover_and_a_budget_are_shown() -> None:
@@ -262,10 +265,10 @@ def test_hostile_entries_drive_no_terminal(width: int | None) -> None:
         ("\x1b", "␛"),
         ("\x1b[" + "1" * 100, "␛[" + "1" * 100),
         ("a\tb", "a    b"),
-        ("a\u202eb", "a�b"),
-        ("no\u00a0break\u3000wide\u200djoined", "no break widejoined"),
+        ("a\u202eb", "a⟨202E⟩b"),
+        ("no\u00a0break\u3000wide\u200djoined", "no break wide⟨200D⟩joined"),
         ("\x07\x08\x00", "␇␈␀"),
-        ("\ud800", "�"),
+        ("\ud800", "⟨D800⟩"),
     ],
 )
 def test_what_would_drive_a_terminal_is_taken_out_or_shown(text: str, seen: str) -> None:

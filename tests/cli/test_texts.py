@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date
+from datetime import UTC, date, timedelta, timezone
 
 import pytest
 
 from holdfast import Entry
+from holdfast.calendar_time import calendar_time
 from holdfast.cli.terminal.console import Cell, printable, write_json
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.entry_lines import EntryLog, describe
 from holdfast.cli.thread.commands import parse_labels
+from holdfast.exports.page import Exported, render
+from holdfast.harnesses.session_files import iso
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_labels_are_read() -> None:
 
 
 def test_control_characters_are_shown_not_sent() -> None:
-    assert printable("\x1b]0;title\x07 \x9b2J ok\n\ttab é ✓") == "␛]0;title␇ �2J ok\n\ttab é ✓"
+    assert printable("\x1b]0;title\x07 \x9b2J ok\n\ttab é ✓") == "␛]0;title␇ ⟨009B⟩2J ok\n\ttab é ✓"
 
 
 def test_json_drives_no_terminal_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,3 +94,15 @@ def test_lines_in_a_pipe_stand_alone() -> None:
     log = EntryLog(zone=UTC, today=date(2026, 1, 2), whole_times=True)
     [line] = texts(log.lines(Entry("e-1", 1_767_312_000_123, {"type": "chat", "text": "a"})))
     assert line == "2026-01-02T00:00:00.123+00:00  chat              a"
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12)), None])
+@pytest.mark.parametrize("ts", [0, 1_767_312_000_000, 253_402_300_799_999, 4_503_599_627_370_496, 2**53 - 1])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_time_that_no_calendar_has_breaks_no_log(ts: int, zone: timezone | None, whole: bool) -> None:
+    """Times of entries were limited to 2**53 only."""
+    log = EntryLog(zone=zone, today=date(2026, 1, 2), whole_times=whole)
+    assert texts(log.lines(Entry("e-1", ts, {"type": "chat", "text": "a"})))[-1].endswith("a")
+    assert f"{calendar_time(ts, zone):%Y-%m-%d %H:%M:%S}"
+    assert iso(ts).endswith("Z")
+    assert render(Exported("t-1", "T", [Entry("e-1", ts, {"type": "chat", "text": "a"})]))

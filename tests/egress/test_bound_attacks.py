@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -252,7 +253,14 @@ FORMS = {
     "json": json.dumps({"key": VALUE}).encode(),
     "json with escaped slashes": json.dumps(VALUE).replace("/", "\\/").encode(),
     "query": quote(VALUE, safe="").encode(),
+    "query in lower case": re.sub(rb"%..", lambda found: found[0].lower(), quote(VALUE, safe="").encode()),
+    "query in a query": quote(quote(VALUE, safe=""), safe="").encode(),
+    "json for a page": VALUE.replace("/", "\\u002f").replace("+", "\\u002B").encode(),
+    "json in json": json.dumps(json.dumps({"key": VALUE.replace("+", "\\u002b")})).encode(),
+    "html by number": VALUE.replace("-", "&#45;").replace("/", "&#x2F;").replace("+", "&#043;").encode(),
+    "html by name": VALUE.replace("/", "&sol;").replace("+", "&plus;").encode(),
     "base64": base64.b64encode(SECRET),
+    "base64 in a query": quote(base64.b64encode(SECRET), safe="").encode(),
     "base64 in a text": base64.b64encode(b"Bearer " + SECRET + b" and more"),
     "base64 for URLs": base64.urlsafe_b64encode(b"12" + SECRET),
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.budgets import Cost
 from holdfast.api.entries import Entry
 from holdfast.exports.page import Exported, render
 
@@ -138,9 +139,81 @@ def test_a_page_has_timeline_changes_and_cost() -> None:
         assert part in text, part
 
 
+@pytest.mark.parametrize(
+    ("counted", "reported", "shown"),
+    [
+        (Cost(calls=2, input=9, cost=0.5), 0.0, "$0.50"),
+        (Cost(calls=2, input=9, cost=0.5, unpriced=1), 7.0, "at least $0.50, 1 call without a price"),
+        (Cost(calls=2, input=9, unpriced=2), 0.0, "unknown, 2 calls without a price"),
+        (Cost(calls=2, input=9), 0.0, "$0.00"),
+        (None, 0.25, "$0.25"),
+        (None, 0.0, "unknown"),
+    ],
+)
+def test_a_cost_that_is_not_known_is_not_shown_as_nothing(counted: Cost | None, reported: float, shown: str) -> None:
+    """What the server counted is shown. An agent that does not know a price says 0."""
+    end = {"type": "signal.run.finished", "run": "r-1", "status": "completed", "usage": {"input": 9, "cost": reported}}
+    costs = {} if counted is None else {"r-1": counted}
+    page = render(Exported("t-1", "T", [Entry("1", 1, end)], cost=counted, costs=costs))
+    text = " ".join(seen(page).text)
+    assert text.count(shown) == (1 if shown == "unknown" else 2)
+    assert ("$0.00" in text) == (shown == "$0.00")
+
+
 def test_a_huge_thread_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.exports.page.MOST_ENTRIES", 3)
     monkeypatch.setattr("holdfast.exports.page._MOST_TEXT", 10)
     page = render(Exported("t-1", "T", entries("x" * 1000), None))
     assert "Only the first 3 entries are shown." in page
     assert "990 more characters" in page
+
+
+SIGNALS: list[tuple[dict[str, Any], str | None]] = [
+    ({"type": "signal.thread.rewound", "turn": 2}, "rewound to the end of turn 2"),
+    ({"type": "signal.thread.rewound", "turn": 3, "undoes": True}, "rewind undone"),
+    ({"type": "signal.thread.forked", "from": "t-0", "turn": 1}, "forked from thread t-0 after turn 1"),
+    ({"type": "signal.thread.checkpoint", "turn": 1}, "files saved after turn 1"),
+    ({"type": "signal.thread.child_started", "agent": "pi", "title": "Look", "child": "t-9"}, "delegated to pi: Look"),
+    ({"type": "signal.model.failover", "model": "a/x", "to": "b/y", "reason": "rate"}, "too many requests: going on"),
+    ({"type": "signal.model.budget", "scope": "run", "state": "reached"}, "the budget of this run is used up"),
+    ({"type": "signal.run.cancel_requested"}, "cancelled"),
+    ({"type": "signal.custom.thing"}, "custom.thing"),
+    ({"type": "signal.model.call", "cost": 1}, None),
+    ({"type": "signal.run.runner"}, None),
+    ({"type": "signal.thread.created", "title": "x"}, None),
+]
+
+
+@pytest.mark.parametrize(("payload", "said"), SIGNALS)
+def test_signals_are_told_in_words(payload: dict[str, Any], said: str | None) -> None:
+    page = seen(render(Exported("t-1", "A title", [Entry("1", 1, payload)])))
+    text = " ".join(page.text)
+    name = payload["type"].removeprefix("signal.")
+    assert (name in text) is (said == name)
+    assert said is None or said in text
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (Cost(calls=2, input=1000, output=234, cost=0.5), "$0.50"),
+        (Cost(calls=2, input=1000, output=234, cost=0.001), "$0.0010"),
+        (Cost(calls=2, input=1000, output=234, unpriced=2), "unknown, 2 calls without a price"),
+        (Cost(calls=3, input=1000, output=234, cost=0.5, unpriced=1), "at least $0.50, 1 call without a price"),
+    ],
+)
+def test_the_cost_is_what_the_server_counted(cost: Cost, said: str) -> None:
+    end = {"type": "signal.run.finished", "status": "completed", "usage": {"input": 7, "cost": 9}}
+    text = " ".join(seen(render(Exported("t-1", "T", [Entry("1", 1, end)], cost=cost))).text)
+    assert said in text
+    assert "1,234" in text
+    assert "not counted" not in text
+
+
+@pytest.mark.parametrize(
+    "character", ["\u00ad", "\u061c", "\u180e", "\u2028", "\u3164", "\ufe00", "\U000e0041", "\x85"]
+)
+def test_a_character_that_is_not_seen_is_shown(character: str) -> None:
+    page = render(Exported("t-1", "T", [Entry("1", 1, {"type": "chat", "text": f"rm{character} x"})]))
+    assert character not in page
+    assert f"rm⟨{ord(character):04X}⟩ x" in page

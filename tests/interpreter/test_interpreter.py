@@ -170,7 +170,7 @@ def visit(preview: Preview, path: str, *, token: bool = True) -> httpx.Response:
     return httpx.get(place, headers=headers, timeout=30, follow_redirects=False)
 
 
-@pytest.mark.places("local", "docker")
+@pytest.mark.places(*ALL)
 async def test_what_its_code_serves_on_a_port_is_at_a_url_with_a_token_for_it(
     py: Interpreter, host: ClientHost
 ) -> None:

@@ -14,6 +14,7 @@ from tests.repositories.repository import ENVIRONMENT, commit, git, new_reposito
 from holdfast.api.errors.repositories import CannotApply
 from holdfast.repositories.apply import Applied, Apply
 from holdfast.repositories.git import Git
+from holdfast.repositories.plain_folder import beside
 
 LINES = "".join(f"line {number}\n" for number in range(12))
 BASE: dict[str, str] = {"a.txt": LINES, "gone.txt": "old\n", "dir/b.txt": "b\n", "run.sh": "#!/bin/sh\n"}
@@ -34,10 +35,12 @@ def top(tmp_path: Path) -> Path:
 def make(tmp_path: Path, top: Path) -> Callable[..., Apply]:
     made = iter(range(1000))
 
-    def new(after: Tree, before: Tree = BASE, before_step: Callable[[str], None] = lambda step: None) -> Apply:
+    def new(
+        after: Tree, before: Tree = BASE, before_step: Callable[[str], None] = lambda step: None, again: bool = False
+    ) -> Apply:
         source = {"commit": git(top, "rev-list", "--max-parents=0", "HEAD")}
         files = changed(tmp_path / f"contents-{next(made)}", before, after, source=source)
-        return Apply(Git.of_user(ENVIRONMENT), top, files, before_step=before_step)
+        return Apply(Git.of_user(ENVIRONMENT), top, files, again=again, before_step=before_step)
 
     return new
 
@@ -233,6 +236,101 @@ def test_a_folder_with_files_of_the_user_stays(top: Path, make: Callable[..., Ap
     with pytest.raises(CannotApply, match="dir cannot be written: a folder is in its place"):
         make({**{name: text for name, text in BASE.items() if name != "dir/b.txt"}, "dir": "file\n"}).apply()
     assert (top / "dir" / "b.txt").exists()
+
+
+# --- discarded, and wanted again ---
+
+
+@pytest.mark.parametrize("how", ["stash", "checkout", "branch"])
+def test_what_the_user_discarded_whole_is_applied_again(top: Path, make: Callable[..., Apply], how: str) -> None:
+    first = make(AFTER).apply()
+    match how:
+        case "stash":
+            git(top, "stash", "--include-untracked")
+        case "checkout":
+            git(top, "checkout", "--", ".")
+            git(top, "clean", "-fdq")
+        case "branch":
+            git(top, "checkout", "-q", "-b", "work")
+            git(top, "add", "-A")
+            git(top, "commit", "-q", "-m", "work")
+            git(top, "checkout", "-q", "main")
+    assert files_of(top) == BASE
+    assert make(AFTER).check() == first
+    assert make(AFTER).apply() == first
+    assert (top / "a.txt").read_text() == edited(LINES, 2, "theirs")
+    assert make(AFTER).apply() == Applied((), (), 5)
+
+
+def test_what_the_user_discarded_in_part_stays_discarded_until_it_is_wanted_again(
+    top: Path, make: Callable[..., Apply]
+) -> None:
+    make(AFTER).apply()
+    git(top, "checkout", "--", "a.txt")
+    (top / "link").unlink()
+    (top / "new/deep/c.txt").write_text("mine\n")
+    second = {**AFTER, "more.txt": "more\n"}
+    done = make(second).apply()
+    assert (done.changed, done.discarded) == ((b"more.txt",), (b"a.txt", b"link"))
+    assert (top / "a.txt").read_text() == LINES
+    assert make(second, again=True).check().changed == (b"a.txt", b"link")
+    with pytest.raises(CannotApply, match=r"new/deep/c\.txt has changes that are not committed"):
+        make({**second, "new/deep/c.txt": "theirs\n"}, again=True).apply()
+    done = make(second, again=True).apply()
+    assert (done.changed, done.discarded) == ((b"a.txt", b"link"), ())
+    assert (top / "a.txt").read_text() == edited(LINES, 2, "theirs")
+    assert (top / "new/deep/c.txt").read_text() == "mine\n"
+
+
+# --- a folder without git ---
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    folder = tmp_path / "plain"
+    for name, text in BASE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def in_plain(folder: Path, tmp_path: Path, after: Tree, contents: str) -> Apply:
+    git_beside = beside(Git.of_user(ENVIRONMENT), folder, tmp_path / "home" / "applied")
+    return Apply(git_beside, folder, changed(tmp_path / contents, BASE, after))
+
+
+def test_work_comes_home_to_a_folder_without_git(plain: Path, tmp_path: Path) -> None:
+    done = in_plain(plain, tmp_path, AFTER, "c1").apply()
+    assert set(done.changed) == {b"a.txt", b"gone.txt", b"run.sh", b"new/deep/c.txt", b"link"}
+    assert not (plain / ".git").exists()
+    assert not (plain / "gone.txt").exists()
+    assert in_plain(plain, tmp_path, AFTER, "c2").apply() == Applied((), (), 5)
+    (plain / "a.txt").write_text(edited((plain / "a.txt").read_text(), 9, "mine"))
+    second = {**AFTER, "a.txt": edited(edited(LINES, 2, "theirs"), 5, "second turn")}
+    assert in_plain(plain, tmp_path, second, "c3").apply().changed == (b"a.txt",)
+    assert (plain / "a.txt").read_text() == edited(edited(edited(LINES, 2, "theirs"), 5, "second turn"), 9, "mine")
+
+
+@pytest.mark.parametrize("mine", [edited(LINES, 2, "mine"), None])
+def test_a_conflict_in_a_folder_without_git_changes_nothing(plain: Path, tmp_path: Path, mine: str | None) -> None:
+    (plain / "a.txt").unlink() if mine is None else (plain / "a.txt").write_text(mine)
+    was = files_of(plain)
+    for attempt in ("c1", "c2"):
+        with pytest.raises(CannotApply, match=r"a\.txt was changed here too, and there is no commit to go back to"):
+            in_plain(plain, tmp_path, AFTER, attempt).apply()
+        assert files_of(plain) == was
+
+
+def test_a_folder_without_git_is_known_by_its_place_not_by_its_name(plain: Path, tmp_path: Path) -> None:
+    in_plain(plain, tmp_path, AFTER, "c1").apply()
+    (tmp_path / "alias").symlink_to(plain)
+    assert in_plain(tmp_path / "alias", tmp_path, AFTER, "c2").apply() == Applied((), (), 5)
+    other = tmp_path / "other" / "plain"
+    other.mkdir(parents=True)
+    for name, text in BASE.items():
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text(text)
+    assert len(in_plain(other, tmp_path, AFTER, "c3").apply().changed) == 5
 
 
 # --- kills ---

@@ -49,6 +49,7 @@ def test_entries_come_one_or_many() -> None:
         (b'{"ts":"now","payload":{"type":"chat"}}', "ts"),
         (b'{"ts":true,"payload":{"type":"chat"}}', "ts"),
         (b'{"ts":-1,"payload":{"type":"chat"}}', "ts"),
+        (b'{"ts":253402300800000,"payload":{"type":"chat"}}', "before the year 10000"),
         (b'{"authorId":{},"payload":{"type":"chat"}}', "authorId"),
         (b'{"id":"' + b"x" * 129 + b'","payload":{"type":"chat"}}', "id"),
     ],

@@ -33,6 +33,13 @@ class Entry(Document):
         return {"id": self.id, "ts": self.ts, **author, "payload": self.payload}
 
 
+def is_passing(kind: str) -> bool:
+    """Returns whether an entry of this type only says that something goes on: live text, which the complete message
+    repeats, or a heartbeat. Counts of entries leave these out.
+    """
+    return kind.endswith((".delta", ".heartbeat"))
+
+
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
     """These entries are on the server's disk."""

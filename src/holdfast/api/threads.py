@@ -69,6 +69,7 @@ class ThreadInfo(Document):
     labels: dict[str, str]
     archived: bool
     entry_count: int
+    """Without live text and heartbeats."""
     created_at: int
     last_activity_at: int
     next_offset: str

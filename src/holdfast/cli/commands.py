@@ -55,6 +55,23 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "wait": "thread.tree:wait",
         },
     ),
+    "session": Group(
+        "Sessions: a box and an agent that work on the prompts you queue, and sleep in between.",
+        {
+            "new": "sessions:new",
+            "list": "sessions:list_",
+            "status": "sessions:status",
+            "prompt": "sessions:prompt",
+            "open": "session_gateway:open_",
+            "members": "session_gateway:members",
+            "revoke": "session_gateway:revoke",
+            "tunnel": "session_gateway:tunnel",
+            "hibernate": "sessions:hibernate",
+            "restore": "sessions:restore",
+            "terminate": "sessions:terminate",
+            "delete": "sessions:delete",
+        },
+    ),
     "box": Group(
         "Boxes: isolated machines to work in, save and copy.",
         {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
+    from holdfast.api.gateway import Link, Member, Role, Tunnel, TunnelProtocol
     from holdfast.api.interpreters import InterpreterDetail, InterpreterInfo, InterpreterPage, RemoteExecution
     from holdfast.api.keys import CreatedKey, Key, Token
     from holdfast.api.models import ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.api.run.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.run.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
+    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
     from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.boxes import Boxes
@@ -47,12 +49,14 @@ if TYPE_CHECKING:
     from holdfast.client.client import Client
     from holdfast.client.connection import RetryNotice
     from holdfast.client.costs import Costs
+    from holdfast.client.gateway import SessionGateways
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.run.agents import AgentStore
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.sessions import Sessions
     from holdfast.client.sync import SyncClient
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
@@ -99,7 +103,9 @@ __all__ = [
     "Key",
     "LastEntry",
     "Launched",
+    "Link",
     "MadeBox",
+    "Member",
     "ModelAnswer",
     "ModelPrice",
     "ModelRecord",
@@ -111,12 +117,14 @@ __all__ = [
     "Placement",
     "Price",
     "ProducerGap",
+    "PromptInfo",
     "Pruned",
     "Refused",
     "RemoteBox",
     "RemoteExecution",
     "RemoteProcess",
     "RetryNotice",
+    "Role",
     "RunInfo",
     "RunPage",
     "Runs",
@@ -124,6 +132,10 @@ __all__ = [
     "SecretRecord",
     "SecretStore",
     "ServerFailed",
+    "SessionGateways",
+    "SessionInfo",
+    "SessionPage",
+    "Sessions",
     "StaleEpoch",
     "Steered",
     "SyncBoxes",
@@ -143,6 +155,8 @@ __all__ = [
     "Token",
     "TooLarge",
     "TooManyRequests",
+    "Tunnel",
+    "TunnelProtocol",
     "Unauthorized",
     "Unreachable",
     "Volumes",
@@ -159,6 +173,7 @@ _HOMES = {
         "NotUnderstood Refused ServerFailed TooLarge TooManyRequests Unauthorized Unreachable"
     ),
     "holdfast.api.errors.threads": "Closed ProducerGap StaleEpoch",
+    "holdfast.api.gateway": "Link Member Role Tunnel TunnelProtocol",
     "holdfast.api.interpreters": "InterpreterDetail InterpreterInfo InterpreterPage RemoteExecution",
     "holdfast.api.keys": "CreatedKey Key Token",
     "holdfast.api.budgets": "Budget BudgetRecord BudgetScope Cost CostReport",
@@ -167,6 +182,7 @@ _HOMES = {
     "holdfast.api.run.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
     "holdfast.api.run.tasks": "TaskInfo TaskResult ThreadTree",
+    "holdfast.api.sessions": "PromptInfo SessionInfo SessionPage",
     "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.run.agents": "AgentStore",
     "holdfast.client.box.box": "RemoteBox",
@@ -177,10 +193,12 @@ _HOMES = {
     "holdfast.client.client": "Client",
     "holdfast.client.connection": "RetryNotice",
     "holdfast.client.costs": "Costs",
+    "holdfast.client.gateway": "SessionGateways",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",
     "holdfast.client.secrets": "SecretStore",
+    "holdfast.client.sessions": "Sessions",
     "holdfast.client.run.tasks": "Tasks",
     "holdfast.client.sync": "SyncClient",
     "holdfast.client.thread.sync": "SyncTail SyncThread",

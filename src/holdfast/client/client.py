@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
+    from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.sessions import Sessions
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -139,6 +141,12 @@ class Client:
         return ProviderStore(self._connection)
 
     @cached_property
+    def gateway(self) -> SessionGateways:
+        from holdfast.client.gateway import SessionGateways
+
+        return SessionGateways(self._connection)
+
+    @cached_property
     def secrets(self) -> SecretStore:
         from holdfast.client.secrets import SecretStore
 
@@ -149,6 +157,12 @@ class Client:
         from holdfast.client.run.runs import Runs
 
         return Runs(self._connection)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        from holdfast.client.sessions import Sessions
+
+        return Sessions(self._connection)
 
     @cached_property
     def tasks(self) -> Tasks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from holdfast.api.gateway import LINK_SECONDS, TunnelProtocol
 from holdfast.client.box.sync import SyncBoxes
 from holdfast.client.client import Client
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
+    from holdfast.api.gateway import Link, Member, Role, Tunnel
     from holdfast.api.images import Image, ImageConfig
     from holdfast.api.interpreters import (
         InterpreterDetail,
@@ -37,13 +39,15 @@ if TYPE_CHECKING:
     from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
-    from holdfast.api.run.repositories import ClonedRepository
+    from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
+    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
+    from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.secrets import SecretStore
+    from holdfast.client.sessions import Sessions
     from holdfast.client.transport import Transport
 
 
@@ -127,12 +132,20 @@ class SyncClient(SyncOwner):
         return SyncProviderStore._wrap(self._async.providers, self)
 
     @property
+    def gateway(self) -> SyncSessionGateways:
+        return SyncSessionGateways._wrap(self._async.gateway, self)
+
+    @property
     def secrets(self) -> SyncSecretStore:
         return SyncSecretStore._wrap(self._async.secrets, self)
 
     @property
     def runs(self) -> SyncRuns:
         return SyncRuns._wrap(self._async.runs, self)
+
+    @property
+    def sessions(self) -> SyncSessions:
+        return SyncSessions._wrap(self._async.sessions, self)
 
     @property
     def tasks(self) -> SyncTasks:
@@ -390,6 +403,45 @@ class SyncEnvironmentStore(SyncHandle):
         return self._loop.run(self._async.list())
 
 
+class SyncSessionGateways(SyncHandle):
+    """`SessionGateways` for code without `await`."""
+
+    _async: SessionGateways
+
+    def link(
+        self, session: str, subject: str | None = None, *, role: Role | None = None, seconds: int = LINK_SECONDS
+    ) -> Link:
+        """Returns a link that opens a session in a browser. Without a subject it is for the caller, who owns it."""
+        return self._loop.run(self._async.link(session, subject, role=role, seconds=seconds))
+
+    def members(self, session: str) -> list[Member]:
+        return self._loop.run(self._async.members(session))
+
+    def set_member(self, session: str, subject: str, role: Role) -> Member:
+        """Give somebody a role."""
+        return self._loop.run(self._async.set_member(session, subject, role))
+
+    def remove_member(self, session: str, subject: str) -> None:
+        """Take somebody's role. What they have open is closed."""
+        self._loop.run(self._async.remove_member(session, subject))
+
+    def revoke(self, session: str, credential: str | None = None) -> None:
+        """Revoke a token or the value of a cookie. Without one, revoke everything that opens the session."""
+        self._loop.run(self._async.revoke(session, credential))
+
+    def tunnels(self, session: str) -> list[Tunnel]:
+        return self._loop.run(self._async.tunnels(session))
+
+    def register_tunnel(
+        self, session: str, name: str, port: int, *, protocol: TunnelProtocol = TunnelProtocol.HTTP
+    ) -> Tunnel:
+        """Let people reach a port of the session's box by a name."""
+        return self._loop.run(self._async.register_tunnel(session, name, port, protocol=protocol))
+
+    def delete_tunnel(self, session: str, name: str) -> None:
+        self._loop.run(self._async.delete_tunnel(session, name))
+
+
 class SyncModelStore(SyncHandle):
     """`ModelStore` for code without `await`."""
 
@@ -578,6 +630,114 @@ class SyncSecretStore(SyncHandle):
     def events(self, name: str, *, limit: int = 100) -> tuple[SecretEvent, ...]:
         """Returns who changed a secret and which boxes used it where, newest first."""
         return self._loop.run(self._async.events(name, limit=limit))
+
+
+class SyncSessions(SyncHandle):
+    """`Sessions` for code without `await`."""
+
+    _async: Sessions
+
+    def create(
+        self,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        parent: str | None = None,
+        title: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        workspace: str | None = None,
+        source: Source | None = None,
+        repositories: Sequence[ClonedRepository] = (),
+        box: Mapping[str, Any] | None = None,
+        timeout: int | None = None,
+        checkpoints: str | None = None,
+        environment: str | None = None,
+        environment_file: str | None = None,
+        environment_place: str | None = None,
+        fallbacks: Sequence[str] = (),
+        budget: Budget | None = None,
+        delegate: bool = False,
+        author_id: str | None = None,
+    ) -> SessionInfo:
+        """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
+
+        The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
+        terminated, so is this one.
+        """
+        return self._loop.run(
+            self._async.create(
+                agent=agent,
+                model=model,
+                parent=parent,
+                title=title,
+                labels=labels,
+                workspace=workspace,
+                source=source,
+                repositories=repositories,
+                box=box,
+                timeout=timeout,
+                checkpoints=checkpoints,
+                environment=environment,
+                environment_file=environment_file,
+                environment_place=environment_place,
+                fallbacks=fallbacks,
+                budget=budget,
+                delegate=delegate,
+                author_id=author_id,
+            )
+        )
+
+    def get(self, id: str) -> SessionInfo:
+        return self._loop.run(self._async.get(id))
+
+    def wait(self, id: str) -> SessionInfo:
+        """Wait until a session is neither starting nor falling asleep nor waking, and return it."""
+        return self._loop.run(self._async.wait(id))
+
+    def prompt(
+        self, id: str, prompt: str, *, mode: str = "followup", priority: int = 0, author_id: str | None = None
+    ) -> PromptInfo:
+        """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
+
+        `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
+        """
+        return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+
+    def prompts(self, id: str) -> list[PromptInfo]:
+        """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""
+        return self._loop.run(self._async.prompts(id))
+
+    def wait_for_prompt(self, id: str, prompt: str) -> PromptInfo:
+        """Wait until a prompt has ended, and return it."""
+        return self._loop.run(self._async.wait_for_prompt(id, prompt))
+
+    def hibernate(self, id: str, *, by: str | None = None) -> SessionInfo:
+        """Save the files of a session, and free everything else. Raises `SessionBusy` if its agent works."""
+        return self._loop.run(self._async.hibernate(id, by=by))
+
+    def restore(self, id: str, *, by: str | None = None) -> SessionInfo:
+        """Wake a session, with its files as they were."""
+        return self._loop.run(self._async.restore(id, by=by))
+
+    def terminate(self, id: str, *, by: str | None = None) -> SessionInfo:
+        """Terminate a session, and the sessions and tasks below it. Its files stay."""
+        return self._loop.run(self._async.terminate(id, by=by))
+
+    def delete_workspace(self, id: str) -> int:
+        """Delete the files of a terminated session. Returns the bytes freed."""
+        return self._loop.run(self._async.delete_workspace(id))
+
+    def page(
+        self, *, states: Sequence[str] = (), parent: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> SessionPage:
+        """Returns up to `limit` sessions (200 at most) and the cursor of the next page."""
+        return self._loop.run(self._async.page(states=states, parent=parent, cursor=cursor, limit=limit))
+
+    def list(
+        self, *, states: Sequence[str] = (), parent: str | None = None, limit: int | None = None
+    ) -> SyncIterator[SessionInfo]:
+        """Yields sessions, most recently active first."""
+        return SyncIterator._wrap(self._async.list(states=states, parent=parent, limit=limit), self)
 
 
 class SyncInterpreters(SyncHandle):

@@ -11,16 +11,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
+from holdfast.api.budgets import Cost
+from holdfast.api.entries import Entry, is_passing
+from holdfast.api.money import describe_cost, describe_in_full
+from holdfast.calendar_time import calendar_time
+from holdfast.exports.marks import describe
+from holdfast.visible_text import visible
 
 MOST_ENTRIES: Final = 20_000
 _MOST_TEXT: Final = 100_000
 _MOST_SUMMARY: Final = 160
 _MOST_PATCH: Final = 4_000_000
-_HIDDEN: Final = re.compile("[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _FILE: Final = re.compile(r"^diff --git ", re.MULTILINE)
 _MARKS: Final = {"completed": "✓", "failed": "✗", "cancelled": "■", "orphaned": "✗"}
@@ -37,6 +41,10 @@ class Exported:
     patch: str | None = None
     """The changes of the workspace, or None if they are not known."""
     patch_cut: bool = False
+    cost: Cost | None = None
+    """What the server counted for this thread, or None if it counted nothing."""
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    """The same by run."""
 
 
 @dataclass(slots=True)
@@ -52,7 +60,7 @@ class _Totals:
 def render(exported: Exported) -> str:
     """Returns the page."""
     totals = _Totals()
-    timeline = "\n".join(_timeline(exported.entries, totals))
+    timeline = "\n".join(_timeline(exported, totals))
     title = _text(exported.title) or "Thread"
     facts = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in _facts(exported, totals)
@@ -73,26 +81,37 @@ def render(exported: Exported) -> str:
 def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
     yield "thread", exported.thread
     if totals.first is not None:
-        yield "began", datetime.fromtimestamp(totals.first / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        yield "began", f"{calendar_time(totals.first, UTC):%Y-%m-%d %H:%M UTC}"
         yield "lasted", _duration(totals.last - totals.first)
     yield "runs", str(totals.runs)
     yield "entries", f"{totals.entries:,}"
     tokens = sum(totals.usage.get(name, 0) for name in ("input", "output", "cacheRead", "cacheWrite"))
+    if exported.cost is not None and exported.cost.calls:
+        tokens = exported.cost.tokens
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-    yield "cost", f"${totals.usage['cost']:.2f}" if totals.usage.get("cost") else "not counted" if tokens else "none"
+        yield "cost", _cost(exported.cost, totals.usage.get("cost")) or "unknown"
+
+
+def _cost(counted: Cost | None, reported: object) -> str:
+    """Returns what calls have cost, or nothing if that is unknown. An agent that does not know a price reports 0."""
+    if counted is not None and counted.calls:
+        return describe_in_full(counted.cost, counted.unpriced)
+    if isinstance(reported, int | float) and not isinstance(reported, bool) and reported > 0:
+        return f"{describe_cost(reported)}, as the agent says"
+    return ""
 
 
 # --- the timeline ---
 
 
-def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
+def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
     prompted = False
     begin = 0
-    for entry in entries:
+    for entry in exported.entries:
         payload, kind = entry.payload, entry.type
         event = kind.partition(".")[2]
-        if event == "delta" or kind.endswith(".heartbeat"):
+        if is_passing(kind):
             continue
         totals.entries += 1
         if totals.entries > MOST_ENTRIES:
@@ -111,11 +130,12 @@ def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
             about = f"{_text(payload.get('agent'))}{f' · {_text(model)}' if model else ''}"
             made = _item("mark", f"<b>run</b> {about} <code>{_text(payload.get('run'))}</code>")
         elif kind == "signal.run.finished":
-            made = _item("mark", _end(payload, totals))
+            made = _item("mark", _end(payload, exported.costs, totals))
         elif kind == "signal.run.box":
             made = _item("mark", f"<b>box</b> <code>{_text(payload.get('box'))}</code> {_text(payload.get('how'))}")
         elif kind.startswith("signal."):
-            made = _item("mark", _text(kind.removeprefix("signal."))) if "created" not in kind else ""
+            said = describe(kind.removeprefix("signal."), payload)
+            made = "" if said is None else _item("mark", _words(said))
         elif event == "user" and not prompted:
             made = _item("prompt", f'<div class="words">{_words(payload.get("text"))}</div>')
         elif event == "assistant":
@@ -164,16 +184,15 @@ def _tool(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _end(payload: Mapping[str, Any], totals: _Totals) -> str:
+def _end(payload: Mapping[str, Any], costs: Mapping[str, Cost], totals: _Totals) -> str:
     status = str(payload.get("status"))
     usage = payload.get("usage")
-    cost = ""
+    spent = _cost(costs.get(str(payload.get("run"))), usage.get("cost") if isinstance(usage, dict) else None)
+    cost = f" · {_text(spent)}" if spent else ""
     if isinstance(usage, dict):
         for name, value in usage.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 totals.usage[str(name)] = totals.usage.get(str(name), 0) + value
-        if isinstance(usage.get("cost"), int | float) and usage["cost"]:
-            cost = f" · ${usage['cost']:.2f}"
     ms = payload.get("ms")
     took = f" in {_duration(ms)}" if isinstance(ms, int | float) and ms else ""
     error = payload.get("error")
@@ -231,8 +250,7 @@ def _file(patch: str) -> str:
 
 def _text(value: object) -> str:
     """Returns a value as HTML. Characters that control a terminal, or that hide or reorder text, become visible."""
-    text = _ANSI.sub("", "" if value is None else str(value))
-    return html.escape(_HIDDEN.sub(lambda found: f"⟨{ord(found[0]):04X}⟩", text.encode("utf-8", "replace").decode()))
+    return html.escape(visible(_ANSI.sub("", "" if value is None else str(value)).replace("\r\n", "\n")))
 
 
 def _words(value: object) -> str:

@@ -5,6 +5,7 @@ alone.
 GUEST = (
     "activity",
     "codec",
+    "discard",
     "files",
     "init",
     "landlock",

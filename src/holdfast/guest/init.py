@@ -6,7 +6,7 @@ host opened, and for a port or a file the descriptor is handed out.
 
 It has one thread and one epoll. Slow work is done in a forked child. Only built-in modules are imported, because
 imports would be most of a box's start. The wire format is in `codec`. The rest is loaded when it is first needed: file
-operations (`files`, `tree`, `search`), terminals and the measuring of activity.
+operations (`files`, `tree`, `search`), terminals, output for nobody (`discard`) and the measuring of activity.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -501,6 +501,15 @@ def op_exec(connection: HostConnection, request: "Any") -> None:
     _children[pid] = lambda code: connection.answer({"code": code})
     if request.get("acknowledge"):
         connection.send({"pid": pid})
+
+
+def op_discard(connection: HostConnection, request: "Any") -> None:
+    """Take over the output of a command that has ended, while what it left in the background may still print."""
+    import discard  # type: ignore[import-not-found]
+
+    taken, connection.descriptors = connection.descriptors, []
+    discard.take(taken, watch, unwatch)
+    connection.answer({})
 
 
 class Spawned:

@@ -75,6 +75,8 @@ class Source:
         self.steady = stat.S_ISREG(os.fstat(descriptor).st_mode)
         """Whether it is a file, which is always ready and cannot be waited for."""
         self.watched = False
+        self.keeper: Callable[[int], None] | None = None
+        """Gets the descriptor at the end, if others still write to it."""
         self.ready()
 
     def ready(self) -> None:
@@ -143,6 +145,8 @@ class Source:
         if not self.ended:
             self.ended = True
             self.ready()
+            if self.keeper is not None and has_writers(self.descriptor):
+                self.keeper(self.descriptor)
             os.close(self.descriptor)
 
 
@@ -256,6 +260,24 @@ class Sink:
                 self.bridge.unwatch(self.descriptor)
             os.close(self.descriptor)
             self.descriptor = None
+
+
+def has_writers(pipe: int) -> bool:
+    """Returns whether a pipe that does not block may still be written to. What it holds is lost."""
+    try:
+        return os.read(pipe, frames.LONGEST) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def tell_guest(request: "Any", descriptors: "Sequence[int]") -> None:
+    """Send a request to the guest whose answer does not matter. Raises `OSError` if there is no guest."""
+    rights = b"".join([each.to_bytes(4, sys.byteorder) for each in descriptors])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as connection:
+        connection.connect(SOCKET)
+        connection.sendmsg([codec.frame(request)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
 class GuestRequest:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.guest import codec, frames, output_log, process_tree
-    from holdfast.guest.pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
+    from holdfast.guest.pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all, tell_guest
 else:
     sys.path.insert(0, __file__.rpartition("/")[0])
     import codec
     import frames
     import output_log
     import process_tree
-    from pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all
+    from pumps import SOCKET, Call, Changes, Follow, GuestRequest, Lost, Source, close_all, tell_guest
 
 _LISTENER = 3
 """Where the guest expects its listener."""
@@ -325,11 +325,20 @@ class StreamServer:
                 if talk:  # processes that it left behind may print until the host disconnects
                     self.after(call, (2,), lambda: self.send_message(call.number, message))
                 else:
+                    for stream in (1, 2):
+                        call.sources[stream].keeper = self.leave_to_guest
                     self.after(call, (1, 2), lambda: call.answer_raw(message, []))
 
             call.ask(request, theirs, on_message)
         finally:
             close_all(theirs)
+
+    def leave_to_guest(self, output: int) -> None:
+        """Let the guest read output of a command that has ended. The guest outlives this bridge."""
+        try:
+            tell_guest({"op": "discard", "looks": True}, (output,))
+        except OSError:
+            pass  # the guest has gone, and everything in the box with it, or it is overloaded
 
     def after(self, call: Call, streams: "Sequence[int]", then: "Callable[[], None]") -> None:
         """Call `then` after everything that these streams hold now has been sent to the host."""

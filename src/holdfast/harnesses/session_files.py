@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from holdfast.calendar_time import LAST
+
 
 def written(value: Any) -> bytes:
     try:
@@ -24,7 +26,7 @@ def written(value: Any) -> bytes:
 
 def iso(ts: int) -> str:
     """Formats a time in UTC milliseconds as agents do."""
-    seconds, milliseconds = divmod(ts, 1000)
+    seconds, milliseconds = divmod(min(ts, LAST), 1000)
     return f"{_second(seconds)}.{milliseconds:03d}Z"
 
 

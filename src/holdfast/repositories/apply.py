@@ -2,7 +2,8 @@
 
 Nothing is written until all is decided. Then the plan goes into the repository, under a ref of this working tree, with
 the contents that it replaces. Whoever is killed after that leaves a plan, and the next apply completes it. What was
-applied stays noted there, so applying again changes nothing, and after another turn of the agent only what is new.
+applied stays noted there, so applying again changes nothing, and after another turn of the agent only what is new. If
+nothing of it is left in the working tree, the user has discarded it, and it is applied again.
 
 Only files of the working tree are written, and the entries of conflicts in its index. Git's own `checkout`, `merge` and
 `apply` are not used: no filter, merge driver or hook runs on what a box wrote.
@@ -63,6 +64,8 @@ class Applied:
     """Files that have their change already."""
     skipped: tuple[bytes, ...] = ()
     """Files that were changed by someone else while the plan was carried out."""
+    discarded: tuple[bytes, ...] = ()
+    """Files whose change was applied before, and that are now as they were when the thread began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,16 @@ class _Note:
     """`applied`, as it is when all that is pending has been carried out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    steps: tuple[Step, ...]
+    unchanged: int
+    """Files that need no step."""
+    following: _Versions
+    """What will have been applied."""
+    discarded: tuple[bytes, ...]
+
+
 class Apply:
     """The changes of one thread, for one checkout. Its methods block."""
 
@@ -85,15 +98,18 @@ class Apply:
         folder: Path,
         changed: ChangedFiles,
         *,
+        again: bool = False,
         before_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`folder` is in the working tree: its top, or the folder that the workspace was copied from.
 
-        `before_step` is called before each effect, with its name.
+        `again`: also what was applied before, and discarded since. `before_step` is called before each effect, with its
+        name.
         """
         self._git = git.in_checkout(folder)
         self._folder = folder
         self._changed = changed
+        self._again = again
         self._before_step = before_step
         self._ref = _REF + changed.thread
         try:
@@ -118,8 +134,9 @@ class Apply:
             note = self._read_note()
             if note.pending:
                 return Applied(tuple(step.path for step in note.pending), _conflicts(note.pending), 0)
-            plan, unchanged, _ = self._plan(note, contents)
-            return Applied(tuple(step.path for step in plan if not step.stages), _conflicts(plan), unchanged)
+            plan = self._plan(note, contents)
+            changed = tuple(step.path for step in plan.steps if not step.stages)
+            return Applied(changed, _conflicts(plan.steps), plan.unchanged, discarded=plan.discarded)
 
     def apply(self) -> Applied:
         """Carry out the merge. Raises `CannotApply`, and has then changed nothing."""
@@ -130,25 +147,23 @@ class Apply:
             if note.pending:  # of an apply that was killed
                 done = note.pending
                 note, skipped = self._carry_out(note)
-            plan, unchanged, following = self._plan(note, contents)
-            if plan or following != note.applied:
-                note = _Note(note.applied, tuple(plan), following)
+            plan = self._plan(note, contents)
+            if plan.steps or plan.following != note.applied:
+                note = _Note(note.applied, plan.steps, plan.following)
                 self._before_step("note")
                 self._write_note(note)
                 skipped += self._carry_out(note)[1]
-            steps = {step.path: step for step in (*done, *plan)}.values()
+            steps = {step.path: step for step in (*done, *plan.steps)}.values()
             changed = tuple(step.path for step in steps if not step.stages and step.path not in skipped)
-            return Applied(changed, _conflicts(tuple(steps)), unchanged, tuple(skipped))
+            return Applied(changed, _conflicts(tuple(steps)), plan.unchanged, tuple(skipped), plan.discarded)
 
     # --- the plan ---
 
-    def _plan(self, note: _Note, contents: Path) -> tuple[list[Step], int, _Versions]:
-        """Decide about every file. Raises `CannotApply` if one of them cannot be written without losing something.
-
-        Returns the steps, the number of files that need none, and what will have been applied.
-        """
+    def _plan(self, note: _Note, contents: Path) -> _Plan:
+        """Decide about every file. Raises `CannotApply` if one of them cannot be written without losing something."""
         self._check_commit()
         hashes = self._store(contents)
+        again = self._again or self._is_discarded(note)
         bases: dict[bytes, tuple[Version | None, Version | None]] = {}
         following = {path: (begin, begin) for path, (begin, _) in note.applied.items()}
         for file in self._changed.files:
@@ -157,7 +172,7 @@ class Apply:
             bases[file.path], following[file.path] = (last, after), (begin, after)
         for path, (begin, last) in note.applied.items():
             bases.setdefault(path, (last, begin))  # the agent has undone its change since
-        steps, unchanged, blocked = [], 0, []
+        steps, unchanged, blocked, discarded = [], 0, [], []
         removed: set[bytes] = set()
         # Removals come first: a folder can take the place of a file, and a file that of a folder.
         for path in sorted(bases, key=lambda each: (bases[each][1] is not None, each)):
@@ -172,9 +187,14 @@ class Apply:
                 ours = None
             if ours is not None and ours.mode == FOLDER and self._tree.files_below(path) <= removed:
                 ours = None
+            begin = note.applied[path][0] if path in note.applied else base
+            if again and ours == begin:
+                base = begin
             match decide(base, ours, theirs):
                 case Action.KEEP:
                     unchanged += 1
+                    if ours == begin != theirs:
+                        discarded.append(path)
                 case Action.TAKE:
                     steps.append(Step(path, ours, theirs))
                     if theirs is None:
@@ -194,7 +214,15 @@ class Apply:
         self._check_unmerged({step.path for step in steps})
         self._check_uncommitted([step for step in steps if step.stages])
         self._hashes([self._files[step.ours.hash] for step in steps if step.ours is not None])
-        return steps, unchanged, following
+        return _Plan(tuple(steps), unchanged, following, tuple(discarded))
+
+    def _is_discarded(self, note: _Note) -> bool:
+        """Returns whether nothing is left of what was applied before: each file is as the thread found it."""
+        changed = {path: begin for path, (begin, last) in note.applied.items() if begin != last}
+        try:
+            return bool(changed) and all(self._ours(path, begin) == begin for path, begin in changed.items())
+        except Blocked:
+            return False
 
     def _merge(self, path: bytes, base: Version | None, ours: Version | None, theirs: Version | None) -> Step:
         assert ours is not None and theirs is not None  # noqa: PT018
@@ -230,6 +258,12 @@ class Apply:
 
     def _check_uncommitted(self, conflicts: Sequence[Step]) -> None:
         """Markers go only into files that are committed: there git has the user's version."""
+        if conflicts and self._git.try_(self._folder, "rev-parse", "--verify", "--quiet", "HEAD").returncode:
+            raise CannotApply(
+                f"{_listed([step.path for step in conflicts])} was changed here too, and there is no commit to go back"
+                " to",
+                hint="move your version away, and apply again; nothing was changed",
+            )
         changed: list[bytes] = []
         for begin in range(0, len(conflicts), _BATCH):
             paths = [os.fsdecode(step.path) for step in conflicts[begin : begin + _BATCH]]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors.repositories import CannotApply, InvalidRepository, RepositoryFailed
+from holdfast.calendar_time import LAST
 from holdfast.repositories.address import check_ref, without_user
 from holdfast.repositories.changes import ChangedFiles, Version
 from holdfast.repositories.git import NETWORK_SECONDS, Git, last_words
@@ -23,6 +24,8 @@ from holdfast.repositories.merge import Action, Side, decide, merge_lines
 PROTOCOLS: Final = "https:ssh:file"
 _TRAILER: Final = "Holdfast-Thread"
 _SHOWN: Final = 10
+_OF_OTHERS: Final = ("(fetch first)", "(non-fast-forward)")
+"""Why git refuses a push that would lose commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,12 @@ def push(git: Git, folder: Path, branch: Branch, remote: str) -> bool:
         return False
     if done.returncode:
         told = next((line.split("\t")[-1] for line in lines if line.startswith("!")), last_words(done))
+        if any(reason in told for reason in _OF_OTHERS):
+            raise RepositoryFailed(
+                f"cannot push {branch.name} to {without_user(remote)}: it has commits there that are not in yours",
+                hint=f"look at them with git fetch {without_user(remote)} {branch.name}, or push to another branch with"
+                " --branch NAME",
+            )
         raise RepositoryFailed(
             f"cannot push {branch.name} to {without_user(remote)}: {told}",
             hint="try it yourself, with the same credentials: git push --dry-run",
@@ -214,7 +223,7 @@ def _store(git: Git, folder: Path, changed: ChangedFiles) -> dict[str, str]:
 def _commit(git: Git, folder: Path, tree: str, parent: str, thread: str, work: Work) -> str:
     title = " ".join(work.title.split()) or "Changes of an agent"
     text = f"{title}\n\n{_TRAILER}: {thread}\n"
-    date = f"@{work.at // 1000} +0000"
+    date = f"@{min(work.at, LAST) // 1000} +0000"  # a run says itself when it ended
     more = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, **_identity(git, folder)}
     made = git.run(folder, "commit-tree", tree, "-p", parent, stdin=text.encode("utf-8", "replace"), more=more)
     commit = _hash(made)

@@ -20,7 +20,7 @@ def is_git_name(parts: tuple[bytes, ...], is_link: bool) -> bool:
     """Returns whether git refuses the name in patches, because some file systems would read it as `.git`."""
     for part in parts:
         for name in part.split(b"\\"):
-            seen = _seen(name)
+            seen = as_seen(name)
             if _DOT_GIT.match(seen) or (is_link and _DOT_GITMODULES.match(seen)):
                 return True
     return False
@@ -35,7 +35,7 @@ def refusal(path: bytes, target: bytes | None) -> str | None:
         return "its name leads out of the checkout"
     if is_git_name(parts, target is not None):
         return "its name belongs to git"
-    if _DOT_GITMODULES.match(_seen(parts[-1])):
+    if _DOT_GITMODULES.match(as_seen(parts[-1])):
         return "it says where git fetches submodules from"
     if target is not None and not _stays_inside(parts, target):
         return "it is a link that leads out of the checkout, or into .git"
@@ -44,10 +44,11 @@ def refusal(path: bytes, target: bytes | None) -> str | None:
 
 def is_head(path: bytes) -> bool:
     """Returns whether a file could make git take its folder for a repository, and read a configuration there."""
-    return _seen(path.rpartition(b"/")[2]).strip(b" .").lower() == b"head"
+    return as_seen(path.rpartition(b"/")[2]).strip(b" .").lower() == b"head"
 
 
-def _seen(name: bytes) -> bytes:
+def as_seen(name: bytes) -> bytes:
+    """Returns a name as some file systems read it: without characters that are not seen."""
     return _UNSEEN.sub("", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 

@@ -1,8 +1,9 @@
-"""Errors of runs that do not cross the wire, and the message for a busy thread. The others are in `api/errors/runs`."""
+"""Errors of runs that do not cross the wire, and messages that modules share. The others are in `api/errors/runs`."""
 
 from __future__ import annotations
 
 from holdfast.api.errors.runs import ThreadBusy
+from holdfast.api.errors.sessions import IsSession
 
 
 def thread_busy(thread: str, run: str) -> ThreadBusy:
@@ -10,6 +11,13 @@ def thread_busy(thread: str, run: str) -> ThreadBusy:
         f"thread {thread} already has a run in progress: {run}",
         hint=f'add to it: holdfast steer {thread} "…"; watch it: holdfast attach {thread};'
         f" end it: holdfast cancel {thread}",
+    )
+
+
+def is_session(thread: str) -> IsSession:
+    return IsSession(
+        f"thread {thread} is a session, and its queue starts its runs",
+        hint=f'send the prompt to it: holdfast session prompt {thread} "…"',
     )
 
 

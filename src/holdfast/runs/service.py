@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
-from holdfast.api.run.imports import Imported, NewImport
+from holdfast.api.run.imports import EXPORTED_THREAD, Imported, NewImport
 from holdfast.api.run.info import CancelKind
 from holdfast.api.run.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.api.run.tasks import DelegationLimits
@@ -35,7 +35,7 @@ from holdfast.runs.delegate.reports import TaskReports
 from holdfast.runs.delegate.rules import title_of
 from holdfast.runs.delegate.tree import Trees
 from holdfast.runs.diagnosis import diagnose
-from holdfast.runs.errors import thread_busy
+from holdfast.runs.errors import is_session, thread_busy
 from holdfast.runs.launch.launches import GO_ON, Launches
 from holdfast.runs.launch.plan import (
     LaunchPlan,
@@ -46,6 +46,7 @@ from holdfast.runs.launch.plan import (
     check_workspace,
     environment_of,
     next_options,
+    session_options,
     spec_of,
 )
 from holdfast.runs.launch.steps import Launcher
@@ -57,12 +58,13 @@ from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.reconcile.sweep import SWEEP_SECONDS, DueThreads, RunSweep
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.session_import import import_session
+from holdfast.runs.thread_import import import_thread
 from holdfast.runs.workspace.diff import Compared, compare
 from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.model_events import BUDGET, FAILOVER
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS
-from holdfast.threads.rows import RunFilter, RunRow
+from holdfast.threads.rows import RunFilter, RunRow, ThreadRow
 from holdfast.threads.run_events import FINISHED, MAX_WAITING, Run, ThreadRuns
 from holdfast.threads.service import Threads
 from holdfast.threads.store import StreamStore
@@ -159,10 +161,13 @@ class Runs:
             reconcile=self._reconciler.reconcile,
             open_tasks=trees.open_tasks_of,
         )
-        self.comparisons = Comparisons(run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, ticks=ticks)
+        self.comparisons = Comparisons(
+            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, ticks=ticks
+        )
         self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
         self.sweep = self._sweep.sweep
+        self.silence = self._reconciler.silence
         self.collect = self._collection.sweep
         self.delegations = Delegations(
             store,
@@ -219,6 +224,7 @@ class Runs:
         if (same := await self._same(thread, prompt)) is not None:
             return same
         row = await self.reconcile(thread, force=True)
+        _refuse_session(row)
         check_workspace(row.runs, plan.options)
         return await self.launches.claim(thread, prompt, plan.options, plan)
 
@@ -237,11 +243,30 @@ class Runs:
             await self._planner.check_move(thread, plan.options)
         return plan
 
+    # --- for the sessions, whose queue launches their runs ---
+
+    async def prepare_box(self, thread: str) -> str:
+        """Give the thread of a session its box: the one it had, awake and with fresh secrets, or a new one. Returns its
+        id.
+        """
+        row = await self._log.row(thread)
+        options = session_options(row.runs, await self._planner.box_of(thread), row.lineage.base)
+        return await self._launcher.prepare(thread, self._planner.fit(options), row.runs, row.lineage.base)
+
+    async def launch_queued(self, thread: str, prompts: Sequence[str]) -> Launched | None:
+        """Launch a run for prompts of a session. Returns None if they wait no longer. What is wrong with the options
+        ends the run, and with it the prompts.
+        """
+        row = await self._log.row(thread)
+        options = session_options(row.runs, await self._planner.box_of(thread), row.lineage.base)
+        return await self.launches.launch_queued(thread, prompts, options)
+
     async def import_session(self, wanted: NewImport) -> Imported:
-        """Create a thread with a session that an agent wrote on another machine."""
+        """Create a thread with a session that an agent wrote on another machine, or with an exported thread."""
         if wanted.workspace is not None:
             self.workspaces.check(wanted.workspace)
-        return await import_session(self._log, self._threads, self._planner.agents, wanted)
+        take = import_thread if wanted.agent == EXPORTED_THREAD else import_session
+        return await take(self._log, self._threads, self._planner.agents, wanted)
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
         """Returns the run that an earlier request with the same prompt has launched."""
@@ -267,6 +292,7 @@ class Runs:
             if (same := await self._same(thread, prompt)) is not None:
                 return same
         row = await self.reconcile(thread, force=True)
+        _refuse_session(row)
         if row.runs.latest is None and (agent is None or prompt is None):
             raise NothingToResume(f"thread {thread} has had no run", hint=_begin(thread))
         if row.runs.latest is not None and not row.runs.latest.is_proven and agent is None:
@@ -312,6 +338,7 @@ class Runs:
         if (same := await self._same(thread, prompt)) is not None:
             return Steered(thread, same.run, same.prompt, "launched")
         row = await self.reconcile(thread, force=True)
+        _refuse_session(row)
         run = row.runs.live
         if run is None:
             try:
@@ -472,6 +499,11 @@ class Runs:
         """Returns what changed in the workspace of a thread, for people."""
         async with self.compared(id) as compared:
             return await compared.summary()
+
+
+def _refuse_session(row: ThreadRow) -> None:
+    if row.runs.session is not None:
+        raise is_session(row.id)
 
 
 def _no_files(thread: str, runs: ThreadRuns) -> NoFiles:

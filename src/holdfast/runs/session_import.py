@@ -31,7 +31,7 @@ async def import_session(log: RunLog, threads: Threads, agents: Agents, wanted: 
 
     def compose(epoch: int, runs: ThreadRuns) -> list[Entry]:
         if runs.latest is not None:
-            raise _Known(runs.latest.run, runs.latest.ended_by == IMPORT)
+            raise AlreadyImported(runs.latest.run, runs.latest.ended_by == IMPORT)
         begin = started(
             run=run,
             epoch=epoch,
@@ -51,15 +51,15 @@ async def import_session(log: RunLog, threads: Threads, agents: Agents, wanted: 
 
     try:
         await log.claim(thread, compose)
-    except _Known as known:
+    except AlreadyImported as known:
         if not known.imported:
             raise Conflict(f"thread {thread} already has runs: import into a new one") from None
         return Imported(thread=thread, run=known.run, entries=len(read.entries))
     return Imported(thread=thread, run=run, entries=len(read.entries))
 
 
-class _Known(Exception):
-    """The thread has a run."""
+class AlreadyImported(Exception):
+    """The thread has a run: of an earlier import, or another one."""
 
     def __init__(self, run: str, imported: bool) -> None:
         super().__init__(run)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.egress import GuestApi
     from holdfast.egress.models import ModelGateway, Models, Prices
     from holdfast.environments.secrets import Secrets
+    from holdfast.gateway.hosts import SessionHosts
+    from holdfast.gateway.proxy.relay import Relay
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
     from holdfast.runs.service import Runs
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.environments import ServerEnvironments
+    from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
@@ -125,7 +129,7 @@ async def open_boxes(
         "holdfast.boxes.service.boxes",
         # What WebSockets and ports need, so that the first visitor does not wait for it.
         "holdfast.server.wire.websocket_protocol",
-        "holdfast.server.wire.tunnel",
+        "holdfast.gateway.proxy.upgrade",
     )
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
@@ -248,10 +252,12 @@ async def open_runs(
     find_agent: FindAgent,
     home: Path,
     clocks: Clocks,
+    delegation: str,
 ) -> AsyncIterator[Runs]:
-    """Runs outlive the service."""
+    """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
     await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
+    from holdfast.api.run.tasks import DelegationLimits
     from holdfast.harnesses.installation import Tools
     from holdfast.harnesses.placement import InstalledAgents
     from holdfast.runs.launch.plan import LaunchPlanner
@@ -287,12 +293,41 @@ async def open_runs(
         ticks=clocks.ticks,
         # On a storage of ours alone, no other server can be at a launch.
         thresholds=Thresholds(launch=0) if storage.is_exclusive else Thresholds(),
+        delegation_limits=DelegationLimits.parse(delegation),
     )
     try:
         await runs.start()
         yield runs
     finally:
         await runs.close()
+
+
+@asynccontextmanager
+async def open_sessions(
+    storage: Storage,
+    threads: Threads,
+    projection: Projection,
+    seals: Seals,
+    boxes: Lazy[Boxes],
+    runs: Lazy[Runs],
+    clocks: Clocks,
+    most: int,
+) -> AsyncIterator[Sessions]:
+    """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
+    opened = await runs.get()
+    await _load("holdfast.sessions.service")
+    from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.service import Sessions
+
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    sessions = Sessions(
+        storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
+    )
+    try:
+        await sessions.start()
+        yield sessions
+    finally:
+        await sessions.close()
 
 
 @asynccontextmanager
@@ -321,6 +356,28 @@ async def open_environments(
         yield ServerEnvironments(library, setups, opened, known, Workspaces(home / "workspaces"))
     finally:
         await setups.close()
+
+
+@asynccontextmanager
+async def open_session_gateway(
+    storage: Storage,
+    threads: Threads,
+    seals: Seals,
+    boxes: Lazy[Boxes],
+    hosts: SessionHosts,
+    relay: Callable[[], Relay],
+    secret: bytes,
+    clock: Callable[[], int],
+) -> AsyncIterator[SessionGateway]:
+    """From `secret`, the keys of sessions are derived."""
+    await _load("holdfast.server.gateway", "jwt")
+    await load_in_thread(lambda: storage.gateway_cookies)
+    from holdfast.server.gateway import SessionGateway
+
+    async with SessionGateway.open(
+        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock
+    ) as gateway:
+        yield gateway
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ import holdfast
 from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.api.ids import now_ms
 from holdfast.client.local_server import RunningServer
+from holdfast.gateway.hosts import SessionHosts
 from holdfast.harnesses import registry
 from holdfast.server import logs
 from holdfast.server.box_metrics import BoxSamples
@@ -36,6 +37,8 @@ from holdfast.server.components import (
     open_puller,
     open_runs,
     open_secrets,
+    open_session_gateway,
+    open_sessions,
 )
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
@@ -43,10 +46,11 @@ from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
-from holdfast.server.wire.guest_api import GuestApi
+from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.guest_api import GuestApi, Internal
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
-from holdfast.server.wire.ports import Dispatch, Ports
+from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews, expiry
 from holdfast.server.wire.preview_addresses import PreviewAddresses
 from holdfast.server.wire.preview_links import PreviewLinks
@@ -200,7 +204,8 @@ async def _serve(
         surface = StreamSurface(store, authority, long_poll_timeout=settings.long_poll_timeout)
         tails = Tails(store, cycle_seconds=settings.tail_cycle)
         hosts = BoxHosts(settings.preview_url)
-        origins = OriginPolicy(open_server=not settings.auth, hosts=hosts)
+        session_hosts = _session_hosts(hosts, listener)
+        origins = OriginPolicy(open_server=not settings.auth, hosts=hosts, sessions=session_hosts)
         streams = StreamService(
             surface, tails, access, SubscriptionRoutes(subscriptions), origins, max_body=settings.max_body
         )
@@ -247,7 +252,12 @@ async def _serve(
                 find_agent,
                 home.path,
                 clocks,
+                settings.delegation,
             ),
+        )
+        sessions = Lazy(
+            "sessions",
+            lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
         )
         interpreters = Lazy(
             "interpreters",
@@ -268,10 +278,37 @@ async def _serve(
             stack.push_async_callback(close)
         stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
+        stack.push_async_callback(sessions.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
-        guest_api = GuestApi(surface, access, streams.next_request_id, runs, gateway, max_body=settings.max_body)
         shutdown = Shutdown()
+        session_gateway = Lazy(
+            "gateway of sessions",
+            lambda: open_session_gateway(
+                storage,
+                threads,
+                seals,
+                boxes,
+                session_hosts,
+                lambda: front.relay.relay,
+                derive(secret, "session gateway"),
+                clocks.now,
+            ),
+        )
+        stack.push_async_callback(session_gateway.close)
+
+        async def internal_api() -> Internal:
+            return (await session_gateway.get()).internal_api
+
+        guest_api = GuestApi(
+            surface,
+            access,
+            streams.next_request_id,
+            runs,
+            gateway,
+            max_body=settings.max_body,
+            internal_api=internal_api,
+        )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts)
 
@@ -312,7 +349,9 @@ async def _serve(
                 interpreters,
                 puller,
                 providers,
+                session_gateway,
                 lambda: storage.daytona_records,
+                sessions,
             )
             return create_app(services, mounts)
 
@@ -348,7 +387,7 @@ async def _serve(
 
         app = Lazy("REST API", open_app)
         stack.push_async_callback(app.close)
-        front = Dispatch(app, ports, make_relay, guest_api.by_url)
+        front = Dispatch(app, ports, make_relay, guest_api.by_url, session_hosts, session_gateway)
         first_key = None
         if settings.auth and settings.first_key and not await access.list_keys():
             _, first_key = await access.create_key("first")
@@ -362,7 +401,7 @@ async def _serve(
             home.announce(running, storage.make_room)
 
         def on_started() -> None:
-            for part in (app, boxes, models, gateway, runs):
+            for part in (app, boxes, models, gateway, runs, sessions):
                 part.begin()
             beside.append(asyncio.create_task(_load_sockets(app)))
             started(running, first_key)
@@ -431,6 +470,14 @@ async def _watch_home(server: Server, home: Home) -> None:
             log.error("the home %s was deleted, moved or replaced. The server stops", home.path)
             server.stop()
             return
+
+
+def _session_hosts(hosts: BoxHosts, listener: socket.socket) -> SessionHosts:
+    """Sessions have names below the operator's domain, or names of this machine."""
+    if hosts.preview_url is None:
+        return SessionHosts("http", f":{listener.getsockname()[1]}")
+    scheme, domain, colon_port = hosts.preview_url
+    return SessionHosts(scheme, colon_port, domain)
 
 
 def _url(listener: socket.socket, host: str) -> str:

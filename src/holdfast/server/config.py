@@ -12,6 +12,7 @@ from holdfast.client.local_server import DEFAULT_PORT
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is created before the second request for the same spec."""
+DEFAULT_SESSIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Settings:
     """Seconds that a connection may stay open between requests."""
     tail_cycle: float = 60.0
     """Seconds after which an event stream ends, and the client reconnects."""
+    max_sessions: int = DEFAULT_SESSIONS
+    """Most sessions that have a box that runs, at once."""
     pool: int = DEFAULT_POOL
     """Most boxes to keep ready, for specs that are requested repeatedly."""
     allow_private: tuple[str, ...] = ()
@@ -45,6 +48,8 @@ class Settings:
     """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
     preview_url: str | None = None
     """Names below the host of this URL lead to this server. Ports of boxes are then reached there."""
+    delegation: str = ""
+    """Limits of trees of tasks that differ from the defaults, as `DelegationLimits` reads them."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)

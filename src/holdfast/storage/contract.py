@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.egress.records import DecisionStore
     from holdfast.environments.secrets.rows import NamedSecretStore
     from holdfast.environments.store import EnvironmentStore
+    from holdfast.gateway.cookies import CookieStore
     from holdfast.providers.accounts import AccountStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
@@ -82,6 +83,9 @@ class Storage(Protocol):
 
     @property
     def named_secrets(self) -> NamedSecretStore: ...
+
+    @property
+    def gateway_cookies(self) -> CookieStore: ...
 
     @property
     def daytona_records(self) -> RecordStore: ...

@@ -12,6 +12,7 @@ import orjson
 from holdfast.api.entries import Entry
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.ids import new_entry_id
+from holdfast.calendar_time import LAST
 from holdfast.threads.protocol.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.store import Keyed
 
@@ -19,7 +20,6 @@ _FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})
 _is_type: Final = functools.lru_cache(1024)(re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*").fullmatch)
 """Cached because a server sees few types, and the same ones again and again."""
 _MAX_ID: Final = 128
-_MAX_TS: Final = 2**53 - 1
 
 
 Admit = Callable[[dict[str, Any]], Keyed | None]
@@ -81,8 +81,10 @@ def check_entry(value: Any) -> None:
         raise InvalidEntry(f"payload.type must be like chat, pi.assistant or signal.thread.created, not {kind!r}")
     if "id" in value and not _is_id(value["id"]):
         raise InvalidEntry(f"an entry id must be 1 to {_MAX_ID} printable characters, not {value['id']!r}")
-    if "ts" in value and (type(value["ts"]) is not int or not 0 <= value["ts"] <= _MAX_TS):
-        raise InvalidEntry(f"an entry's ts must be a time in UTC milliseconds, not {value['ts']!r}")
+    if "ts" in value and (type(value["ts"]) is not int or not 0 <= value["ts"] <= LAST):
+        raise InvalidEntry(
+            f"an entry's ts must be a time in UTC milliseconds before the year 10000, not {value['ts']!r}"
+        )
     if value.get("authorId") is not None and not _is_id(value["authorId"]):
         raise InvalidEntry(f"authorId must be 1 to {_MAX_ID} printable characters, not {value['authorId']!r}")
 

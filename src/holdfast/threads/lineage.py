@@ -82,6 +82,7 @@ def _rewound(runs: ThreadRuns, payload: Mapping[str, Any], origin: Origin) -> Th
         sessions={agent: replace(each, whole=False) for agent, each in then.sessions.items()},
         dropped=(*then.dropped, (_number(payload["offset"]), _number(payload["until"]))),
         delegation=runs.delegation,  # what a task has reported to its parent stays reported
+        session=runs.session,
     )
 
 

@@ -19,6 +19,15 @@ from holdfast.threads.delegation import (
     child_result_id,
     fold_delegation,
 )
+from holdfast.threads.session_events import (
+    CREATED,
+    SESSION_PREFIX,
+    Session,
+    fold_finished,
+    fold_session,
+    fold_started,
+    is_prompt,
+)
 
 PRODUCER: Final = "run"
 """The idempotent producer that all runs of a thread write as, each with its own epoch."""
@@ -76,6 +85,8 @@ class Run:
     """A position on the thread shortly before its first entry. The exact value depends on how the thread was read."""
     prompts: tuple[str, ...] = ()
     """Ids of the chat entries that it answers."""
+    asked: int = field(default=0, compare=False)
+    """A position on the thread shortly before the first of them."""
     resumes: str | None = None
     """The run that this one continues."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -110,6 +121,10 @@ class Run:
     """A position on the thread shortly before its end."""
     checkpoint: Checkpoint | None = None
     """The files of its box at its end."""
+    again: bool = False
+    """It ended before its agent was started, and its prompts wait for another run."""
+    repeats: bool = False
+    """It has the prompts of such a run."""
 
     @property
     def harness(self) -> str:
@@ -200,12 +215,21 @@ class ThreadRuns:
     """What makes the thread a task of another thread."""
     source: Mapping[str, Any] | None = None
     """The repository that these files came from."""
+    session: Session | None = None
+    """What makes the thread a session. Then only its queue starts runs."""
 
     @property
     def is_unsettled(self) -> bool:
         """Whether something is left to do: a run, a prompt that starts one, or the report of a task's end."""
         is_open = self.delegation is not None and self.delegation.is_open
         return self.live is not None or is_open or not all(each.quiet for each in self.waiting)
+
+    @property
+    def is_session_due(self) -> bool:
+        """Whether the thread is a session that the server may have to do something about."""
+        if self.session is None:
+            return False
+        return self.session.is_due or not (self.session.is_over or all(each.quiet for each in self.waiting))
 
     @property
     def live(self) -> Run | None:
@@ -229,6 +253,7 @@ class ThreadRuns:
             "source": self.source,
             "dropped": self.dropped,
             **({} if self.delegation is None else {"delegation": self.delegation.to_json()}),
+            **({} if self.session is None else {"session": self.session.to_json()}),
         }
 
     @classmethod
@@ -245,6 +270,7 @@ class ThreadRuns:
             tuple((begin, end) for begin, end in value.get("dropped", ())),
             delegation=Delegation.from_json(value["delegation"]) if value.get("delegation") else None,
             source=value.get("source") if believed else None,
+            session=Session.from_json(value["session"]) if value.get("session") else None,
         )
 
 
@@ -255,10 +281,10 @@ def concerns_runs(kind: str, payload: Mapping[str, Any], runs: ThreadRuns) -> bo
     """Whether an entry of this type can change the state of a thread's runs. Must be fast: it is called for every
     entry.
     """
-    if kind.startswith(PREFIX) or kind in DELEGATION_SIGNALS:
+    if kind.startswith((PREFIX, SESSION_PREFIX)) or kind in DELEGATION_SIGNALS:
         return True
     if kind == "chat":
-        return payload.get("queued") is True
+        return payload.get("queued") is True or is_prompt(payload)
     latest = runs.latest
     return latest is not None and kind.startswith(latest.harness) and kind[len(latest.harness) :].startswith(".")
 
@@ -267,8 +293,8 @@ def is_control(payload: Mapping[str, Any]) -> bool:
     """Returns whether the server acts on entries with this payload. It seals such entries when it writes them."""
     kind: str = payload["type"]
     if kind == "chat":
-        return payload.get("queued") is True
-    return kind.startswith(PREFIX) or kind in DELEGATION_SIGNALS
+        return payload.get("queued") is True or is_prompt(payload)
+    return kind.startswith((PREFIX, SESSION_PREFIX)) or kind in DELEGATION_SIGNALS
 
 
 def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: int = 0) -> ThreadRuns:
@@ -279,6 +305,8 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
     """
     payload = entry["payload"]
     kind: str = payload["type"]
+    if kind.startswith(SESSION_PREFIX) or (kind == "chat" and is_prompt(payload)):
+        return _session(runs, entry, payload, since) if origin is Origin.HERE else runs
     if kind == "chat":
         return _queued(runs, entry, payload, since) if origin is Origin.HERE else runs
     if kind in DELEGATION_SIGNALS:
@@ -343,6 +371,7 @@ def _started(
     epoch = _epoch(payload.get("epoch"), runs.epoch)
     prompts = _texts(payload.get("prompts"))
     options = _options(payload.get("options"))
+    last = runs.latest
     session = runs.sessions.get(agent)
     sessions = {name: each for name, each in runs.sessions.items() if name != agent}
     # Not whole until the runner reports how the run ended.
@@ -363,16 +392,21 @@ def _started(
             origin=origin,
             since=since,
             prompts=prompts,
+            asked=min((each.since for each in runs.waiting if each.chat in prompts), default=since),
             resumes=_text(payload.get("resumes")),
             options=options,
             version=_text(payload.get("version")),
             last_sign=entry["ts"],
             turn=runs.count + 1,
+            repeats=last is not None and last.again and set(last.prompts) <= set(prompts),
         ),
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
         workspace=runs.workspace or (_text(options.get("workspace")) if origin is not Origin.UNPROVEN else None),
         source=runs.source or (_dict(options.get("source")) if origin is not Origin.UNPROVEN else None),
+        session=fold_started(runs.session, run, prompts)
+        if runs.session is not None and origin is Origin.HERE
+        else runs.session,
     )
 
 
@@ -383,6 +417,7 @@ def _finished(
     if not isinstance(status, str) or status not in _ENDINGS or entry["id"] != end_id(run.run):
         return runs
     ended_by = _text(payload.get("by"))
+    again = is_again(payload) and run.is_ours
     ended = replace(
         run,
         status=RunStatus(status),
@@ -392,6 +427,7 @@ def _finished(
         usage=_numbers(payload.get("usage")),
         ended_by=ended_by,
         until=since,
+        again=again,
     )
     sessions = dict(runs.sessions)
     session = sessions.get(run.agent)
@@ -403,9 +439,16 @@ def _finished(
     return replace(
         runs,
         latest=ended,
+        waiting=(*(Waiting(each, since=run.asked) for each in run.prompts), *runs.waiting) if again else runs.waiting,
         sessions=sessions,
         epoch=max(runs.epoch, _epoch(payload.get("epoch"), runs.epoch)),
+        session=None if runs.session is None else fold_finished(runs.session, run.run, ended.status, ended.error),
     )
+
+
+def is_again(end: Mapping[str, Any]) -> bool:
+    """Returns whether the end of a run says that its prompts wait for another run. A runner cannot say so."""
+    return end.get("again") is True and end.get("by") != "runner"
 
 
 def _event(runs: ThreadRuns, run: Run, kind: str, payload: Mapping[str, Any]) -> ThreadRuns:
@@ -440,6 +483,18 @@ def _delegation(runs: ThreadRuns, payload: Mapping[str, Any]) -> ThreadRuns:
         return replace(runs, waiting=tuple(each for each in runs.waiting if each.chat != read))
     delegation = fold_delegation(runs.delegation, payload)
     return runs if delegation is runs.delegation else replace(runs, delegation=delegation)
+
+
+def _session(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int) -> ThreadRuns:
+    session = fold_session(runs.session, entry, since)
+    if session is runs.session:
+        return runs
+    if payload["type"] != CREATED or session is None:
+        return replace(runs, session=session)
+    options = session.options
+    return replace(
+        runs, session=session, workspace=_text(options.get("workspace")), source=_dict(options.get("source"))
+    )
 
 
 def _sign(run: Run, ts: int) -> Run:
@@ -610,10 +665,14 @@ def finished(
     by: str,
     error: dict[str, str] | None = None,
     exit_code: int | None = None,
+    again: bool = False,
 ) -> dict[str, Any]:
+    """`again` puts the prompts of a run whose agent was never started back into the queue."""
     payload: dict[str, Any] = {"type": FINISHED, "run": run, "epoch": epoch, "status": status.value}
     if exit_code is not None:
         payload["exit_code"] = exit_code
     if error is not None:
         payload["error"] = error
+    if again:
+        payload["again"] = True
     return {**payload, "ms": ms, "by": by}

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -80,12 +81,73 @@ def test_an_idle_session_retires(program: Program) -> None:
     assert program.wait() == 0
 
 
-def test_a_session_with_something_running_does_not_retire(program: Program) -> None:
-    program.run("a", "sleep 60 & echo $!")
-    program.frames_until("exit")
+def test_a_session_with_a_running_command_does_not_retire(program: Program) -> None:
+    program.run("a", "read line")
+    program.frames_until("run")
     program.ask({"op": "retire"})
     program.frames_until("busy")
-    program.run("b", "kill %1; wait")
+    program.ask({"op": "input", "id": "a", "data": "go on"})
     program.frames_until("exit")
     program.ask({"op": "retire"})
     assert program.wait() == 0
+
+
+@pytest.mark.parametrize("op", ["retire", "close"])
+def test_what_a_command_left_in_the_background_outlives_its_session(program: Program, tmp_path: Path, op: str) -> None:
+    """It may print, too, although nobody reads that any more."""
+    later = (
+        "until [ -e go ]; do sleep 0.05; done; head -c 200000 /dev/zero; head -c 200000 /dev/zero >&2; echo done > done"
+    )
+    program.run("a", f"cd {tmp_path}; ({later}) &")
+    program.frames_until("exit")
+    program.ask({"op": op})
+    assert program.wait() == 0
+    (tmp_path / "go").touch()
+    eventually(lambda: (tmp_path / "done").exists() and (tmp_path / "done").read_text() == "done\n")
+
+
+def test_closing_ends_the_running_command_and_nothing_else(program: Program, tmp_path: Path) -> None:
+    """Wherever it has hidden: below another shell, orphaned, or deaf to being asked."""
+    program.run("before", f"cd {tmp_path}; sleep 600 & echo $! > before")
+    hidden = (
+        "(sleep 600 & echo $! > orphan) ; sh -c 'sleep 600 & echo $! > below; wait' & (trap '' TERM; sleep 600) & wait"
+    )
+    program.run("now", f"{hidden}")
+    program.run("next", "touch next")
+    eventually(lambda: all((tmp_path / name).exists() and number(tmp_path / name) for name in ("orphan", "below")))
+    program.ask({"op": "close"})
+    assert program.wait() == 0
+    try:
+        assert is_running(number(tmp_path / "before"))
+        eventually(lambda: not is_running(number(tmp_path / "orphan")) and not is_running(number(tmp_path / "below")))
+        assert not (tmp_path / "next").exists()
+    finally:
+        os.kill(number(tmp_path / "before"), signal.SIGKILL)
+
+
+def test_a_running_command_may_end_in_its_own_way_when_its_session_is_closed(program: Program, tmp_path: Path) -> None:
+    program.run(
+        "a", f"cd {tmp_path}; sh -c \"trap 'echo bye > bye; exit' TERM; touch up; while :; do sleep 0.05; done\""
+    )
+    eventually((tmp_path / "up").exists)
+    program.ask({"op": "close"})
+    assert program.wait() == 0
+    assert (tmp_path / "bye").read_text() == "bye\n"
+
+
+def number(path: Path) -> int:
+    return int(path.read_text() or 0)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

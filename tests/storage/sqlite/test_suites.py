@@ -18,6 +18,7 @@ from holdfast.egress.models.prices import PriceStore
 from holdfast.egress.records import DecisionStore
 from holdfast.environments.secrets import NamedSecretStore
 from holdfast.environments.store import EnvironmentStore
+from holdfast.gateway.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
@@ -25,6 +26,7 @@ from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
+from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -37,6 +39,7 @@ from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
     BudgetSuite,
+    CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
     ModelSuite,
@@ -125,6 +128,17 @@ class TestSqlitePrices(PriceSuite):
         async def open_store(tenant: str) -> AsyncIterator[PriceStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqlitePrices(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteCookies(CookieSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[CookieStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[CookieStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteCookies(database, tenant=tenant)
 
         return open_store
 

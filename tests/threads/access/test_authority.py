@@ -36,6 +36,8 @@ PAYLOADS: dict[EntryKind, list[dict[str, Any]]] = {
         {"type": "chat", "text": "x", "queued": True},
         {"type": "chat", "text": "x", "queued": 1},
         {"type": "chat", "text": "x", "queued": "no"},
+        {"type": "chat", "text": "x", "prompt": {"mode": "steer", "priority": 0}},
+        {"type": "chat", "text": "x", "prompt": False},
     ],
     EntryKind.RUN_END: [END],
     EntryKind.RUN_SIGNAL: [
@@ -47,7 +49,10 @@ PAYLOADS: dict[EntryKind, list[dict[str, Any]]] = {
     EntryKind.THREAD_SIGNAL: [
         {"type": f"signal.thread.{name}"} for name in ("created", "renamed", "labelled", "archived", "status_changed")
     ],
-    EntryKind.SIGNAL: [{"type": "signal.box.gone"}, {"type": "signal"}, {"type": "signal.runs.started"}],
+    EntryKind.SIGNAL: [
+        {"type": "signal.box.gone"}, {"type": "signal"}, {"type": "signal.runs.started"},
+        {"type": "signal.session.created"}, {"type": "signal.session.terminated"},
+    ],
     EntryKind.INTERPRETER: [{"type": f"interpreter.{name}"} for name in ("settings", "started", "execution", "call")],
     EntryKind.AGENT: [{"type": f"{agent}.{name}"} for agent in AGENTS for name in ("session", "assistant", "tool")],
     EntryKind.OTHER: [{"type": "mine.said"}, {"type": "pip.assistant"}, {"type": "signals.run.started"}, {"type": "x"}],

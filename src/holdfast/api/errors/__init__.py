@@ -209,6 +209,7 @@ def class_of(code: str) -> type[HoldfastError] | None:
         providers,
         runs,
         secrets,
+        sessions,
         tasks,
         threads,
     )

@@ -1,4 +1,4 @@
-"""Importing a session that an agent wrote on someone's own machine."""
+"""Importing a session that an agent wrote on someone's own machine, or an exported thread."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from holdfast.api.run.repositories import Source
 
 MOST_SESSION: Final = 12 * 1024 * 1024
 """Characters of a session file."""
+EXPORTED_THREAD: Final = "holdfast"
+"""Stands for an agent in the import of an exported thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewImport(Document):
     agent: AgentName
-    """The agent that wrote the session: pi, codex, claude or opencode."""
+    """The agent that wrote the session: pi, codex, claude or opencode. `holdfast` for an exported thread."""
     session: Annotated[str, Limits(min_length=1, max_length=MOST_SESSION)]
-    """The content of its session file; for OpenCode, what `opencode export` prints."""
+    """The content of its session file; for OpenCode, what `opencode export` prints; of a thread, what
+    `holdfast export` prints."""
     new_thread: ThreadId | None = None
     """The id of the new thread. A second request with the same id imports nothing."""
     title: Title | None = None
-    """Defaults to the first line of the first prompt."""
+    """Defaults to the first line of the first prompt, or the title of the exported thread."""
     workspace: Digest | None = None
     """The files that the next run starts with, uploaded before."""
     source: Source | None = None
@@ -33,5 +36,5 @@ class NewImport(Document):
 class Imported(Document):
     thread: str
     run: str
-    """Stands for all turns of the session."""
+    """Stands for all turns of the session. Of an exported thread, the last run."""
     entries: int

@@ -314,10 +314,10 @@ def show(
 
 def describe_box(row: BoxRecord, now: float) -> list[tuple[str, Cell | str]]:
     """Return the label and value of each line. Settings that were not given have no line."""
-    from datetime import UTC, datetime
+    from holdfast.calendar_time import calendar_time
 
     spec = row.spec
-    created = datetime.fromtimestamp(row.created_at / 1000, UTC).astimezone()
+    created = calendar_time(row.created_at)
     lines: list[tuple[str, Cell | str]] = [("box", Cell(row.id, "bold")), ("state", state_cell(row.state))]
     if row.ended_at is not None:
         ago = describe_duration(now - row.ended_at / 1000)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
+from holdfast.calendar_time import calendar_time
 from holdfast.cli.names import BoxArgument, find_box
 from holdfast.cli.network_options import NetworkOptions, describe_policy
 from holdfast.cli.options import JsonOption, LimitOption, Where
@@ -82,7 +82,7 @@ def egress(
 
 
 def _line(decision: EgressDecision) -> list[Cell | str]:
-    when = datetime.fromtimestamp(decision.at / 1000).astimezone()
+    when = calendar_time(decision.at)
     verdict = Cell("allowed", "green") if decision.allowed else Cell("denied", "red")
     if decision.failed:
         verdict = Cell("failed", "yellow")

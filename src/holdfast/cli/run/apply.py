@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,8 +15,9 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.run.options import RunThreadArgument
-from holdfast.cli.session import ask
+from holdfast.cli.session import ask, home_or_default
 from holdfast.cli.terminal.agent_text import plain
+from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, note, write_json, write_line
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 50
 _MOST_LEFT_OUT: Final = 5
+APPLIED: Final = "applied"
+"""The folder of a home that remembers what was applied to folders without git."""
+IGNORED: Final = " that a .gitignore excludes, or that are caches (__pycache__, node_modules)"
 DirectoryOption = Annotated[
     Path | None, Option("--dir", metavar="PATH", help="Checkout to use. Default: the current git repository.")
 ]
@@ -38,7 +42,9 @@ def apply(
         str | None, Option("--branch", metavar="NAME", help="Commit to this branch, and leave the working tree alone.")
     ] = None,
     check: Annotated[bool, Option("--check", help="Only say what would happen.")] = False,
+    again: Annotated[bool, Option("--again", help="Also what was applied before, and discarded since.")] = False,
     directory: DirectoryOption = None,
+    yes: YesOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -47,7 +53,8 @@ def apply(
 
     Your own work is safe: files that you changed too are merged line by line, conflicts look as git makes them, and
     uncommitted changes that would conflict stop the command before anything is written. Applying again, after the
-    agent's next turn, brings only what is new.
+    agent's next turn, brings only what is new. A folder without git works, too. Files that run without being started,
+    such as those of a CI, are named, and need your consent.
 
     \b
     holdfast apply t-1
@@ -56,14 +63,22 @@ def apply(
     """
     if branch is not None and check:
         raise CommandError("--branch and --check exclude each other", next_step="give only one", exit=Exit.USAGE)
-    folder = checkout_of(directory)
+    folder, is_repository = checkout_of(directory)
     with changed_files(where, thread) as (changed, work), explained():
         from holdfast.repositories.apply import Apply
         from holdfast.repositories.branch import make_branch
         from holdfast.repositories.git import Git
+        from holdfast.repositories.plain_folder import beside
 
         git = Git.of_user(os.environ)
+        if not is_repository:
+            if branch is not None or changed.source is not None:
+                raise _no_repository(folder)
+            git = beside(git, folder, home_or_default(where.home) / APPLIED)
         if branch is not None:
+            consent(
+                changed, (file.path for file in changed.files), f"holdfast apply {thread} --branch {branch}", yes=yes
+            )
             made = make_branch(git, folder, changed, branch, work)
             if as_json:
                 write_json({"branch": made.name, "commit": made.commit, "new": made.is_new, **_left_out(changed)})
@@ -71,18 +86,24 @@ def apply(
                 note("branch", made.name, Cell(f"  {made.commit[:12]}{'' if made.is_new else ', as before'}", "dim"))
                 print_left_out(changed.left_out)
             return Exit.OK
-        work_here = Apply(git, folder if directory is not None else _place(folder, changed), changed)
+        place = folder if directory is not None or not is_repository else _place(folder, changed)
+        work_here = Apply(git, place, changed, again=again)
+        if startup_files(file.path for file in changed.files):
+            planned = work_here.check()
+            command = f"holdfast apply {thread}{' --again' if again else ''}"
+            consent(changed, (*planned.changed, *planned.conflicts), command, yes=yes or check)
         done = work_here.check() if check else work_here.apply()
     if as_json:
         write_json({**_document(done), **_left_out(changed), "checked": check})
     else:
-        _print(done, changed, check=check)
+        _print(done, changed, None if is_repository else folder, check=check)
     return Exit.CONFLICT if done.conflicts or done.skipped else Exit.OK
 
 
-def checkout_of(directory: Path | None) -> Path:
-    """Return the folder to apply to: `--dir`, or the top of the current repository."""
-    from holdfast.cli.run.workspace import find_repository
+def checkout_of(directory: Path | None) -> tuple[Path, bool]:
+    """Return the folder to apply to, and whether it is in a repository: `--dir`, the top of the current repository, or
+    the current folder, if that is not the user's home or above it."""
+    from holdfast.cli.run.workspace import choose_folder, find_repository
 
     if directory is not None:
         folder = directory.expanduser().absolute()
@@ -90,15 +111,45 @@ def checkout_of(directory: Path | None) -> Path:
             raise CommandError(
                 f"{directory} is not a folder", next_step="give --dir your checkout", exit=Exit.NOT_FOUND
             )
-        return folder
-    top = find_repository(Path.cwd())
-    if top is None:
-        raise CommandError(
-            f"{Path.cwd()} is not in a git repository",
-            next_step="go to your checkout, or name it with --dir PATH",
-            exit=Exit.NOT_FOUND,
+        return folder, find_repository(folder) is not None
+    chosen = choose_folder(None, Path.cwd(), Path.home())
+    if chosen is None:
+        raise _no_repository(Path.cwd())
+    return chosen.path, chosen.repository
+
+
+def _no_repository(folder: Path) -> CommandError:
+    return CommandError(
+        f"{folder} is not in a git repository",
+        next_step="go to your checkout, or name it with --dir PATH",
+        exit=Exit.NOT_FOUND,
+    )
+
+
+def startup_files(paths: Iterable[bytes]) -> dict[bytes, str]:
+    """Return the files among these that run without being started, and who runs them."""
+    from holdfast.repositories.startup_files import why_it_runs
+
+    return {path: why for path in paths if (why := why_it_runs(path)) is not None}
+
+
+def consent(changed: ChangedFiles, paths: Iterable[bytes], command: str, *, yes: bool) -> None:
+    """Name the files among these that run without being started, and ask, unless `yes`. Raises `CommandError`.
+
+    `command` with `--yes` does it without asking.
+    """
+    found = startup_files(paths)
+    for number, (path, why) in enumerate(found.items()):
+        if number < _SHOWN:
+            note("look at", Cell(shown(path), "bold"), Cell(f"  {why}", "yellow"))
+    if found and not yes:
+        count = "a file that runs" if len(found) == 1 else f"{len(found)} files that run"
+        confirm(
+            f"Thread {changed.thread} changes {count} without being started. Have you looked at the changes?",
+            refusal=f"thread {changed.thread} changes {count} without being started, and there is no terminal to ask",
+            command=f"holdfast diff {changed.thread}, then {command} --yes",
+            unchanged="nothing was changed",
         )
-    return top
 
 
 def _place(top: Path, changed: ChangedFiles) -> Path:
@@ -164,7 +215,7 @@ def shown(path: bytes) -> str:
     return plain(path.decode("utf-8", "backslashreplace")).replace("\n", "␊")
 
 
-def _print(done: Applied, changed: ChangedFiles, *, check: bool) -> None:
+def _print(done: Applied, changed: ChangedFiles, plain_folder: Path | None, *, check: bool) -> None:
     how = {file.path: "+" if file.before is None else "−" if file.after is None else "✎" for file in changed.files}
     for path in done.changed[:_SHOWN]:
         write_line(Cell(f"  {how.get(path, '✎')} ", ACCENT), shown(path))
@@ -174,17 +225,24 @@ def _print(done: Applied, changed: ChangedFiles, *, check: bool) -> None:
         write_line(Cell("  ✗ ", "red"), shown(path), Cell("  conflict", "red"))
     for path in done.skipped:
         write_line(Cell("  ✗ ", "red"), shown(path), Cell("  changed meanwhile, and left as it is", "red"))
+    if done.discarded:
+        them = "it" if len(done.discarded) == 1 else "them"
+        told = f"{_files(len(done.discarded))} applied before, and discarded since: {shown(done.discarded[0])}"
+        more = " …" if len(done.discarded) > 1 else ""
+        note("left", told + more, hint(f"  bring {them} back with holdfast apply {changed.thread} --again"))
     if not (done.changed or done.conflicts or done.skipped):
-        already = " that are not there already" if done.unchanged else ""
-        note("nothing", f"thread {changed.thread} has no changes{already}")
+        already = " that is not there already" if done.unchanged else ""
+        note("nothing", f"thread {changed.thread} has no {'other ' if done.discarded else ''}change{already}")
     elif check:
         note("checked", f"nothing was written; without --check, {_files(len(done.changed))} would change")
-    else:
+    elif plain_folder is None:
         note("applied", f"{_files(len(done.changed))}, not staged", hint("  see them with git diff"))
+    else:
+        note("applied", f"{_files(len(done.changed))} in {plain_folder}", hint(f"  holdfast diff {changed.thread}"))
     if done.conflicts and not check:
         note("next", f"resolve {_files(len(done.conflicts))}: git status, edit, git add")
     if changed.ignored:
-        note("ignored", f"{_files(changed.ignored)}, by .gitignore", hint("  copy them with holdfast box cp"))
+        note("ignored", f"{_files(changed.ignored)}{IGNORED}", hint("  copy them with holdfast box cp"))
     if any(file.path.rpartition(b"/")[2].lower() == b".gitattributes" for file in changed.files):
         note("look at", "a .gitattributes has changed: it decides which of your git filters run on which files")
     print_left_out(changed.left_out)
@@ -200,6 +258,7 @@ def _document(done: Applied) -> dict[str, object]:
         "conflicts": [shown(path) for path in done.conflicts],
         "skipped": [shown(path) for path in done.skipped],
         "unchanged": done.unchanged,
+        "discarded": [shown(path) for path in done.discarded],
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
+from holdfast.cli.run.apply import IGNORED
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.agent_text import plain
@@ -63,7 +64,7 @@ def diff(
             write_line(*line)
     if changes.ignored:
         count = f"{changes.ignored} new file{'' if changes.ignored == 1 else 's'}"
-        note("ignored", f"{count}, by .gitignore", hint("  copy them with holdfast box cp"))
+        note("ignored", f"{count}{IGNORED}", hint("  copy them with holdfast box cp"))
     for path in changes.refused[:_MOST_REFUSED]:
         note("left out", plain(path), hint("  git accepts this name in no patch"))
     if len(changes.refused) > _MOST_REFUSED:

@@ -312,7 +312,8 @@ def conclude(thread: str, run: RunSeen | None) -> Exit:
     print_missing(thread, run)
     completed = run is not None and run.status == "completed"
     if is_terminal():
-        commands = ["diff", "resume"] if completed else ["resume", "diff", "thread diagnose"]
+        work = ["diff", "apply"] if run is not None and run.may_have_changed else []
+        commands = [*work, "resume"] if completed else ["resume", *work, "thread diagnose"]
         write_line("")
         write_next([f"holdfast {each} {thread}" for each in commands])
     return Exit.OK if completed else Exit.FAILURE

@@ -13,10 +13,11 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.run.apply import DirectoryOption, changed_files, explained, print_left_out
+from holdfast.cli.run.apply import DirectoryOption, changed_files, consent, explained, print_left_out
 from holdfast.cli.run.files import MIRRORS
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.session import home_or_default
+from holdfast.cli.terminal.confirmation import YesOption
 from holdfast.cli.terminal.console import Cell, note, write_json, write_line
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def push(
     branch: BranchOption = None,
     remote: RemoteOption = "origin",
     directory: DirectoryOption = None,
+    yes: YesOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -48,7 +50,7 @@ def push(
     holdfast push t-1
     holdfast push t-1 --branch fix-price --remote origin
     """
-    with _pushed(where, thread, branch, remote, directory) as (made, url, is_new, changed, _):
+    with _pushed(where, thread, branch, remote, directory, "push", yes=yes) as (made, url, is_new, changed, _):
         if as_json:
             write_json({"branch": made.name, "commit": made.commit, "remote": url, "new": is_new})
             return
@@ -69,6 +71,7 @@ def pull_request(
     branch: BranchOption = None,
     remote: RemoteOption = "origin",
     directory: DirectoryOption = None,
+    yes: YesOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -84,7 +87,7 @@ def pull_request(
     from holdfast.repositories.address import without_user
     from holdfast.repositories.forge import Forge, api_of, place_of
 
-    with _pushed(where, thread, branch, remote, directory) as (made, url, is_new, changed, work):
+    with _pushed(where, thread, branch, remote, directory, "pr", yes=yes) as (made, url, is_new, changed, work):
         host, owner, name = place_of(url)
         forge = Forge(api or api_of(host), owner, name, _token(url, os.environ))
         into = base or forge.default_branch()
@@ -102,7 +105,7 @@ def pull_request(
 
 @contextlib.contextmanager
 def _pushed(
-    where: Where, thread: str, branch: str | None, remote: str, directory: Path | None
+    where: Where, thread: str, branch: str | None, remote: str, directory: Path | None, command: str, *, yes: bool
 ) -> Iterator[tuple[Branch, str, bool, ChangedFiles, Work]]:
     """Push, and yield the branch, the remote's URL without credentials, and whether anything was new."""
     from holdfast.repositories.branch import PROTOCOLS, make_branch
@@ -110,6 +113,7 @@ def _pushed(
     from holdfast.repositories.git import Git
 
     with changed_files(where, thread) as (changed, work), explained():
+        consent(changed, (file.path for file in changed.files), f"holdfast {command} {thread}", yes=yes)
         git = Git.of_user(os.environ, PROTOCOLS)
         name = branch or f"holdfast/{changed.thread}"
         with _repository(git, changed, remote, directory, home_or_default(where.home)) as (folder, url, to):

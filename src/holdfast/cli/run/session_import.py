@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from holdfast.api.run.imports import EXPORTED_THREAD
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
     from holdfast.api.run.imports import Imported
     from holdfast.client import Client
 
-AGENTS: Final = ("pi", "codex", "claude", "opencode")
+AGENTS: Final = ("pi", "codex", "claude", "opencode", EXPORTED_THREAD)
 _MOST_SEARCHED: Final = 500
 _HEAD: Final = 64 * 1024
 
 
 def import_(
     file: Annotated[
-        Path | None, Argument(metavar="FILE", help="Session file of the agent. Default: the latest of this folder.")
+        Path | None,
+        Argument(metavar="FILE", help="Session file, or exported thread. Default: the latest session of this folder."),
     ] = None,
     agent: Annotated[
         str | None,
-        Option("--from", metavar="AGENT", help="Agent that wrote it: pi, codex, claude or opencode."),
+        Option("--from", metavar="AGENT", help="Agent that wrote it: pi, codex, claude, opencode, or holdfast."),
     ] = None,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of the thread. Default: the first prompt.")] = None,
     *,
@@ -41,11 +43,12 @@ def import_(
     """Import a session of an agent on this machine, to go on with it in a box. Prints the thread's id.
 
     Without FILE, it takes the latest session that the agent had in this folder. The next run of the thread gets a copy
-    of your files, as with holdfast run.
+    of your files, as with holdfast run. A thread that holdfast export wrote, here or on another machine, goes on, too.
 
     \b
     holdfast import --from claude
     holdfast import session.jsonl
+    holdfast import thread.jsonl
     opencode export SESSION > session.json && holdfast import session.json
     """
     from holdfast.cli.run.files import opened, send_files
@@ -76,7 +79,8 @@ def import_(
     if as_json:
         write_json({**made.to_json(), "agent": wrote, "file": str(path)})
         return
-    note("imported", f"{made.entries} entries of {wrote}", Cell(f"  from {path}", "dim"))
+    whose = "a thread" if wrote == EXPORTED_THREAD else wrote
+    note("imported", f"{made.entries} entries of {whose}", Cell(f"  from {path}", "dim"))
     write_line(made.thread)
     note("next", hint(f'holdfast resume {made.thread} "what to do next"'))
 
@@ -91,18 +95,20 @@ def _read(path: Path) -> bytes:
         raise CommandError(f"cannot read {path}: {error.strerror}", exit=Exit.NOT_FOUND) from None
     if len(data) > MOST_SESSION:
         raise CommandError(
-            f"{path} is larger than {MOST_SESSION >> 20} MB", next_step="compact the session in its agent first"
+            f"{path} is larger than {MOST_SESSION >> 20} MB: too large to import",
+            next_step="compact the session in its agent first",
         )
     return data
 
 
 def _agent_of(path: Path, data: bytes) -> str:
+    from holdfast.exports.thread_file import is_thread_file
     from holdfast.harnesses.imports import find_agent
 
-    found = find_agent(data)
+    found = EXPORTED_THREAD if is_thread_file(data) else find_agent(data)
     if found is None:
         raise CommandError(
-            f"{path} is not a session file of {', '.join(AGENTS)}",
+            f"{path} is not a session file of {', '.join(AGENTS[:-1])}, nor an exported thread",
             next_step="name the agent with --from",
             exit=Exit.USAGE,
         )
@@ -113,6 +119,8 @@ def _latest(agent: str | None, here: Path, home: Path, environment: Mapping[str,
     """Find the latest session of an agent in a folder."""
     if agent is None:
         raise CommandError("which session?", next_step="holdfast import FILE, or --from AGENT", exit=Exit.USAGE)
+    if agent == EXPORTED_THREAD:
+        raise CommandError("which exported thread?", next_step="holdfast import FILE", exit=Exit.USAGE)
     if agent == "opencode":
         raise CommandError(
             "OpenCode keeps its sessions in a database",

@@ -7,7 +7,6 @@ removed, so that the rest stays readable.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,22 +18,17 @@ _SEQUENCE: Final = re.compile(
     "|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
     "|\x1b(?![\\[\\]PX^_])[ -/]{0,4}[0-~]"
 )
-_UNSEEN: Final = dict.fromkeys((0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
-"""Characters without width or meaning in a log. Those that change the direction of text are not among them: they are
-made visible."""
 _TAB: Final = 4
 
 
 def plain(text: str) -> str:
-    """Remove escape sequences, and make every other control character visible. Line breaks stay."""
+    """Remove escape sequences, and make every other character visible that is not seen. Line breaks stay."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
-    text = _SEQUENCE.sub("", text).replace("\r\n", "\n").translate(_UNSEEN)
+    text = _SEQUENCE.sub("", text).replace("\r\n", "\n")
     if "\r" in text:
         # A progress bar that redraws itself: a terminal would show its last state.
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    if not text.isascii():
-        text = "".join(" " if each != " " and unicodedata.category(each) == "Zs" else each for each in text)
     return printable(text.replace("\t", " " * _TAB))
 
 
@@ -112,11 +106,3 @@ def describe_time(milliseconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def describe_cost(dollars: float) -> str:
-    if 0 < dollars < 0.0001:
-        return f"${dollars:.9f}".rstrip("0")
-    if 0 < dollars < 0.01:
-        return f"${dollars:.4f}"
-    return f"${dollars:,.2f}"

@@ -1,4 +1,4 @@
-"""Asks for confirmation before something is deleted permanently. Every command that deletes takes `--yes`."""
+"""Asks for confirmation before something is deleted permanently, or may run. Every command that asks takes `--yes`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ LABEL_WIDTH: Final = 13
 ACCENT: Final = "dark_cyan"
 _LEAST_WIDTH: Final = 10
 _NARROWEST: Final = 4
+_CONTROLS: Final = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+"""Each has a symbol of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +48,23 @@ def _console(stderr: bool) -> Console:
 
 
 def printable(text: str) -> str:
-    """Replace control characters: the output of an agent must not control the reader's terminal."""
-    if text.isprintable():
+    """Make control characters visible, and those that hide or reorder text: the output of an agent must neither
+    control the reader's terminal nor deceive the reader."""
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in "\n\t" else _visible(each) for each in text)
+    from holdfast.visible_text import is_visible, visible  # here, because most texts do not need it
 
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    return chr(0x2400 + code) if code < 0x20 else "�"
+    return text if is_visible(text) else visible(text.translate(_CONTROLS))
 
 
 def write_json(value: Any) -> None:
     """Write one JSON document on one line, without characters that could control a terminal."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if not text.isprintable():
+    if not (text.isascii() and text.isprintable()):
+        from holdfast.visible_text import is_visible
+
         # JSON escapes ASCII control characters, but not those beyond ASCII, which terminals obey too.
-        text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+        text = "".join(each if is_visible(each) else json.dumps(each)[1:-1] for each in text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, tzinfo
+from datetime import date, tzinfo
 from typing import Any, Final
 
 from holdfast.api.entries import Entry
+from holdfast.calendar_time import calendar_time
 from holdfast.cli.terminal.console import ACCENT, Cell
 
 _TYPE_WIDTH: Final = 16
@@ -22,7 +23,7 @@ class EntryLog:
         self._whole_times = whole_times
 
     def lines(self, entry: Entry) -> list[list[Cell]]:
-        when = datetime.fromtimestamp(entry.ts / 1000, UTC).astimezone(self._zone)
+        when = calendar_time(entry.ts, self._zone)
         lines = []
         if self._whole_times:
             stamp = when.isoformat(timespec="milliseconds")

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
+from holdfast.api.entries import Entry, is_passing
+from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
-from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, pad, plain, width_of, wrap
+from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, pad, plain, width_of, wrap
 from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
 
@@ -112,6 +113,8 @@ class RunSeen:
     error: str = ""
     hint: str = ""
     usage: Mapping[str, Any] = field(default_factory=dict)
+    may_have_changed: bool = False
+    """Whether it has edited files or run commands."""
     entries: int = 0
     """Number of entries on the thread when the run ended."""
 
@@ -127,7 +130,7 @@ class RunLines:
         self.runs: dict[str, RunSeen] = {}
         self.boxes: list[str] = []
         self.entries = 0
-        """Number of permanent entries: neither live text nor heartbeats."""
+        """Number of entries, without live text and heartbeats."""
         self.on_purpose: set[str] = set()
         self.thread = "THREAD"
         """The thread's id once it is known, for hints."""
@@ -168,8 +171,7 @@ class RunLines:
         """Return the permanent lines that an entry adds."""
         kind = entry.type
         family, _, name = kind.rpartition(".")
-        if name != "delta" and kind != "signal.run.heartbeat":
-            self.entries += 1
+        self.entries += not is_passing(kind)
         by_agent = bool(family) and not kind.startswith("signal.")
         if self._latest is not None:
             self._latest.last_entry_at = max(self._latest.last_entry_at, entry.ts)
@@ -456,14 +458,15 @@ class RunLines:
     def tally(self) -> list[str]:
         """Boxes, entries and cost of all runs."""
         runs = self.runs.values()
-        known = [run.cost if run.counted is None and not run.unpriced else run.counted for run in runs]
+        # An agent that does not know a price says 0.
+        known = [run.cost or None if run.counted is None and not run.unpriced else run.counted for run in runs]
         costs = [cost for cost in known if cost is not None]
-        more = any(run.unpriced for run in runs)
+        unpriced = sum(run.unpriced for run in runs)
+        spent = describe_in_full(sum(costs), unpriced) if any(costs) or not unpriced else "cost unknown"
         return [
             _count(len(self.boxes), "box", "boxes"),
             _count(self.entries, "entry", "entries"),
-            *([describe_cost(sum(costs)) + (" and more" if more else "")] if costs else []),
-            *(["cost unknown"] if more and not costs else []),
+            *([spent] if costs or unpriced else []),
         ]
 
     # --- entries of the agent ---
@@ -487,7 +490,7 @@ class RunLines:
         elif name == "tool":
             if run is not None and payload.get("status") == "error":
                 run.missing = find_missing(_text(payload, "result")) or run.missing
-            yield self._tool(payload, entry.ts)
+            yield self._tool(payload, entry.ts, run)
         elif name == "retry":
             attempt = _number(payload, "attempt")
             number = f" ({attempt:g})" if attempt is not None else ""
@@ -522,9 +525,11 @@ class RunLines:
         if payload.get("partial") is True and text:
             yield (Cell(f"{_INDENT}… cut off here", "dim"),)
 
-    def _tool(self, payload: Mapping[str, Any], ts: int) -> Line:
+    def _tool(self, payload: Mapping[str, Any], ts: int, run: RunSeen | None) -> Line:
         status = _text(payload, "status")
         line = describe_tool(_text(payload, "name"), payload.get("arguments"), payload.get("result"), status)
+        if run is not None and line.mark in ("$", "✎"):
+            run.may_have_changed = True
         _, began = self._open.pop(_word(payload, "call"), (None, None))
         took = _number(payload, "ms")
         if took is None and began is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +37,7 @@ def export(
 ) -> None:
     """Write a thread to a file: all entries, one JSON object in each line, or one HTML page that stands alone.
 
+    The first line names the thread. holdfast import makes a thread of the lines again, here or on another machine.
     A thread contains what people and agents wrote, and what tools printed. Look at it before you pass it on.
 
     \b
@@ -52,8 +53,12 @@ def export(
 
                 file.write(render(await _gather(client, id)).encode("utf-8", "replace"))
                 return
+            from holdfast.exports.thread_file import entry_line, head_line
+
+            info = await client.threads.get(id)
+            file.write(head_line(id, info.title, time.time_ns() // 1_000_000))
             async for entry in client.thread(id).entries():
-                file.write(json.dumps(entry.to_json(), separators=(",", ":")).encode() + b"\n")
+                file.write(entry_line(entry))
 
         ask(where, work)
     if output is not None:
@@ -74,7 +79,10 @@ async def _gather(client: Client, id: str) -> Exported:
     with suppress(HoldfastError):  # a thread without a box has no changes to show
         changes = await client.runs.changes(id)
         patch, cut = changes.patch, changes.truncated
-    return Exported(id, info.title or id, entries, patch, cut)
+    costs = {}
+    with suppress(HoldfastError):  # only administrators may read the costs of runs
+        costs = {each.key: each for each in (await client.costs.report(thread=id, by="run")).by}
+    return Exported(id, info.title or id, entries, patch, cut, info.cost, costs)
 
 
 @contextmanager

@@ -123,19 +123,32 @@ class Sandboxes:
         return await self._find(id_or_name)
 
     async def _find(self, id_or_name: str) -> Sandbox:
-        record = await self._records.find(self.tenant, KIND, id_or_name) if len(id_or_name) <= 255 else None
+        record, row = None, None
+        if len(id_or_name) <= 255:
+            # Read at once: nearly every sandbox has the id of its box, and nearly every request names it so.
+            finding = self._records.find(self.tenant, KIND, id_or_name)
+            record, row = await asyncio.gather(finding, self._row(id_or_name))
         if record is not None:
-            with contextlib.suppress(BoxNotFound):
-                row = await self.boxes.get(record.document["box"])
-                if not row.tombstone:
-                    return Sandbox(record, row)
+            if row is None or row.id != record.document["box"]:
+                row = await self._row(record.document["box"])
+            if row is not None and not row.tombstone:
+                return Sandbox(record, row)
             await self._records.remove(self.tenant, KIND, record.id)  # its box was deleted outside of this API
         raise not_found(f"Sandbox with ID or name {id_or_name[:200]} not found")
 
+    async def _row(self, box: str) -> BoxRow | None:
+        try:
+            return await self.boxes.get(box)
+        except BoxNotFound:
+            return None
+
     async def all(self) -> list[Sandbox]:
         """All sandboxes, newest first."""
-        rows = {row.id: row for row in await self.boxes.rows.live(self.tenant, self.boxes.node)}
-        found = [(record, rows.get(record.document["box"])) for record in await self._records.list(self.tenant, KIND)]
+        live, records = await asyncio.gather(
+            self.boxes.rows.live(self.tenant, self.boxes.node), self._records.list(self.tenant, KIND)
+        )
+        rows = {row.id: row for row in live}
+        found = [(record, rows.get(record.document["box"])) for record in records]
         return [*self.pending.all(), *(Sandbox(record, row) for record, row in found if row is not None)]
 
     # --- creating ---

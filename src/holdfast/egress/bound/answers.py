@@ -19,12 +19,8 @@ class Answers:
 
     def head(self, response: Response) -> Response:
         scrub = Scrubber(*self._forms)
-
-        def clean(text: bytes) -> bytes:
-            return scrub.text(text.decode("latin-1")).encode("latin-1")
-
-        headers = [(clean(name), clean(value)) for name, value in response.headers]
-        return replace(response, reason=clean(response.reason), headers=headers)
+        headers = [(scrub.whole(name), scrub.whole(value)) for name, value in response.headers]
+        return replace(response, reason=scrub.whole(response.reason), headers=headers)
 
     async def body(self, source: Wire, to: Wire, body: Body) -> None:
         """Relay a body. Trailers are dropped. Raises `BadHead` and `Ended`."""

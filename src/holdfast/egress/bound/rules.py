@@ -184,24 +184,15 @@ def _with_parameter(path: bytes, name: str, value: str) -> bytes:
 
 
 def forms(chosen: Iterable[Bound], values: Mapping[str, str]) -> list[str]:
-    """Returns how the values may be written in an answer: as they are, escaped, and in base64."""
+    """Returns how the values may be written in an answer: as they are, and in base64. `Scrubber` knows all escapes."""
     found: dict[str, None] = {}
     for each in chosen:
         value = values[each.use.name]
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        found |= dict.fromkeys(
-            (value, escaped, escaped.replace("/", "\\/"), quote(value, safe=""), quote(value), _html(value))
-        )
+        found[value] = None
         if each.binding.placement in (Placement.BASIC, Placement.GIT):
             found[basic(each.binding.name, value)] = None
         found |= dict.fromkeys(_base64(value))
     return [*found]
-
-
-def _html(value: str) -> str:
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
-        value = value.replace(character, entity)
-    return value
 
 
 def _base64(value: str) -> Iterable[str]:

@@ -250,6 +250,15 @@ class GuestClient:
             raise
         return Call(connection, self.box)
 
+    def tell(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Send a small request whose answer does not matter. A box that does not run is not woken: nothing is sent."""
+        try:
+            with self._connect_to_runner() as connection:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+                connection.sendmsg([codec.frame(message)], rights)
+        except (BoxError, OSError):
+            return
+
     async def _awake(self) -> socket.socket:
         try:
             return self._connect_to_runner()

@@ -150,6 +150,13 @@ class Drain:
             self.kept.add(data)
             left -= len(data)
 
+    def has_writers(self) -> bool:
+        """Whether the stream may still be written to. What it holds now is lost."""
+        try:
+            return os.read(self._descriptor, _PIECE) != b""
+        except BlockingIOError:
+            return True
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -209,6 +216,9 @@ async def run_command(
             ) from None
         except GuestRefused as refused:
             raise cannot_execute(refused, request["argv"], request["cwd"]) from None
+        left = [each.fileno() for each in (output, errors) if each.has_writers()]
+        if left:  # by what the command left in the background, whose next line would end it if nobody read it
+            guest.tell({"op": "discard", "looks": True}, left)
         return Completed(code, bytes(output.kept), bytes(errors.kept))
     finally:
         if call is not None:

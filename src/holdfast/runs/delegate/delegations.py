@@ -257,15 +257,18 @@ class Delegations:
         await self.cancel_below(task, by=by)
         return await self.get(task)
 
-    async def cancel_below(self, thread: str, *, by: str | None = None) -> None:
-        """Cancel all open tasks below a thread."""
+    async def cancel_below(self, thread: str, *, by: str | None = None) -> int:
+        """Cancel all open tasks below a thread. Returns how many there were."""
+        count = 0
         for row in await self._trees.tasks_below(thread):
             if not _delegation(row.runs).is_open:
                 continue
+            count += 1
             with suppress(NotFound):  # deleted meanwhile
                 live = (await self._reconcile(row.id)).runs.live
                 if live is not None:
                     await self._cancels.request(row.id, live, CancelKind.CANCEL, by)
+        return count
 
 
 def _delegation(runs: ThreadRuns) -> Delegation:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Refused
@@ -19,12 +19,13 @@ from holdfast.api.errors.runs import InvalidRun, RunOver, ThreadBusy
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import RunStatus
 from holdfast.api.run.runs import Launched
+from holdfast.api.sessions import SessionState
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.errors import thread_busy
+from holdfast.runs.errors import is_session, thread_busy
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options
 from holdfast.runs.launch.steps import Launch, Launcher
 from holdfast.runs.live_runs import LiveRuns
-from holdfast.runs.reconcile.rules import End, timed_out
+from holdfast.runs.reconcile.rules import End, should_repeat, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.run_events import ThreadRuns, start_id, started
@@ -41,6 +42,14 @@ _STOP_SECONDS: Final = 5.0
 class _Underway:
     run: str
     task: asyncio.Task[None]
+
+
+class _Pending(NamedTuple):
+    """A prompt that is on the thread."""
+
+    chat: str
+    since: int
+    """A position on the thread shortly before it."""
 
 
 class _NothingWaiting(Exception):
@@ -127,9 +136,9 @@ class Launches:
     ) -> Launched:
         """Claim the thread for a new run with its prompt and the waiting ones, and start the launch.
 
-        Without a plan, one is made in the background, where an error ends the run. Raises `ThreadBusy`.
+        Without a plan, one is made in the background, where an error ends the run. Raises `ThreadBusy`, and `IsSession`
+        if only the queue of the thread may launch runs.
         """
-        run = new_id("r")
         chat = None
         if prompt is not None:
             chat = self._log.entry(
@@ -137,16 +146,57 @@ class Launches:
                 id=prompt.id or new_entry_id(),
                 author=prompt.author,
             )
+
+        def choose(runs: ThreadRuns) -> list[_Pending]:
+            if runs.session is not None:
+                raise is_session(thread)
+            if chat is None and not runs.waiting:
+                raise _NothingWaiting
+            return []
+
+        return await self._claim(thread, chat, choose, options, plan)
+
+    async def launch_queued(self, thread: str, prompts: Sequence[str], options: Options) -> Launched | None:
+        """Launch a run for these prompts of a session, and for what waits on its thread. Returns None if another
+        process was faster, or the session is not running any more.
+        """
+
+        def choose(runs: ThreadRuns) -> list[_Pending]:
+            session = runs.session
+            if session is None or session.state is not SessionState.RUNNING:
+                raise _NothingWaiting
+            queued = {each.id: each for each in session.queued}
+            if not all(each in queued for each in prompts) or not (prompts or runs.waiting):
+                raise _NothingWaiting
+            return [_Pending(each, queued[each].since) for each in prompts]
+
+        if self._stopped:
+            return None
+        try:
+            return await self._claim(thread, None, choose, options, None)
+        except (_NothingWaiting, ThreadBusy):
+            return None
+
+    async def _claim(
+        self,
+        thread: str,
+        chat: Entry | None,
+        choose: Callable[[ThreadRuns], list[_Pending]],
+        options: Options,
+        plan: LaunchPlan | None,
+    ) -> Launched:
+        """`choose` returns further prompts that are on the thread, or raises if there is nothing to launch."""
+        run = new_id("r")
         before = ThreadRuns()
+        pending: list[_Pending] = []
 
         def compose(epoch: int, runs: ThreadRuns) -> list[Entry]:
-            nonlocal before
+            nonlocal before, pending
             before = runs
             if runs.live is not None:
                 raise thread_busy(thread, runs.live.run)
-            if chat is None and not runs.waiting:
-                raise _NothingWaiting
-            prompts = tuple(each.chat for each in runs.waiting)
+            pending = [*(_Pending(each.chat, each.since) for each in runs.waiting), *choose(runs)]
+            prompts = tuple(each.chat for each in pending)
             claim = started(
                 run=run,
                 epoch=epoch,
@@ -165,7 +215,7 @@ class Launches:
             await self._before_claim(thread)
             epoch = await self._log.claim(thread, compose)
             base = (await self._log.row(thread)).lineage.base
-            text = await self._prompt_text(thread, before, None if prompt is None else prompt.text)
+            text = await self._prompt_text(thread, pending, None if chat is None else str(chat.payload["text"]))
             launch = Launch(thread, run, epoch, options, text, before, self._ticks(), base)
             task = self._tasks.start(self._carry_out(launch, plan), name=f"launch {run}")
             self._underway[thread] = _Underway(run, task)
@@ -173,11 +223,10 @@ class Launches:
             self._claiming[thread] -= 1
             if not self._claiming[thread]:
                 del self._claiming[thread]
-        return Launched(thread, run, before.waiting[-1].chat if chat is None else chat.id)
+        return Launched(thread, run, pending[-1].chat if chat is None else chat.id)
 
-    async def _prompt_text(self, thread: str, before: ThreadRuns, own: str | None) -> str:
+    async def _prompt_text(self, thread: str, pending: Sequence[_Pending], own: str | None) -> str:
         """Returns the waiting prompts and the new one."""
-        pending = before.waiting
         texts: dict[str, str] = {}
         if pending:
             wanted = {each.chat for each in pending}
@@ -220,11 +269,13 @@ class Launches:
         if latest is not None and latest.run == run and latest.cancel is not None:
             end = End(RunStatus.CANCELLED, "cancelled", "it was cancelled before its agent was started")
         else:
+            again = latest is not None and latest.run == run and should_repeat(latest)
             end = End(
                 RunStatus.FAILED,
                 "server_stopped",
-                "the server stopped before its agent was started",
-                "holdfast resume THREAD",
+                f"the server stopped before its agent was started{': it is launched again' if again else ''}",
+                None if again else "holdfast resume THREAD",
+                again=again,
             )
         await self._ends.post(thread, run, end, by="launch")
 

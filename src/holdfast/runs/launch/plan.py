@@ -155,6 +155,14 @@ def next_options(
     return replace(options, spec=_where_it_is(options.box, box, base))
 
 
+def session_options(runs: ThreadRuns, box: BoxRow | None = None, base: Base | None = None) -> Options:
+    """Returns the options of the next run of a session, at the provider of its box. Raises `InvalidRun`."""
+    session = runs.session
+    assert session is not None
+    options = options_of(session.agent, session.model or None, session.options, runs.workspace)
+    return replace(options, spec=_where_it_is(options.box, box, base))
+
+
 def spec_of(runs: ThreadRuns, box: BoxRow | None = None, base: Base | None = None) -> BoxSpec:
     """Returns the spec of a thread's box. With another spec, the box would be replaced."""
     if runs.latest is None or not runs.latest.is_proven:

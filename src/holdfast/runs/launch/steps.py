@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,8 @@ _INSTALL_SECONDS: Final = 2400.0
 _FEED_SECONDS: Final = 30.0
 _AT_ONCE: Final = 8
 _REMEMBERED: Final = 10_000
+_NO_RUN: Final = ""
+"""In place of a run: a thread gets its box before it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,18 @@ class Launcher:
 
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
         """Take all steps. Returns the epoch of the runner once it has received its code."""
+        async with self._prepared(launch) as prepared:
+            return await self._start(launch, plan, prepared)
+
+    async def prepare(self, thread: str, options: Options, before: ThreadRuns, base: Base | None) -> str:
+        """Give a thread its box without a run: acquire it, and unpack the workspace if it is new. Returns its id."""
+        launch = Launch(thread, _NO_RUN, 0, options, "", before, self._ticks(), base)
+        async with self._prepared(launch) as prepared:
+            return prepared.box.id
+
+    @asynccontextmanager
+    async def _prepared(self, launch: Launch) -> AsyncIterator[LaunchBox]:
+        """Yields the box of a launch, which is in use until the end of the block."""
         began = self._ticks()
         await self._report_environment(launch)
         moved_from = await self._ready_for(launch)
@@ -174,7 +188,8 @@ class Launcher:
                         raise
                 else:
                     async with prepared.box:
-                        return await self._start(launch, plan, prepared)
+                        yield prepared
+                    return
             # The box was about to end or to move: for example, the previous run was killed with everything in it.
             await asyncio.sleep(_BOX_PAUSE)
         raise AssertionError("the last try returns or raises")
@@ -582,6 +597,8 @@ class Launcher:
         return {"timeout": timeout, "timeout_left": max(1.0, timeout - (self._ticks() - launch.began) / 1000)}
 
     async def _append(self, launch: Launch, payload: dict[str, Any]) -> None:
+        if launch.run == _NO_RUN:
+            return  # the caller reports
         await self._log.append(launch.thread, self._log.entry(payload))
 
 

@@ -25,6 +25,7 @@ from holdfast.server.routes import (
     egress,
     environments,
     forks,
+    gateway,
     images,
     interpreters,
     keys,
@@ -34,6 +35,7 @@ from holdfast.server.routes import (
     runs,
     runtime_tests,
     secrets,
+    sessions,
     tasks,
     threads,
 )
@@ -52,6 +54,7 @@ _ROUTERS = (
     snapshots.router,
     egress.router,
     forks.router,
+    gateway.router,
     environments.router,
     images.router,
     interpreters.router,
@@ -62,6 +65,7 @@ _ROUTERS = (
     runs.router,
     runtime_tests.router,
     secrets.router,
+    sessions.router,
     tasks.router,
 )
 
@@ -77,6 +81,8 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
     )
     app.state.services = services
     started_at = now_ms()
+    for path, mounted in (mounts or {}).items():  # first: their requests need not be compared with every other route
+        app.mount(path, mounted)
     # FastAPI builds routers up to the one that matches. Sockets come first, so that they do not wait for the others.
     for each in (websockets.router, completion_socket.router, *_ROUTERS):
         app.include_router(each)
@@ -98,8 +104,6 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
         exposition, content_type = services.metrics.render(Counter(row.state.value for row in rows), usages, pool)
         return Response(exposition, media_type=content_type)
 
-    for path, mounted in (mounts or {}).items():
-        app.mount(path, mounted)
     app.add_exception_handler(HoldfastError, _refuse)
     app.add_exception_handler(ClientLeft, _refuse_left)
     app.add_exception_handler(RequestValidationError, _refuse_fields)

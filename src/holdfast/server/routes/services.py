@@ -30,11 +30,13 @@ from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
+from holdfast.sessions.service import Sessions
 from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
+    from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
 
@@ -68,8 +70,10 @@ class Services:
     interpreters: Lazy[ServerInterpreters]
     puller: Lazy[Puller]
     providers: Lazy[ServerProviders]
+    session_gateway: Lazy[SessionGateway]
     daytona_records: Callable[[], RecordStore]
     """Also of a server that does not serve the Daytona API now."""
+    sessions: Lazy[Sessions]
 
 
 def services_of(connection: HTTPConnection) -> Services:
@@ -123,6 +127,11 @@ async def _runs(services: Use, _: Administrator) -> Runs:
     return await services.runs.get()
 
 
+async def _sessions(services: Use, _: Administrator) -> Sessions:
+    """The service of sessions, for administrators. Waits until it is open."""
+    return await services.sessions.get()
+
+
 async def _models(services: Use, _: Administrator) -> Models:
     return await services.models.get()
 
@@ -141,6 +150,7 @@ async def _secrets(services: Use, _: Administrator) -> Secrets:
 UseSecrets = Annotated[Secrets, Depends(_secrets)]
 UseModels = Annotated[Models, Depends(_models)]
 UseRuns = Annotated[Runs, Depends(_runs)]
+UseSessions = Annotated[Sessions, Depends(_sessions)]
 UseBoxes = Annotated[Boxes, Depends(_boxes)]
 UseEgress = Annotated[ServerEgress, Depends(_egress)]
 

@@ -99,6 +99,8 @@ async def change_thread(id: ThreadId, change: ThreadChange, services: Use, _: Ad
 @router.delete("/threads/{id}", status_code=204, tags=["threads"])
 async def delete_thread(id: ThreadId, services: Use, _: Administrator) -> None:
     """Delete a thread and everything on it, and the box that was made for its runs."""
+    if (await services.threads.get(id)).runs.session is not None:
+        await (await services.sessions.get()).terminate(id)
     if (runs := services.runs.opened) is not None:
         await runs.forget(id)
     await services.threads.delete(id)

@@ -4,6 +4,8 @@ A connection is known by the box that it came from, and every request needs the 
 the server itself requires no key. A box with a network of its own may use the server's port instead, under `/guest`,
 perhaps through a relay: then the token alone tells the box, and only tokens that were issued for that are valid.
 
+Requests to `/api/…` are those of a session's internal API. They need no token: only the box itself can make them.
+
 A runner appends to its thread in its own epoch, sends heartbeats and renews its token; an agent uses the model of its
 run, and may delegate tasks.
 """
@@ -38,6 +40,7 @@ MODEL: Final = "/model"
 _STREAM: Final = "/v1/stream/"
 _RUNS: Final = "/v1/runs/"
 _TOOLS: Final = "/v1/tools/"
+_INTERNAL: Final = "/api/"
 _MOST_ARGUMENTS: Final = 8 * 1024 * 1024
 """Of a call of a tool: a prompt of a million characters, however they are written."""
 _HEAD_SECONDS: Final = 20.0
@@ -115,6 +118,12 @@ class ModelRelay(Protocol):
         ...
 
 
+class Internal(Protocol):
+    """The internal API of sessions (`holdfast.gateway.internal_api`)."""
+
+    async def respond(self, box: str, method: str, path: str, query: bytes, body: bytes) -> tuple[int, bytes]: ...
+
+
 class GuestApi:
     """Serves the connections that the egress hands over. Until the runs are open, it answers "try again"."""
 
@@ -127,6 +136,7 @@ class GuestApi:
         models: Opening[ModelRelay],
         *,
         max_body: int,
+        internal_api: Callable[[], Awaitable[Internal]] | None = None,
     ) -> None:
         self._surface = surface
         self._access = access
@@ -134,6 +144,7 @@ class GuestApi:
         self._max_body = max_body
         self._runs = runs
         self._models = models
+        self._internal_api = internal_api
         self._config = make_config(
             self._answer,
             _GuestProtocol,
@@ -192,6 +203,11 @@ class GuestApi:
         path, box = scope["path"], scope["state"]["box"]
         headers = dict(scope["headers"])
         credential = bearer(headers)
+        if path.startswith(_INTERNAL) and box is not None and self._internal_api is not None:
+            body = await self._body(receive, min(_MOST_ARGUMENTS, self._max_body))
+            internal = await self._internal_api()
+            status, answer = await internal.respond(box, scope["method"], path, scope["query_string"], body)
+            return Response(status, [JSON_TYPE], answer)
         if scope["method"] != "POST":
             raise method_not_allowed(scope["method"], "POST")
         if path.startswith(_STREAM):

@@ -15,7 +15,7 @@ import httptools
 
 from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import PreviewAddress
-from holdfast.server.wire.ports import Dispatch, Ports
+from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
@@ -206,14 +206,14 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
-def _ends_with_client(cycle: Any, ports: Ports) -> bool:
+def _ends_with_client(cycle: Any, front: Dispatch) -> bool:
     """Whether a request ends when its client leaves: work in a box, which nothing else would end, and requests to a
     model, which cost money."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
         return False
     scope = cycle.scope
-    return bool(scope["raw_path"].startswith((_BOXES, _COMPLETIONS))) or (
-        ports.find(scope["headers"], scope["raw_path"], scope["state"].get("preview")) is not None
+    return bool(scope["raw_path"].startswith((_BOXES, _COMPLETIONS))) or front.ends_with_client(
+        scope["headers"], scope["raw_path"], scope["state"].get("preview")
     )
 
 
@@ -271,7 +271,7 @@ class StreamProtocol(HttpToolsProtocol):
         if self._deaf or cycle is None or cycle.response_complete or self._is_coming_in(cycle):
             return False
         cycles = (self._answering, *(queued for queued, _ in self.pipeline))
-        if any(_is_live(each) or _ends_with_client(each, self.front.ports) for each in cycles):
+        if any(_is_live(each) or _ends_with_client(each, self.front) for each in cycles):
             return False
         cycle.keep_alive = False
         return True
@@ -386,8 +386,8 @@ class StreamProtocol(HttpToolsProtocol):
         return b"sec-websocket-key" in headers and (self.url.startswith(_SOCKETS) or self._is_of_a_box(headers))
 
     def _is_of_a_box(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether the client asks for a port of a box, by the host name or the address that it uses."""
-        return self._preview is not None or self.front.ports.hosts.named(headers.get(b"host", b"")) is not None
+        """Whether the client asks for a box or a session, by the host name or the address that it uses."""
+        return self.front.is_elsewhere(headers.get(b"host", b""), self._preview)
 
     def _may_upgrade(self) -> bool:
         names = {name for name, _ in self.headers}
@@ -403,8 +403,8 @@ class StreamProtocol(HttpToolsProtocol):
         if not self._upgrading:
             return  # a plain answer follows
         url = httptools.parse_url(self.url)
-        target = self.front.ports.find(self.headers, url.path or b"/", self._preview)
-        if target is None:
+        site = self.front.upgraded_site(self.headers, url.path or b"/", self._preview)
+        if site is None:
             # Imported here, because it takes long.
             from holdfast.server.wire.websocket_protocol import WebSocketProtocol
 
@@ -413,13 +413,13 @@ class StreamProtocol(HttpToolsProtocol):
             if rest:
                 self.transport.get_protocol().data_received(rest)  # type: ignore[attr-defined]
             return
-        from holdfast.server.wire.tunnel import Tunnel
+        from holdfast.gateway.proxy.upgrade import UpgradedConnection
 
         self.connections.discard(self)
-        Tunnel(
+        UpgradedConnection(
             self.transport,
-            self.front.relay,
-            target,
+            self.front.relay.relay,
+            site,
             method=self.scope["method"],
             query=url.query or b"",
             headers=self.headers,

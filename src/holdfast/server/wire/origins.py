@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.api.errors import Forbidden
+from holdfast.gateway.hosts import SessionHosts
 from holdfast.server.wire.box_hosts import BoxHosts
 
 _EXPOSED: Final = (
@@ -38,10 +39,13 @@ def is_loopback(host: str) -> bool:
 class OriginPolicy:
     """Checks the Host and Origin of a request, and returns the CORS headers of its response."""
 
-    def __init__(self, *, open_server: bool, hosts: BoxHosts | None = None) -> None:
+    def __init__(
+        self, *, open_server: bool, hosts: BoxHosts | None = None, sessions: SessionHosts | None = None
+    ) -> None:
         self._open = open_server
         """No key is required."""
         self._hosts = hosts or BoxHosts()
+        self._sessions = sessions or SessionHosts("http", "")
 
     def check(self, headers: dict[bytes, bytes]) -> None:
         if not self._open:
@@ -66,7 +70,8 @@ class OriginPolicy:
 
     def _is_local(self, url: bytes) -> bool:
         host = _local_host(url)
-        return host is not None and self._hosts.named(host) is None
+        # The pages of boxes and sessions are not pages of this machine: code in a box wrote them.
+        return host is not None and self._hosts.named(host) is None and self._sessions.named(host) is None
 
     def response_headers(self, origin: bytes | None) -> list[tuple[bytes, bytes]]:
         if origin is None or self._open:

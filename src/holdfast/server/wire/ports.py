@@ -1,43 +1,39 @@
 """Access to ports of boxes: who may use one, and which parts of requests and answers may pass.
 
 Programs in boxes are not trusted: they never see our credentials, and their answers cannot set cookies or policies of
-the API. Plain requests are relayed by `port_relay`, upgraded connections by `tunnel`.
+the API. Requests that may pass are relayed by `gateway.proxy`.
 """
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
-from holdfast.api.guest_url import GUEST_PREFIX
-from holdfast.server.lazy import Lazy
+from holdfast.gateway.proxy.headers import (
+    HOP_BY_HOP,
+    NOT_TO_THE_BOX,
+    NOT_TO_THE_CLIENT,
+    Header,
+    bearer,
+    check_answer,
+    cookies_named,
+    first,
+    host_only,
+    is_navigation,
+    named_by_connection,
+    take_parameter,
+    without_authority,
+    without_cookies,
+)
+from holdfast.gateway.proxy.site import Visit
 from holdfast.server.wire.box_hosts import BoxHosts, PortTarget, PreviewAddress
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
 from holdfast.threads.access.credentials import KEY_PREFIX, Access
 
-if TYPE_CHECKING:
-    from holdfast.server.wire.port_relay import PortRelay
-
-Header = tuple[bytes, bytes]
-AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
-
-_GUEST: Final = f"{GUEST_PREFIX}/"
-
-_HOP_BY_HOP: Final = frozenset(
-    {
-        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-        b"trailer", b"transfer-encoding", b"upgrade",
-    }
-)  # fmt: skip
-_NOT_TO_THE_BOX: Final = frozenset({b"expect", b"content-length", b"host", b"forwarded", b"x-daytona-preview-token"})
-_NOT_TO_THE_CLIENT: Final = frozenset(
-    {b"content-length", b"alt-svc", b"strict-transport-security", b"public-key-pins", b"service-worker-allowed"}
-)
+_NOT_TO_THE_BOX: Final = NOT_TO_THE_BOX | {b"x-daytona-preview-token"}
 _NOT_ON_OUR_ORIGIN: Final = frozenset({b"set-cookie", b"clear-site-data", b"nel", b"report-to", b"reporting-endpoints"})
 """Headers by which a box could affect the API's own pages, if it is visited by path."""
 _SANDBOX: Final = (
@@ -45,18 +41,10 @@ _SANDBOX: Final = (
     b"sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts",
 )
 """Gives a page its own origin although it has the API's address. This limits it; browsers should visit by name."""
-_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _TOKEN_PART: Final = TOKEN.encode() + b"="
+_OURS: Final = frozenset({COOKIE.encode()})
 _TOKEN_HEADER: Final = b"x-daytona-preview-token"
 """Programs written for Daytona send the token of a preview in this header."""
-
-
-class BadAnswer(Refused):
-    """The program in the box did not speak HTTP."""
-
-    status = 502
-    code = "bad_gateway"
 
 
 class Misdirected(Refused):
@@ -67,18 +55,6 @@ class Misdirected(Refused):
 
     def __init__(self, url: str) -> None:
         super().__init__(f"this address belongs to a port of a box, and answers to {url} only")
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A request that may pass to a port of a box."""
-
-    target: PortTarget
-    method: bytes
-    path: bytes
-    """With the query, without our token."""
-    headers: list[Header]
-    """The headers for the box, without framing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +76,7 @@ class Ports:
 
     def find(self, headers: list[Header], raw_path: bytes, address: PreviewAddress | None = None) -> PortTarget | None:
         """`address` is the one through which the request came, if it is not the server's own."""
-        return self.hosts.find(_first(headers, b"host"), raw_path, address)
+        return self.hosts.find(first(headers, b"host"), raw_path, address)
 
     async def admit(
         self, target: PortTarget, method: str, query: bytes, headers: list[Header], *, scheme: str
@@ -108,38 +84,33 @@ class Ports:
         """Return the request that may pass. Raises if the visitor may not use the port."""
         if not 1 <= target.port <= 65535:
             raise InvalidRequest(f"port {target.port} is not a number from 1 to 65535")
-        host, origin = _first(headers, b"host"), _first(headers, b"origin")
+        host, origin = first(headers, b"host"), first(headers, b"origin")
         if target.address is not None and (host or b"").lower() != target.address.host:
             raise Misdirected(target.address.url)
         if target.prefix:
             self.origins.check(dict(headers))
         else:
             self.origins.check_port(host, origin)
-        tokens, query = _take_token(query)
+        tokens, query = take_parameter(query, TOKEN)
         location = target.prefix + (target.path or b"/") + (b"?" + query if query else b"")
         shown = [*tokens, *(value.decode("latin-1") for name, value in headers if name == _TOKEN_HEADER)][:8]
         if target.token is not None:
             shown.append(target.token)
         passing_authorization = await self._authenticate(target, headers, shown, host, origin)
-        if tokens and method == "GET" and _is_navigation(headers):
-            return Exchange(_without_authority(location), self._cookie(target))
+        if tokens and method == "GET" and is_navigation(headers):
+            return Exchange(without_authority(location), self._cookie(target))
         if not target.path:
             # Otherwise relative links would be wrong.
-            return Exchange(_without_authority(location), b"")
+            return Exchange(without_authority(location), b"")
         path = (target.path or b"/") + (b"?" + query if query else b"")
         sent = _for_the_box(target, headers, host or b"localhost", scheme, authorization=passing_authorization)
-        return Visit(target, method.encode(), path, sent)
+        return Visit(method.encode(), path, sent, functools.partial(for_the_client, target))
 
     async def _authenticate(
         self, target: PortTarget, headers: list[Header], tokens: list[str], host: bytes | None, origin: bytes | None
     ) -> bool:
         """Returns whether an Authorization header is not for us, and may pass."""
-        credential, ours = None, False
-        value = _first(headers, b"authorization")
-        if value is not None:
-            scheme, _, text = value.decode("latin-1").partition(" ")
-            if scheme.lower() == "bearer":
-                credential = text.strip() or None
+        credential, ours = bearer(headers), False
         problem: Refused | None = None
         if not self.access.required:
             return credential is None or not credential.startswith(KEY_PREFIX)
@@ -154,7 +125,8 @@ class Ports:
                 problem = error
         if any(self.previews.holds(token, Carrier.URL, target.box, target.port) for token in tokens):
             return not ours
-        if any(self.previews.holds(each, Carrier.COOKIE, target.box, target.port) for each in _cookies(headers)):
+        cookies = cookies_named(headers, COOKIE)
+        if any(self.previews.holds(each, Carrier.COOKIE, target.box, target.port) for each in cookies):
             # Browsers send cookies on their own, so only the port's own pages may use ours.
             if origin is not None and not is_same_site(origin, host):
                 raise Forbidden("only pages of this port may use its cookie")
@@ -179,10 +151,8 @@ class Ports:
 
 def for_the_client(target: PortTarget, headers: list[Header]) -> list[Header]:
     """The headers of a box's answer for the client, without framing. Raises `BadAnswer` for invalid headers."""
-    for name, value in headers:
-        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise BadAnswer("the program in the box answered with invalid headers")
-    dropped = _HOP_BY_HOP | _NOT_TO_THE_CLIENT | _named_by_connection(headers)
+    check_answer(headers)
+    dropped = HOP_BY_HOP | NOT_TO_THE_CLIENT | named_by_connection(headers)
     if target.prefix:
         dropped |= _NOT_ON_OUR_ORIGIN
     kept = []
@@ -190,7 +160,7 @@ def for_the_client(target: PortTarget, headers: list[Header]) -> list[Header]:
         if name in dropped:
             continue
         if name == b"set-cookie":
-            cookie = _host_only(value)
+            cookie = host_only(value, _OURS)
             if cookie is None:
                 continue
             value = cookie
@@ -200,22 +170,13 @@ def for_the_client(target: PortTarget, headers: list[Header]) -> list[Header]:
     return kept
 
 
-def _host_only(cookie: bytes) -> bytes | None:
-    """Restrict a box's cookie to its own host. Returns None if it has the name of ours."""
-    pair, *attributes = cookie.split(b";")
-    if pair.partition(b"=")[0].strip().lower() == COOKIE.encode():
-        return None
-    kept = [each for each in attributes if each.partition(b"=")[0].strip().lower() != b"domain"]
-    return b";".join([pair, *kept])
-
-
 # --- what passes of a request ---
 
 
 def _for_the_box(
     target: PortTarget, headers: list[Header], host: bytes, scheme: str, *, authorization: bool
 ) -> list[Header]:
-    dropped = _HOP_BY_HOP | _NOT_TO_THE_BOX | _named_by_connection(headers)
+    dropped = HOP_BY_HOP | _NOT_TO_THE_BOX | named_by_connection(headers)
     if not authorization:
         dropped |= {b"authorization"}
     # By name, the box is the origin and gets its own name. By path, it has no usable origin.
@@ -225,7 +186,7 @@ def _for_the_box(
             continue
         if name == b"cookie":
             # The box must not see cookies of our own address.
-            value = b"" if target.prefix else _without_ours(value)
+            value = b"" if target.prefix else without_cookies(value, _OURS)
             if not value:
                 continue
         elif name == b"referer" and _TOKEN_PART in value:
@@ -235,67 +196,3 @@ def _for_the_box(
     if target.prefix:
         kept.append((b"x-forwarded-prefix", target.prefix))
     return kept
-
-
-def _named_by_connection(headers: list[Header]) -> frozenset[bytes]:
-    values = [value for name, value in headers if name == b"connection"]
-    return frozenset(part.strip().lower() for value in values for part in value.split(b","))
-
-
-def _without_ours(cookies: bytes) -> bytes:
-    kept = [each for each in cookies.split(b";") if each.partition(b"=")[0].strip() != COOKIE.encode()]
-    return b";".join(kept).strip()
-
-
-def _cookies(headers: list[Header]) -> list[str]:
-    """All values of our cookie: a box may have tried to set one of the same name."""
-    pairs = (each.strip().partition(b"=") for name, value in headers if name == b"cookie" for each in value.split(b";"))
-    return [value.decode("latin-1") for name, _, value in pairs if name == COOKIE.encode()][:8]
-
-
-def _take_token(query: bytes) -> tuple[list[str], bytes]:
-    """Our tokens in a query, and the query without them."""
-    parts = query.split(b"&") if query else []
-    tokens = [part[len(_TOKEN_PART) :].decode("latin-1") for part in parts if part.startswith(_TOKEN_PART)]
-    return tokens[:8], b"&".join(part for part in parts if not part.startswith(_TOKEN_PART))
-
-
-def _is_navigation(headers: list[Header]) -> bool:
-    mode = _first(headers, b"sec-fetch-mode")
-    return mode == b"navigate" or (mode is None and b"text/html" in (_first(headers, b"accept") or b""))
-
-
-def _without_authority(location: bytes) -> bytes:
-    """A path that starts with two slashes would mean another host."""
-    return b"/" + location.lstrip(b"/\\") if location[:1] in b"/\\" else location
-
-
-def _first(headers: list[Header], name: bytes) -> bytes | None:
-    return next((value for each, value in headers if each == name), None)
-
-
-class Dispatch:
-    """The outermost ASGI app: sends requests to ports of boxes, the guest API or the API, by host and path alone.
-
-    The relay is created for the first request to a port, so that the start does not wait for its modules. Requests to
-    the API wait until that is loaded.
-    """
-
-    def __init__(self, api: Lazy[Any], ports: Ports, make_relay: Callable[[], PortRelay], guest_api: AsgiApp) -> None:
-        self._api = api
-        self._guest_api = guest_api
-        self.ports = ports
-        self._make_relay = make_relay
-
-    @functools.cached_property
-    def relay(self) -> PortRelay:
-        return self._make_relay()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        address = scope["state"].get("preview") if scope["type"] == "http" else None
-        if scope["type"] == "http" and self.ports.find(scope["headers"], scope["raw_path"], address) is not None:
-            await self.relay(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"].startswith(_GUEST):
-            await self._guest_api(scope, receive, send)
-        else:
-            await (await self._api.get())(scope, receive, send)

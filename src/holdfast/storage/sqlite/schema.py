@@ -117,10 +117,12 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     created_at INTEGER NOT NULL,
     last_activity_at INTEGER NOT NULL,
     last_entry TEXT,
-    runs TEXT, /* as of fold 3: another number here makes every row anew */
+    runs TEXT, /* as of fold 4: another number here makes every row anew */
     lineage TEXT,
     fork_of TEXT,
     unsettled INTEGER NOT NULL DEFAULT 0,
+    session TEXT, /* its state, if the thread is a session */
+    session_due INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS threads_by_activity ON threads_cache (tenant, last_activity_at DESC, id DESC);
@@ -129,6 +131,9 @@ CREATE INDEX IF NOT EXISTS threads_by_source
     ON threads_cache (tenant, fork_of, last_activity_at DESC, id DESC) WHERE fork_of IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_with_lineage ON threads_cache (tenant) WHERE lineage IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_unsettled ON threads_cache (tenant) WHERE unsettled = 1;
+CREATE INDEX IF NOT EXISTS threads_with_session
+    ON threads_cache (tenant, last_activity_at DESC, id DESC) WHERE session IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_with_due_session ON threads_cache (tenant) WHERE session_due = 1;
 CREATE TABLE IF NOT EXISTS runs_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
     id TEXT NOT NULL,
@@ -155,6 +160,14 @@ CREATE TABLE IF NOT EXISTS model_calls_cache (
     nanos INTEGER, /* billionths of a dollar */
     estimated INTEGER NOT NULL,
     PRIMARY KEY (tenant, thread, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS row_marks_cache (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    thread TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    stream INTEGER NOT NULL,
+    thread_row TEXT NOT NULL, /* as of fold 4 */
+    PRIMARY KEY (tenant, thread, position)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS model_calls_by_run ON model_calls_cache (tenant, run);
 CREATE INDEX IF NOT EXISTS model_calls_by_time ON model_calls_cache (tenant, at);
@@ -259,6 +272,17 @@ CREATE TABLE IF NOT EXISTS model_prices (
     price TEXT NOT NULL,
     changed_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, model)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gateway_cookies (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    digest TEXT NOT NULL,
+    place TEXT NOT NULL,
+    session TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    subject TEXT NOT NULL,
+    via TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, digest)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS budgets (
     tenant TEXT NOT NULL DEFAULT 'default',

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.environments import SqliteEnvironments
+    from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
     from holdfast.storage.sqlite.model_prices import SqlitePrices
     from holdfast.storage.sqlite.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -122,6 +123,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 
         return SqliteNamedSecrets(self._database)
+
+    @cached_property
+    def gateway_cookies(self) -> SqliteCookies:
+        from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+
+        return SqliteCookies(self._database)
 
     @cached_property
     def daytona_records(self) -> SqliteDaytonaRecords:

@@ -51,6 +51,13 @@ class SqliteThreadRows:
         )
         return _row(rows[0]) if rows else None
 
+    async def row_at(self, id: str, stream: int, position: int) -> ThreadRow | None:
+        rows = self._streams.look_up(
+            "SELECT thread_row FROM row_marks_cache WHERE thread = ? AND tenant = ? AND position = ? AND stream = ?",
+            (id, self._tenant, position, stream),
+        )
+        return _row(tuple(orjson.loads(rows[0][0]))) if rows else None
+
     async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
         where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
         if wanted.parent is not None:
@@ -68,6 +75,9 @@ class SqliteThreadRows:
         for name, value in wanted.labels:
             where.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = coalesce(?, value))")
             values += [name, value]
+        if wanted.session is not None:
+            where.append("session IS NOT NULL AND session IN (SELECT value FROM json_each(?))")
+            values.append(orjson.dumps(wanted.session).decode())
         if wanted.after is not None:
             where.append("(last_activity_at, id) < (?, ?)")
             values += wanted.after
@@ -107,7 +117,7 @@ class SqliteThreadRows:
         return [id for (id,) in (*behind, *gone)]
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        values = [(*_values(row), _source(row), _is_unsettled(row), self._tenant) for row in rows]
+        values = [(*_values(row), _source(row), _is_unsettled(row), *_session(row), self._tenant) for row in rows]
         runs = [
             (
                 run.run,
@@ -134,7 +144,12 @@ class SqliteThreadRows:
             for row in rows
             for each in row.calls
         ]  # fmt: skip
-        remade = [(row.id, self._tenant, row.stream) for row in rows if row.calls]
+        marks = [
+            (row.id, mark.folded, row.stream, orjson.dumps(_values(mark)).decode(), self._tenant)
+            for row in rows
+            for mark in row.marks
+        ]
+        remade = [(row.id, self._tenant, row.stream) for row in rows if row.calls or row.marks]
 
         def write(connection: sqlite3.Connection) -> None:
             # Of an earlier thread with the same id.
@@ -142,10 +157,19 @@ class SqliteThreadRows:
                 "DELETE FROM model_calls_cache WHERE thread = ? AND tenant = ? AND stream <> ?", remade
             )
             connection.executemany(
+                "DELETE FROM row_marks_cache WHERE thread = ? AND tenant = ? AND stream <> ?", remade
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO row_marks_cache (thread, position, stream, thread_row, tenant)"
+                " VALUES (?, ?, ?, ?, ?)",
+                marks,
+            )
+            connection.executemany(
                 f"INSERT OR REPLACE INTO model_calls_cache ({_CALL_COLUMNS}, tenant) VALUES ({'?, ' * 13}?)", calls
             )
             connection.executemany(
-                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, fork_of, unsettled, tenant) VALUES ({'?, ' * 16}?)",
+                f"INSERT OR REPLACE INTO threads_cache ({_COLUMNS}, fork_of, unsettled, session, session_due, tenant)"
+                f" VALUES ({'?, ' * 18}?)",
                 values,
             )
             # An unproven claim must not take over a run id from another thread.
@@ -158,6 +182,7 @@ class SqliteThreadRows:
             connection.executemany("DELETE FROM threads_cache WHERE id = ? AND tenant = ?", ended)
             connection.executemany("DELETE FROM runs_cache WHERE thread = ? AND tenant = ?", ended)
             connection.executemany("DELETE FROM model_calls_cache WHERE thread = ? AND tenant = ?", ended)
+            connection.executemany("DELETE FROM row_marks_cache WHERE thread = ? AND tenant = ?", ended)
 
         await self._streams.write(write)
 
@@ -173,6 +198,9 @@ class SqliteThreadRows:
             if value is not None:
                 where.append(f"{column} = ?")
                 values.append(str(value))
+        if wanted.turn is not None:
+            where.append("json_extract(run, '$.turn') = ?")
+            values.append(wanted.turn)
         if wanted.after is not None:
             where.append("id < ?")
             values.append(wanted.after)
@@ -214,6 +242,10 @@ class SqliteThreadRows:
         rows = await self._all("SELECT id FROM threads_cache WHERE tenant = ? AND unsettled = 1", self._tenant)
         return [id for (id,) in rows]
 
+    async def due_session_ids(self) -> list[str]:
+        rows = await self._all("SELECT id FROM threads_cache WHERE tenant = ? AND session_due = 1", self._tenant)
+        return [id for (id,) in rows]
+
     async def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         return await self._streams.query(lambda connection: connection.execute(query, values).fetchall())
 
@@ -243,6 +275,11 @@ def _source(row: ThreadRow) -> str | None:
 
 def _is_unsettled(row: ThreadRow) -> bool:
     return row.runs.is_unsettled
+
+
+def _session(row: ThreadRow) -> tuple[str | None, bool]:
+    session = row.runs.session
+    return None if session is None else session.state.value, row.runs.is_session_due
 
 
 def _run(values: tuple[Any, ...]) -> RunRow:

@@ -283,6 +283,14 @@ class Execs(Suite):
         assert done.ok
         await sh(box, 'kill "$1" || true', done.text.strip())
 
+    async def test_what_a_command_leaves_running_may_go_on_printing(self, box: Box) -> None:
+        """Also more than a pipe holds."""
+        rest = "head -c 300000 /dev/zero; head -c 300000 /dev/zero >&2; echo done > done"
+        script = f"(until [ -e go ]; do sleep 0.05; done; {rest}) & echo started"
+        assert (await box.exec(["sh", "-c", script], timeout=PATIENCE)).text == "started\n"
+        await box.files.write("go", b"")
+        await appears(box, "done")
+
     async def test_commands_run_as_in_a_usual_shell(self, box: Box) -> None:
         """Signals have their usual meaning, and nothing is open that is not the command's."""
         done = await sh(box, "while :; do echo y; done | head -n 1")

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
+from holdfast.api.sessions import PromptMode, PromptStatus, SessionState
 from holdfast.api.threads import ThreadStatus
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 from holdfast.threads.access.seals import Origin
@@ -36,6 +37,7 @@ from holdfast.threads.rows import (
     ThreadRow,
 )
 from holdfast.threads.run_events import AgentSession, Run, ThreadRuns, Waiting
+from holdfast.threads.session_events import EndedPrompt, QueuedPrompt, Session
 from holdfast.threads.store import AppendRequest, StreamConfig, StreamStore
 
 DAY: Final = 24 * 3600 * 1000
@@ -51,6 +53,11 @@ def run(id: str = "r-1", **fields: Any) -> Run:
 
 def call(id: str, *, run: str = "r-1", model: str = "mine/a", at: int = 5, nanos: int | None) -> ModelCall:
     return ModelCall(id, run, model, at, 200, 1, Usage(1, 2, 3, 4, 5, 6), nanos, estimated=False)
+
+
+def with_session(row: ThreadRow, state: SessionState, **fields: Any) -> ThreadRow:
+    """Returns the row of a thread that is a session."""
+    return replace(row, runs=ThreadRuns(session=Session(state, 1, 5, "pi", "m", **fields)))
 
 
 def with_runs(row: ThreadRow, *runs: Run) -> ThreadRow:
@@ -128,6 +135,22 @@ class ThreadRowSuite:
         assert await store.get_row("t-2") == bare
         assert await store.get_row("t-3") is None
 
+    async def test_marks_are_found_by_their_position_and_go_with_their_thread(self, store: RowStore) -> None:
+        row = with_runs(ThreadRow("t-1", 7, 30, "títle", labels={"a": "b"}), run(status=RunStatus.COMPLETED))
+        marked = replace(row.marked(20), title="later").marked(30)
+        await store.save_rows([marked, ThreadRow("t-2", 8, 20)], [])
+        assert await store.row_at("t-1", 7, 20) == replace(row, folded=20)
+        assert await store.row_at("t-1", 7, 30) == replace(row, folded=30, title="later")
+        for id, stream, position in (("t-1", 7, 25), ("t-1", 8, 20), ("t-2", 8, 20)):
+            assert await store.row_at(id, stream, position) is None
+        # Another thread with the same id, and the end of both.
+        await store.save_rows([replace(row, stream=9, title="new").marked(40)], [])
+        assert await store.row_at("t-1", 7, 20) is None
+        assert await store.row_at("t-1", 9, 20) is None
+        assert await store.row_at("t-1", 9, 40) == replace(row, stream=9, title="new", folded=40)
+        await store.save_rows([], ["t-1"])
+        assert await store.row_at("t-1", 9, 40) is None
+
     async def test_threads_are_found_by_what_they_were_forked_from(self, store: RowStore) -> None:
         fork = Lineage(ForkOf("t-1", 2, 50), Base("forked-t-2", Files("s-1", "local")))
         rewound = Lineage(None, Base("rewound-w-1", Files("s-2", "local")), Undo(3, 70, Files("s-3", "local")))
@@ -201,6 +224,14 @@ class ThreadRowSuite:
         assert await listed_runs(store, status=done) == ["r-2", "r-1"]
         assert await listed_runs(store, agent="codex") == ["r-4", "r-2"]
         assert await listed_runs(store, agent="codex", status=done, thread="t-1") == []
+
+    async def test_a_run_is_found_by_its_number_on_its_thread(self, store: RowStore) -> None:
+        one = with_runs(ThreadRow("t-1", 1), run("r-1", turn=1), run("r-2", turn=2))
+        await store.save_rows([one, with_runs(ThreadRow("t-2", 2), run("r-3", turn=1))], [])
+        assert await listed_runs(store, thread="t-1", turn=1) == ["r-1"]
+        assert await listed_runs(store, thread="t-1", turn=2) == ["r-2"]
+        assert await listed_runs(store, thread="t-1", turn=3) == []
+        assert await listed_runs(store, turn=1) == ["r-3", "r-1"]
 
     async def test_a_claim_that_cannot_be_proven_takes_no_run_from_its_thread(self, store: RowStore) -> None:
         claimed = run("r-1", origin=Origin.UNPROVEN)
@@ -322,6 +353,66 @@ class ThreadRowSuite:
         assert await sums("day") == {"1970-01-01": (3, 105, 1), "1970-01-02": (1, 7, 0)}
         [total] = await store.spending(SpendingFilter(runs=("r-1",)), "all")
         assert (total.input, total.output, total.cache_read, total.cache_write, total.reasoning) == (1, 2, 3, 4, 6)
+
+    async def test_a_session_comes_back_with_its_queue(self, store: RowStore) -> None:
+        queue = (
+            QueuedPrompt("e-1", PromptMode.STEER, 5, 7, 9, "r-1", 2),
+            QueuedPrompt("e-2", PromptMode.COLLECT, -1, 8),
+        )
+        ended = (EndedPrompt("e-0", PromptMode.FOLLOWUP, 0, 6, PromptStatus.CANCELLED),)
+        row = with_session(
+            ThreadRow("t-1", 1),
+            SessionState.ERROR,
+            options={"spec": {"provider": "local"}},
+            parent="t-0",
+            queue=queue,
+            ended=ended,
+            ended_count=4,
+            error={"code": "c", "message": "ü"},
+        )
+        await store.save_rows([row], [])
+        assert await store.get_row("t-1") == row
+
+    async def test_sessions_are_found_by_their_states(self, store: RowStore) -> None:
+        states = list(SessionState)
+        rows = [
+            with_session(ThreadRow(f"t-{number}", number, last_activity_at=number), state)
+            for number, state in enumerate(states)
+        ]
+        await store.save_rows([*rows, ThreadRow("t-no-session", 99, last_activity_at=99)], [])
+        for state, row in zip(states, rows, strict=True):
+            assert await store.list_rows(RowFilter(session=(state,))) == [row]
+        every = tuple(SessionState)
+        assert await store.list_rows(RowFilter(session=every)) == rows[::-1]
+        assert await store.list_rows(RowFilter(session=every, limit=2)) == [rows[-1], rows[-2]]
+        assert await store.list_rows(RowFilter(session=())) == []
+        assert len(await store.list_rows(RowFilter())) == len(rows) + 1
+        await store.save_rows([], [row.id for row in rows])
+        assert await store.list_rows(RowFilter(session=every)) == []
+
+    async def test_sessions_that_may_need_something_are_found(self, store: RowStore) -> None:
+        queue = (QueuedPrompt("e-1", PromptMode.FOLLOWUP, 0, 7),)
+        rows = {
+            "t-starts": with_session(ThreadRow("t-starts", 1), SessionState.INITIALIZING),
+            "t-runs": with_session(ThreadRow("t-runs", 2), SessionState.RUNNING),
+            "t-sleeps": with_session(ThreadRow("t-sleeps", 3), SessionState.HIBERNATED),
+            "t-is-asked": with_session(ThreadRow("t-is-asked", 4), SessionState.HIBERNATED, queue=queue),
+            "t-ends": with_session(ThreadRow("t-ends", 5), SessionState.TERMINATED),
+            "t-ended": with_session(ThreadRow("t-ended", 6), SessionState.TERMINATED, released=True),
+            "t-none": ThreadRow("t-none", 7),
+        }
+        await store.save_rows(list(rows.values()), [])
+        assert set(await store.due_session_ids()) == {"t-starts", "t-runs", "t-is-asked", "t-ends"}
+        await store.save_rows([with_session(rows["t-ends"], SessionState.TERMINATED, released=True)], ["t-starts"])
+        assert set(await store.due_session_ids()) == {"t-runs", "t-is-asked"}
+
+    async def test_sessions_belong_to_a_tenant(self, open_store: OpenStore[Opened]) -> None:
+        async with open_store(TENANT) as (_, store):
+            await store.save_rows([with_session(ThreadRow("t-1", 1), SessionState.RUNNING)], [])
+        async with open_store(OTHER_TENANT) as (_, store):
+            assert await store.list_rows(RowFilter(session=tuple(SessionState))) == []
+            assert await store.due_session_ids() == []
+            assert await store.get_row("t-1") is None
 
     async def test_calls_go_with_their_thread(self, streams: StreamStore, store: RowStore) -> None:
         await streams.create(THREADS + "t-1", TEXT)

@@ -19,6 +19,7 @@ from holdfast.api.run.info import RunStatus
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Admit, keyed, keyed_entries, keyed_slices
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, end_id
+from holdfast.threads.session_events import SESSION_PRODUCER, is_prompt
 from holdfast.threads.store import Keyed
 
 
@@ -38,7 +39,7 @@ class EntryKind(StrEnum):
 
     CHAT = "chat"
     PROMPT = "prompt"
-    """A chat that is queued for launch (`queued`)."""
+    """A chat that is queued for launch (`queued`), or for a session (`prompt`)."""
     RUN_END = "run-end"
     RUN_SIGNAL = "run-signal"
     THREAD_SIGNAL = "thread-signal"
@@ -89,7 +90,8 @@ TOKEN: Final = Author(Writer.TOKEN)
 def kind_of(payload: Mapping[str, Any], agents: frozenset[str]) -> EntryKind:
     kind: str = payload["type"]
     if kind == "chat":
-        return EntryKind.PROMPT if payload.get("queued") not in (None, False) else EntryKind.CHAT
+        is_queued = payload.get("queued") not in (None, False) or is_prompt(payload)
+        return EntryKind.PROMPT if is_queued else EntryKind.CHAT
     scope, _, rest = kind.partition(".")
     if scope == "signal":
         if kind.startswith(PREFIX):
@@ -167,7 +169,9 @@ class Authority:
 
 def check_producer(author: Author, producer: str) -> None:
     """Raises `Forbidden` if the author may not use this producer. Writing as the runs' producer with a higher epoch
-    would take the thread away from its run.
+    would take the thread away from its run. Writing as that of a session would keep it in its state.
     """
     if producer == PRODUCER and author.writer is not Writer.RUNNER:
         raise Forbidden(f"the producer {PRODUCER!r} is reserved for runs", hint="use another Producer-Id")
+    if producer == SESSION_PRODUCER:
+        raise Forbidden(f"the producer {SESSION_PRODUCER!r} is reserved for sessions", hint="use another Producer-Id")

@@ -3,7 +3,8 @@
 Reads requests from standard input, a line of JSON each:
     {"op": "run", "id": "...", "command": "...", "echo": true}
     {"op": "input", "id": "...", "data": "..."}
-    {"op": "retire"}    ends the session, unless something that it started is still running
+    {"op": "close"}     ends the session, and the command that is running
+    {"op": "retire"}    ends the session, unless a command is running
 Writes frames to standard output: a line of JSON, and as many bytes as its "n" says:
     {"c": id, "t": "run", "n": 9}      the command itself; it begins
     {"c": id, "t": "out"|"err", "n": 5}
@@ -11,6 +12,8 @@ Writes frames to standard output: a line of JSON, and as many bytes as its "n" s
     {"c": "", "t": "busy", "n": 0}     the session does not retire
     {"c": "", "t": "end", "n": 0}      the shell has ended; the session stays until it is killed
 What it wrote tells all about a session, so no server has to remember anything.
+
+What a command leaves in the background when it ends outlives the session: it runs as long as the box does.
 """
 
 from __future__ import annotations
@@ -22,14 +25,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from typing import Any
 
 CHUNK = 65536
+GRACE = 5.0
+"""Seconds that a running command has to end itself when its session is closed."""
 
 
 class Command:
-    def __init__(self, id: str, echo: bool) -> None:
+    def __init__(self, id: str, text: str, echo: bool) -> None:
         self.id = id
+        self.text = text
         self.echo = echo
         self.code: int | None = None
         self.stdin: int | None = None
@@ -41,6 +48,10 @@ class Session:
         self.folder = tempfile.mkdtemp(prefix=".daytona-session-", dir="/tmp")
         self.selector = selectors.DefaultSelector()
         self.commands: dict[str, Command] = {}
+        self.running: Command | None = None
+        self.waiting: list[Command] = []
+        self.older: set[int] = set()
+        """The processes that were there before the running command."""
         self.pending = b""
         self.status_read, self.status_write = os.pipe()
         os.set_blocking(self.status_read, False)
@@ -79,16 +90,16 @@ class Session:
                 getattr(self, "on_" + request["op"])(request)
 
     def on_run(self, request: dict[str, Any]) -> None:
-        id, text = request["id"], request["command"]
+        command = Command(request["id"], request["command"], request["echo"])
         if self.exit_code is not None:
-            frame(id, "run", text.encode("utf-8", "surrogateescape"))
-            frame(id, "exit", b"", code=self.exit_code, last=True)
+            frame(command.id, "run", encoded(command.text))
+            frame(command.id, "exit", b"", code=self.exit_code, last=True)
             return
-        command = self.commands[id] = Command(id, request["echo"])
-        place = os.path.join(self.folder, id)
+        self.commands[command.id] = command
+        place = os.path.join(self.folder, command.id)
         os.mkdir(place)
-        with open(os.path.join(place, "command"), "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text + "\n")
+        with open(os.path.join(place, "command"), "wb") as file:
+            file.write(encoded(command.text) + b"\n")
         for name in ("in", "out", "err"):
             os.mkfifo(os.path.join(place, name))
         # Opened both ways: then neither side waits for the other, and a command sees no end of its input.
@@ -98,11 +109,21 @@ class Session:
             keep = os.open(os.path.join(place, name), os.O_WRONLY | os.O_NONBLOCK)
             command.streams[name] = (end, keep)
             self.selector.register(end, selectors.EVENT_READ, lambda name=name: self.forward(command, name))
-        frame(id, "run", text.encode("utf-8", "surrogateescape"))
+        frame(command.id, "run", encoded(command.text))
+        if self.running is None:
+            self.begin(command)
+        else:
+            self.waiting.append(command)
+
+    def begin(self, command: Command) -> None:
+        """Give a command to the shell, which has none."""
+        self.running = command
+        self.older = processes()
+        place = os.path.join(self.folder, command.id)
         line = "command . '{0}/command' <'{0}/in' >'{0}/out' 2>'{0}/err' {2}>&-; printf '%s %s\\n' '{1}' \"$?\" >&{2}\n"
         assert self.shell.stdin is not None
         try:
-            self.shell.stdin.write(line.format(place, id, self.status).encode())
+            self.shell.stdin.write(line.format(place, command.id, self.status).encode())
             self.shell.stdin.flush()
         except BrokenPipeError:
             pass  # the shell has just ended: `end` will finish the command
@@ -111,7 +132,7 @@ class Session:
         command = self.commands.get(request["id"])
         if command is None or command.stdin is None:
             return
-        data = request["data"].encode("utf-8", "surrogateescape")
+        data = encoded(request["data"])
         if not data.endswith(b"\n"):
             data += b"\n"
         if command.echo:
@@ -123,12 +144,43 @@ class Session:
                 return  # it reads nothing: the rest is dropped, and nobody waits
 
     def on_retire(self, request: dict[str, Any]) -> None:
-        own = {os.getpid(), self.shell.pid}
-        if any(each.code is None for each in self.commands.values()) or descendants(os.getppid()) - own:
+        if self.running is not None:
             frame("", "busy", b"")
         else:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise SystemExit
+            self.on_close(request)
+
+    def on_close(self, request: dict[str, Any]) -> None:
+        if self.running is not None:
+            self.end_running()
+        assert self.shell.stdin is not None
+        try:
+            self.shell.stdin.close()
+            self.shell.wait(GRACE)
+        except (OSError, subprocess.TimeoutExpired):
+            self.shell.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        streams = [each for command in self.commands.values() for each in command.streams.values()]
+        for _, keep in streams:
+            if keep is not None:
+                os.close(keep)
+        read_for_nobody([end for end, _ in streams])
+        raise SystemExit
+
+    def end_running(self) -> None:
+        """End the shell and what the running command started: first by asking, after a while by force."""
+        begun = time.monotonic()
+        asked: set[int] = set()
+        while time.monotonic() < begun + 2 * GRACE:
+            self.shell.poll()
+            left = started_by(self.shell.pid, self.older, parents_and_groups())
+            if not left:
+                return
+            if time.monotonic() < begun + GRACE:
+                send(left - asked, signal.SIGTERM, signal.SIGCONT)
+                asked |= left
+            else:
+                send(left, signal.SIGKILL)
+            time.sleep(0.01)
 
     # --- what commands do ---
 
@@ -183,11 +235,16 @@ class Session:
             command.stdin = None
         shutil.rmtree(os.path.join(self.folder, command.id), ignore_errors=True)
         frame(command.id, "exit", b"", code=code, last=self.exit_code is not None)
+        if command is self.running:
+            self.running = None
+            if self.waiting and self.exit_code is None:
+                self.begin(self.waiting.pop(0))
 
     def end(self) -> None:
         """The shell has ended. Whatever it was doing ends with its code."""
         code = self.shell.wait()
         self.exit_code = code if code >= 0 else 128 - code
+        self.waiting.clear()
         for command in list(self.commands.values()):
             self.finish(command, self.exit_code)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -195,24 +252,81 @@ class Session:
         frame("", "end", b"")
 
 
-def descendants(root: int) -> set[int]:
-    """All processes below a process. The supervisor above this one is the parent of orphans, so none is missed."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue  # it has just ended
-            children.setdefault(parent, []).append(int(name))
-    found: set[int] = set()
-    pending = [root]
-    while pending:
-        below = children.pop(pending.pop(), [])
-        found.update(below)
-        pending += below
+def processes() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def parents_and_groups() -> dict[int, tuple[int, int]]:
+    """The parent and the process group of each process. Zombies are left out."""
+    found: dict[int, tuple[int, int]] = {}
+    for pid in processes():
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split(None, 3)
+        except OSError:
+            continue  # it has just ended
+        if len(fields) == 4 and fields[0] not in (b"Z", b"X"):
+            found[pid] = (int(fields[1]), int(fields[2]))
     return found
+
+
+def started_by(shell: int, older: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
+    """The shell, and what its running command started: whatever is below it, or left it but stayed in its group.
+
+    `older` processes were there before the command. They are left alone, and so is what they start.
+    """
+    own, group = os.getpid(), os.getpgrp()
+    above = {own}  # one of these adopts orphans
+    at = own
+    while (at := table.get(at, (0, 0))[0]) in table and at not in above:
+        above.add(at)
+
+    def is_meant(pid: int) -> bool:
+        at, passed = pid, set()
+        while at != shell and at not in above:
+            if at in older or at in passed or at not in table:
+                return False
+            passed.add(at)
+            at = table[at][0]
+        return at == shell or (pid not in above and table[pid][1] == group)
+
+    return {pid for pid in table if is_meant(pid)}
+
+
+def send(processes: set[int], *numbers: int) -> None:
+    for pid in sorted(processes):  # parents first: a shell whose command has ended would go on with the next one
+        for number in numbers:
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+
+def read_for_nobody(pipes: list[int]) -> None:
+    """Go on reading what processes in the background print, in a process of its own, until they end. If nobody had
+    it open, their next line would end them.
+    """
+    pipes = [each for each in pipes if read(each) != b""]
+    if not pipes or os.fork():
+        return
+    try:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for each in (0, 1, 2):
+            os.dup2(nowhere, each)
+        with selectors.DefaultSelector() as selector:
+            for pipe in pipes:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    if read(key.fd) == b"":
+                        selector.unregister(key.fd)
+    finally:
+        os._exit(0)
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def read(descriptor: int) -> bytes | None:

@@ -36,6 +36,7 @@ from holdfast.time_limit import time_limit
 _PROGRAM: Final = "session"
 _MOST: Final = 200
 _MAKING_ROOM: Final = 20.0
+_CLOSING: Final = 20.0
 _MOST_COMMANDS: Final = 10_000
 _MOST_CHARACTERS: Final = 32 * 1024 * 1024
 _MAX_LOG: Final = 16 * 1024 * 1024
@@ -146,8 +147,18 @@ class _Session:
         except BoxConflict:
             raise ended(self.name) from None
 
+    async def close(self) -> None:
+        """End the session and the command that runs in it. What earlier commands left in the background goes on."""
+        try:
+            async with time_limit(_CLOSING):
+                await self.send({"op": "close"})
+                await self.process.wait()
+        except (ApiError, TimeoutError):  # it has just ended, or its own code keeps it from ending
+            await self.process.kill()
+            await self.process.wait(30)
+
     async def retire(self) -> bool:
-        """End the session if nothing that it started is running. Returns whether it has ended."""
+        """End the session if no command is running. Returns whether it has ended."""
         await self.commands()
         offset = self.offset
         try:
@@ -207,7 +218,7 @@ async def create_session(request: Request) -> Response:
 
 
 async def _make_room(request: Request, box: Box, there: dict[str, ProcessInfo]) -> None:
-    """End the oldest session with nothing running. Some programs make a session for every command, and delete none."""
+    """End the oldest session without a running command. Some programs make one for every command, and delete none."""
     with contextlib.suppress(TimeoutError):
         async with time_limit(_MAKING_ROOM):
             for name, info in sorted(there.items(), key=lambda each: each[1].started_at):
@@ -220,7 +231,7 @@ async def _make_room(request: Request, box: Box, there: dict[str, ProcessInfo]) 
 async def _spawn(at: Opened, name: str) -> Process:
     python = await at.box.python()
     argv = bootstrap.argv(python, _PROGRAM, name)
-    process = await at.box.spawn(argv, env=at.environment(), stdin=True, tree=True)
+    process = await at.box.spawn(argv, env=at.environment(), stdin=True)
     await process.write(bootstrap.stdin(_PROGRAM))
     return process
 
@@ -247,9 +258,7 @@ async def get_session(request: Request) -> Response:
 
 async def delete_session(request: Request) -> Response:
     async with opened(request) as at:
-        session = await _session(request, at.box)
-        await session.process.kill()
-        await session.process.wait(30)
+        await (await _session(request, at.box)).close()
     return nothing(204)
 
 

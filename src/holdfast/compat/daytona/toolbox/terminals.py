@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxError, ProcessLost
+from holdfast.boxes.process_output import find_end
 from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_found
 from holdfast.compat.daytona.models import Body, Variables
 from holdfast.compat.daytona.recent import Recent
@@ -40,7 +41,6 @@ _MOST: Final = 100
 _KILLED: Final = 128 + 9
 _REPLAYED: Final = 1 << 20
 """How much of what a terminal printed before is sent to who connects to it."""
-_FARTHEST: Final = 1 << 50
 _VARIABLES: Final = TypeAdapter(Variables)
 
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")]
@@ -184,7 +184,7 @@ async def connect(socket: WebSocket) -> None:
     async def work() -> None:
         async with opened(socket) as at:
             process, _ = await _terminal(socket, at.box)
-            await _attach(socket, process, max(0, await _end_of(process) - _REPLAYED))
+            await _attach(socket, process, max(0, await find_end(process, _REPLAYED) - _REPLAYED))
 
     await serve(socket, work)
 
@@ -200,20 +200,6 @@ def _variables(socket: WebSocket) -> dict[str, str]:
                 raise bad_request(f"the subprotocol {_ENVIRONMENT} is malformed") from None
             return _VARIABLES.validate_json(told)
     return {}
-
-
-async def _end_of(process: Process) -> int:
-    """How much a terminal has printed so far. A process does not tell, so it is found by reading single bytes."""
-    known, beyond = 0, _REPLAYED + 1
-    while beyond < _FARTHEST and await process.read("stdout", beyond - 1, 1):
-        known, beyond = beyond, beyond * 4
-    while known + _REPLAYED // 16 < beyond:
-        middle = (known + beyond) // 2
-        if await process.read("stdout", middle - 1, 1):
-            known = middle
-        else:
-            beyond = middle
-    return known
 
 
 async def _attach(socket: WebSocket, process: Process, offset: int = 0) -> None:

@@ -9,7 +9,7 @@ import httptools
 
 from holdfast.api.box.process import Connection
 from holdfast.api.errors.boxes import BoxError
-from holdfast.server.wire.ports import BadAnswer, Header
+from holdfast.gateway.proxy.headers import BadAnswer, Header
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 256

@@ -1,4 +1,4 @@
-"""The tunnel that carries an upgraded connection to a port of a box, by itself."""
+"""Upgraded connections to programs in boxes, by themselves."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.wire.tunnel import Tunnel
+from holdfast.gateway.proxy.upgrade import UpgradedConnection
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_tunnel_that_is_shut_down_before_it_began_closes_its_connection() -> None:
+async def test_a_connection_that_is_shut_down_before_it_began_is_closed() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
         unused: Any = None
         connections: set[Any] = set()
         tasks: set[asyncio.Task[None]] = set()
-        tunnel = Tunnel(
+        connection = UpgradedConnection(
             transport,
             unused,
             unused,
@@ -33,7 +33,7 @@ async def test_a_tunnel_that_is_shut_down_before_it_began_closes_its_connection(
             connections=connections,
             tasks=tasks,
         )
-        assert connections == {tunnel}
-        tunnel.shutdown()
+        assert connections == {connection}
+        connection.shutdown()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert (transport.is_closing(), connections, tasks) == (True, set(), set())

@@ -1,36 +1,35 @@
-"""Upgraded connections to ports of boxes: checks the handshake, and forwards the rest byte for byte."""
+"""Upgraded connections to programs in boxes: checks the handshake, and forwards the rest byte for byte.
+
+What a client sends before the program has answered waits in a buffer of limited size, and then in the network.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import http
 from typing import Any, Final
 
 from holdfast.api.box.process import Connection
 from holdfast.api.errors import InvalidRequest
-from holdfast.server.shutdown import Stopping
-from holdfast.server.wire.box_hosts import PortTarget
-from holdfast.server.wire.port_relay import PortRelay, SlowAnswer, answer_headers, refusal, request_head
-from holdfast.server.wire.port_response import Answer, CutShort, Head
-from holdfast.server.wire.ports import BadAnswer, Exchange, Header, Visit, for_the_client
-from holdfast.server.wire.uvicorn_adapter import STATUS_LINE
+from holdfast.gateway.proxy.answer import Answer, CutShort, Head
+from holdfast.gateway.proxy.headers import BadAnswer, Header
+from holdfast.gateway.proxy.relay import Relay, SlowAnswer, answer_headers, request_head
+from holdfast.gateway.proxy.site import Reply, Site, Visit
 from holdfast.time_limit import time_limit
-
-log = logging.getLogger(__name__)
 
 _BUFFER: Final = 64 * 1024
 _GOODBYE_SECONDS: Final = 10.0
 """How long one side may continue after the other has ended."""
 
 
-class Tunnel:
+class UpgradedConnection:
     """Takes over a client's connection after the head of its request. It counts among the server's connections."""
 
     def __init__(
         self,
         transport: asyncio.Transport,
-        relay: PortRelay,
-        target: PortTarget,
+        relay: Relay,
+        site: Site,
         *,
         method: str,
         query: bytes,
@@ -43,7 +42,7 @@ class Tunnel:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._relay = relay
-        self._target = target
+        self._site = site
         self._method = method
         self._query = query
         self._headers = headers
@@ -73,24 +72,25 @@ class Tunnel:
             await self._serve()
         except asyncio.CancelledError:
             pass  # only this object cancels the task
-        except (CutShort, OSError, Stopping):
+        except (CutShort, OSError):
             pass
         except Exception as error:
-            status, headers, body = refusal(error, self._request_id)
-            headers = [*headers, (b"x-request-id", self._request_id.encode()), (b"content-length", b"%d" % len(body))]
-            self._writer.write(_head(status, headers) + body)
+            reply = self._site.refuse(error, self._request_id, self._headers)
+            self._send_reply(reply)
 
     def _let_go(self, _: asyncio.Task[None]) -> None:
         self._connections.discard(self)
         self._writer.close()
 
+    def _send_reply(self, reply: Reply) -> None:
+        more = [(b"x-request-id", self._request_id.encode()), (b"content-length", b"%d" % len(reply.body))]
+        self._writer.write(_head(reply.status, [*reply.headers, *more]) + reply.body)
+
     async def _serve(self) -> None:
-        visit = await self._relay.ports.admit(
-            self._target, self._method, self._query, self._headers, scheme=self._scheme
-        )
-        if isinstance(visit, Exchange):
+        visit = await self._site.admit(self._method, self._query, self._headers, scheme=self._scheme, upgrade=True)
+        if isinstance(visit, Reply):
             raise InvalidRequest("this page cannot be opened by an upgrade")
-        async with self._relay.connected(visit) as connection:
+        async with self._site.connected(visit) as connection:
             wanted = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
             await connection.write(request_head(visit, [], wanted))
             answer = Answer(connection, method=visit.method)
@@ -103,7 +103,7 @@ class Tunnel:
                 self._writer.write(_head(101, _switching(visit, head)))
                 if answer.rest:
                     self._writer.write(answer.rest)
-                await self._pass_on(connection)
+                await self._pass_on(connection, visit.over)
             else:
                 await self._pass_answer(visit, head, answer)
 
@@ -114,7 +114,9 @@ class Tunnel:
             self._writer.write(piece)
             await self._writer.drain()
 
-    async def _pass_on(self, connection: Connection) -> None:
+    async def _pass_on(self, connection: Connection, over: asyncio.Event | None) -> None:
+        """Forward in both directions until both have ended, or the visitor may no longer be here."""
+
         async def up() -> None:
             while data := await self._reader.read(_BUFFER):
                 await connection.write(data)
@@ -128,22 +130,29 @@ class Tunnel:
                 self._writer.write_eof()
 
         directions = [asyncio.create_task(up()), asyncio.create_task(down())]
+        waiting = [*directions] if over is None else [*directions, asyncio.create_task(over.wait())]
         try:
-            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(directions, timeout=_GOODBYE_SECONDS)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if over is None or not over.is_set():
+                await asyncio.wait(directions, timeout=_GOODBYE_SECONDS)
         finally:
-            for task in directions:
+            for task in waiting:
                 task.cancel()
-            await asyncio.gather(*directions, return_exceptions=True)
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _switching(visit: Visit, head: Head) -> list[Header]:
     upgrades = [value.strip().lower() for name, value in head.headers if name == b"upgrade"]
     if upgrades != [b"websocket"]:
         raise BadAnswer("the program in the box switched to another protocol than requested")
-    return [*for_the_client(visit.target, head.headers), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+    return [*visit.clean(head.headers), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
 
 
 def _head(status: int, headers: list[Header]) -> bytes:
+    try:
+        phrase = http.HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
     closing = [] if status == 101 else [(b"connection", b"close")]
-    return b"".join((STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in (*headers, *closing)), b"\r\n"))
+    line = f"HTTP/1.1 {status} {phrase}\r\n".encode()
+    return b"".join((line, *(b"%b: %b\r\n" % header for header in (*headers, *closing)), b"\r\n"))

@@ -1,0 +1,238 @@
+"""Sessions: workspaces that people and agents share, and the prompts that are queued to them. Times are UTC
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Final
+
+from holdfast.api.budgets import Budget
+from holdfast.api.document import Document, Limits
+from holdfast.api.environments import ClonedRepositories, EnvironmentPlace, EnvironmentReference, EnvironmentText
+from holdfast.api.limits import (
+    MAX_TIMEOUT,
+    AgentName,
+    Digest,
+    EntryId,
+    Labels,
+    ModelName,
+    ModelNames,
+    PolicyText,
+    Printable,
+    PromptText,
+    StrictBool,
+    ThreadId,
+    Title,
+)
+from holdfast.api.run.info import RunError
+from holdfast.api.run.repositories import Source
+from holdfast.api.run.runs import RunBox
+
+MOST_PROMPTS: Final = 100
+"""Prompts that may wait in one session."""
+_HIGHEST: Final = 1_000
+
+
+class SessionState(StrEnum):
+    """The states of a session, as its thread has them. docs/sessions.md has the transitions."""
+
+    INITIALIZING = "initializing"
+    """Its box is being made."""
+    RUNNING = "running"
+    HIBERNATING = "hibernating"
+    HIBERNATED = "hibernated"
+    """Its files are saved, and it uses nothing else. The next prompt restores it."""
+    RESTORING = "restoring"
+    TERMINATED = "terminated"
+    ERROR = "error"
+    """It has no box, and gets none. `error` says why."""
+
+
+class SandboxState(StrEnum):
+    """The state of a session's box, for people."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    HIBERNATING = "hibernating"
+    HIBERNATED = "hibernated"
+    RESTORING = "restoring"
+    STOPPED = "stopped"
+    ERROR = "error"
+
+
+class AgentState(StrEnum):
+    """The state of a session's agent, for people."""
+
+    STARTING = "starting"
+    BUSY = "busy"
+    IDLE = "idle"
+    """It has answered every prompt."""
+    QUEUED = "queued"
+    """Prompts wait for it."""
+    SLEEPING = "sleeping"
+    STANDBY = "standby"
+    """It has had no prompt yet."""
+    STOPPED = "stopped"
+    ERROR = "error"
+
+
+class JointState(StrEnum):
+    """The state of a session in one word, for lists."""
+
+    STARTING = "starting"
+    RUNNING_BUSY = "running_busy"
+    RUNNING_IDLE = "running_idle"
+    QUEUED = "queued"
+    WAKING = "waking"
+    SLEEPING = "sleeping"
+    STANDBY = "standby"
+    STOPPED = "stopped"
+    ERROR = "error"
+
+
+class PromptMode(StrEnum):
+    """When the agent gets a prompt."""
+
+    FOLLOWUP = "followup"
+    """After its current work."""
+    STEER = "steer"
+    """At once: its current work is interrupted."""
+    COLLECT = "collect"
+    """Together with other prompts of this mode, once none has come for three seconds."""
+
+
+class PromptStatus(StrEnum):
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    """Its run was cancelled or interrupted, or the session was terminated before it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession(Document):
+    agent: AgentName | None = None
+    """Required, unless the environment names one."""
+    model: ModelName | None = None
+    """`NAME` or `NAME/MODEL`. Defaults to the only model."""
+    new_session: ThreadId | None = None
+    """The id of the session, which is that of its thread. A second request with the same id creates nothing."""
+    parent: ThreadId | None = None
+    """The session that this one belongs to. When that is terminated, so is this one."""
+    title: Title | None = None
+    labels: Labels = field(default_factory=dict)
+    workspace: Digest | None = None
+    """The files that the workspace starts with, uploaded before."""
+    source: Source | None = None
+    """Where these files came from."""
+    repositories: ClonedRepositories = ()
+    """The further repositories of the environment, as they are in the workspace."""
+    box: RunBox | None = None
+    timeout: Annotated[int, Limits(ge=1, le=MAX_TIMEOUT, strict=True)] | None = None
+    """Seconds after which the work on one prompt is ended as `timed_out`."""
+    checkpoints: PolicyText | None = None
+    environment: EnvironmentReference | None = None
+    """An environment of the server, `NAME` or `NAME@VERSION`. The other fields take precedence over it."""
+    environment_file: EnvironmentText | None = None
+    environment_place: EnvironmentPlace | None = None
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order."""
+    budget: Budget | None = None
+    """Of the work on one prompt."""
+    delegate: StrictBool = False
+    """Give the agent tools to delegate tasks to other agents."""
+    author_id: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPrompt(Document):
+    prompt: PromptText
+    prompt_id: EntryId | None = None
+    """The id of the prompt's entry. A second request with the same id queues nothing."""
+    author_id: Printable | None = None
+    mode: PromptMode = PromptMode.FOLLOWUP
+    priority: Annotated[int, Limits(ge=-_HIGHEST, le=_HIGHEST, strict=True)] = 0
+    """A prompt with a higher number comes before those with a lower one. Equal ones come in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChange(Document):
+    """A request to hibernate, restore or terminate a session."""
+
+    by: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptInfo(Document):
+    """A prompt of a session. The text is on the thread, in the entry with this id."""
+
+    id: str
+    status: PromptStatus
+    mode: PromptMode
+    priority: int
+    created_at: int
+    run: str | None
+    """The run that works on it, or that ended it."""
+    attempts: int
+    """Runs that were started for it. A run that was lost, with its box or its server, is repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptList(Document):
+    prompts: tuple[PromptInfo, ...]
+    """Those that have ended, the latest at most, in the order of their ends; then those that have not, in the order
+    in which the agent gets them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo(Document):
+    """A session at the time of the request. Its id is that of its thread."""
+
+    id: str
+    title: str | None
+    state: SessionState
+    sandbox_state: SandboxState
+    agent_state: AgentState
+    joint_state: JointState
+    agent: str
+    model: str
+    provider: str
+    parent: str | None
+    labels: dict[str, str]
+    box: str | None
+    run: str | None
+    """Its latest run."""
+    queued: int
+    """Prompts that wait."""
+    processing: int
+    """Prompts that the agent works on."""
+    ended: int
+    """Prompts that have ended."""
+    why: str | None
+    """Why it came into its state, if that was not asked for."""
+    error: RunError | None
+    released: bool
+    """Whether a terminated session has let go of everything but its files."""
+    workspace: bool
+    """Whether it still has its files."""
+    created_at: int
+    changed_at: int
+    """The time of its last change of state."""
+    last_activity_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage(Document):
+    sessions: tuple[SessionInfo, ...]
+    """Most recently active first."""
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedWorkspace(Document):
+    id: str
+    freed: int
+    """Bytes."""

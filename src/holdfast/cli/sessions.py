@@ -1,0 +1,343 @@
+"""`holdfast session`: workspaces that people and agents share, with a queue of prompts."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from holdfast.cli.box.options import BoxOptions
+from holdfast.cli.completion import complete_agent, complete_thread
+from holdfast.cli.errors import CommandError, read_value
+from holdfast.cli.exits import Exit
+from holdfast.cli.names import find_thread
+from holdfast.cli.options import JsonOption, LimitOption, Where
+from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.run.files import FilesOptions
+from holdfast.cli.run.options import (
+    BudgetOption,
+    CheckpointsOption,
+    ModelOption,
+    TimeoutOption,
+    TokenBudgetOption,
+    make_budget,
+    split_models,
+)
+from holdfast.cli.session import ask
+from holdfast.cli.terminal.console import (
+    Cell,
+    hint,
+    is_terminal,
+    note,
+    write_field,
+    write_json,
+    write_line,
+    write_table,
+)
+from holdfast.cli.terminal.durations import describe_duration, parse_duration
+from holdfast.cli.terminal.sizes import describe_size
+
+if TYPE_CHECKING:
+    from holdfast.api.sessions import PromptInfo, SessionInfo
+    from holdfast.client import Client
+
+SessionArgument = Annotated[
+    str,
+    Argument(
+        metavar="SESSION",
+        help="Id of the session, or the beginning of it.",
+        show_default=False,
+        autocompletion=complete_thread,
+    ),
+]
+StateName = Literal["initializing", "running", "hibernating", "hibernated", "restoring", "terminated", "error"]
+ModeName = Literal["followup", "steer", "collect"]
+_STYLES: Final = {"running": "green", "error": "red", "terminated": "dim", "hibernated": "dim"}
+_PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow"}
+
+
+def new(
+    agent: Annotated[
+        str | None,
+        Option(
+            "--agent",
+            metavar="NAME",
+            help="Agent: pi, codex, claude or opencode. Required, unless the environment names one.",
+            autocompletion=complete_agent,
+        ),
+    ] = None,
+    model: ModelOption = None,
+    title: Annotated[str | None, Option(metavar="TEXT", help="Title of the session.")] = None,
+    parent: Annotated[
+        str | None,
+        Option(metavar="SESSION", help="Belong to this session, and end with it.", autocompletion=complete_thread),
+    ] = None,
+    timeout: TimeoutOption = None,
+    checkpoints: CheckpointsOption = None,
+    environment: Annotated[
+        str | None,
+        Option(
+            "--env", metavar="NAME[@VERSION]", help="Environment on the server. Default: holdfast.toml of the folder."
+        ),
+    ] = None,
+    no_env: Annotated[bool, Option("--no-env", help="Ignore the holdfast.toml of the folder.")] = False,
+    budget: BudgetOption = None,
+    budget_tokens: TokenBudgetOption = None,
+    delegate: Annotated[
+        bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
+    ] = False,
+    no_wait: Annotated[bool, Option("--no-wait", help="Do not wait until its box runs.")] = False,
+    *,
+    files: FilesOptions,
+    box: BoxOptions,
+    where: Where,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Create a session: a box with your files, and an agent that works on the prompts you send to it.
+
+    The files, the box and the environment are chosen as for holdfast run. The session sleeps while nothing works in
+    it, and the next prompt wakes it as it was. --timeout and --budget are those of each prompt.
+
+    \b
+    holdfast session new --agent pi
+    holdfast session new --agent claude --repo git@example.com:owner/name.git@main
+    holdfast session new --env web --title "the web shop"
+    """
+    import asyncio
+
+    from holdfast.cli.environment.place import explaining_consent
+    from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
+    from holdfast.cli.run.files import opened, send_files
+    from holdfast.cli.run.repositories import clone_all, repositories_in
+    from holdfast.cli.session import ensure_server, home_or_default
+
+    chosen = files.choose(Path.cwd(), Path.home(), continues=False)
+    box_settings = box.to_json()
+    seconds = read_value(parse_duration, timeout)
+    home = home_or_default(where.home)
+    with ExitStack() as clone:  # until it is uploaded
+        local = clone.enter_context(opened(chosen, home, quiet=as_json))
+        used = choose_environment(environment, chosen, local, without=no_env)
+        if used.is_none and agent is None:
+            raise CommandError(
+                "the session has no agent",
+                next_step="holdfast session new --agent NAME; holdfast agent list shows them",
+                exit=Exit.USAGE,
+            )
+        first, fallbacks = split_models(model)
+        most = make_budget(budget, budget_tokens)
+        ensure_server(where)
+        prepare_environment(where, used, agent=agent, model=first, box=box_settings, quiet=as_json)
+        further = repositories_in(environment_text(where, used))
+
+        async def work(client: Client) -> SessionInfo:
+            above = None if parent is None else await find_thread(client, parent)
+            # Checked before the upload, so that a missing model is reported at once, and before repositories are
+            # cloned, for which the user has to have allowed the file.
+            await client.runs.check(
+                agent=agent,
+                model=first,
+                box=box_settings,
+                fallbacks=fallbacks,
+                budget=most,
+                environment=used.name,
+                environment_file=used.file,
+                environment_place=used.place,
+            )
+            beside = await asyncio.to_thread(clone_all, further, home, clone, quiet=as_json)
+            sent = await send_files(client, local, beside, quiet=as_json)
+            clone.close()
+            made = await client.sessions.create(
+                agent=agent,
+                model=first,
+                parent=above,
+                title=title,
+                workspace=None if sent is None else sent.digest,
+                source=None if sent is None else sent.source,
+                repositories=[each.repository for each in beside],
+                box=box_settings,
+                timeout=seconds or None,
+                checkpoints=checkpoints,
+                environment=used.name,
+                environment_file=used.file,
+                environment_place=used.place,
+                fallbacks=fallbacks,
+                budget=most,
+                delegate=delegate,
+            )
+            return made if no_wait else await client.sessions.wait(made.id)
+
+        with explaining_consent(used.allow):
+            made = ask(where, work)
+    if as_json:
+        write_json(made.to_json())
+    elif is_terminal():
+        _print(made)
+        if made.error is None:
+            note("next", hint(f'holdfast session prompt {made.id} "what to do"'))
+    else:
+        write_line(made.id)
+    return Exit.OK if made.error is None else Exit.FAILURE
+
+
+def list_(
+    state: Annotated[StateName | None, Option("--state", help="Only sessions in this state.")] = None,
+    limit: LimitOption = 50,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only their ids.")] = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """List sessions, most recently active first.
+
+    \b
+    holdfast session list --state running
+    """
+
+    async def work(client: Client) -> list[SessionInfo]:
+        states = () if state is None else (state,)
+        return [each async for each in client.sessions.list(states=states, limit=limit)]
+
+    found = ask(where, work)
+    if as_json:
+        write_json({"sessions": [each.to_json() for each in found]})
+    elif quiet:
+        for each in found:
+            write_line(each.id)
+    elif not found:
+        write_field("no sessions", hint("start one with holdfast session new --agent NAME"))
+    else:
+        now = time.time()
+        write_table(("session", "state", "agent", "prompts", "active", "title"), [_row(each, now) for each in found])
+
+
+def status(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> None:
+    """Show a session: its state, its box and its queue."""
+
+    async def work(client: Client) -> tuple[SessionInfo, list[PromptInfo]]:
+        id = await find_thread(client, session)
+        return await client.sessions.get(id), await client.sessions.prompts(id)
+
+    found, prompts = ask(where, work)
+    if as_json:
+        write_json({**found.to_json(), "prompts": [each.to_json() for each in prompts]})
+        return
+    _print(found)
+    if prompts:
+        write_table(("prompt", "status", "mode", "run"), [_prompt_row(each) for each in prompts])
+
+
+def prompt(
+    session: SessionArgument,
+    text: Annotated[str, Argument(metavar="PROMPT", help="What the agent should do. - reads it from standard input.")],
+    mode: Annotated[
+        ModeName, Option("--mode", help="After the current work, at once, or together with others that come soon.")
+    ] = "followup",
+    priority: Annotated[int, Option("--priority", metavar="N", help="Higher numbers come first.")] = 0,
+    wait: Annotated[bool, Option("--wait", help="Wait for its end. Exits with 0 only if it completed.")] = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Queue a prompt to a session. A session that sleeps wakes up for it.
+
+    \b
+    holdfast session prompt t-3kd9 "run the tests"
+    holdfast session prompt t-3kd9 "stop, and look at main.py first" --mode steer
+    """
+    import sys
+
+    given = sys.stdin.read() if text == "-" else text
+
+    async def work(client: Client) -> tuple[str, PromptInfo]:
+        id = await find_thread(client, session)
+        queued = await client.sessions.prompt(id, given, mode=mode, priority=priority)
+        return id, await client.sessions.wait_for_prompt(id, queued.id) if wait else queued
+
+    id, queued = ask(where, work)
+    if as_json:
+        write_json(queued.to_json())
+    else:
+        write_field(queued.status, queued.id)
+        note("next", hint(f"holdfast attach {id}"))
+    return Exit.FAILURE if queued.status in ("failed", "cancelled") else Exit.OK
+
+
+def hibernate(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> Exit:
+    """Save the files of a session, and free everything else. Programs in its box are ended."""
+
+    async def work(client: Client) -> SessionInfo:
+        return await client.sessions.hibernate(await find_thread(client, session))
+
+    return _print_change(ask(where, work), wanted="hibernated", as_json=as_json)
+
+
+def restore(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> Exit:
+    """Wake a session, with its files as they were and fresh secrets."""
+
+    async def work(client: Client) -> SessionInfo:
+        id = await find_thread(client, session)
+        await client.sessions.restore(id)
+        return await client.sessions.wait(id)
+
+    return _print_change(ask(where, work), wanted="running", as_json=as_json)
+
+
+def terminate(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> Exit:
+    """Terminate a session, and the sessions and tasks below it. Its thread and its files stay."""
+
+    async def work(client: Client) -> SessionInfo:
+        return await client.sessions.terminate(await find_thread(client, session))
+
+    return _print_change(ask(where, work), wanted="terminated", as_json=as_json)
+
+
+def delete(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> None:
+    """Delete the files of a terminated session: its box and its snapshots. Its thread stays."""
+
+    async def work(client: Client) -> tuple[str, int]:
+        id = await find_thread(client, session)
+        return id, await client.sessions.delete_workspace(id)
+
+    id, freed = ask(where, work)
+    if as_json:
+        write_json({"id": id, "freed": freed})
+    else:
+        write_field("deleted", f"the files of {id}", Cell(f"  {describe_size(freed)} freed", "dim"))
+
+
+def _print_change(found: SessionInfo, *, wanted: str, as_json: bool) -> Exit:
+    if as_json:
+        write_json(found.to_json())
+    else:
+        _print(found)
+    return Exit.OK if found.state == wanted else Exit.FAILURE
+
+
+def _print(found: SessionInfo) -> None:
+    write_field("session", Cell(found.id, "bold"), Cell(f"  {found.title or ''}", "dim"))
+    why = "" if found.why is None else f"  {found.why}"
+    write_field("state", Cell(found.state, _STYLES.get(found.state, "")), Cell(why, "dim"))
+    write_field("agent", f"{found.agent}, {found.model}", Cell(f"  {found.agent_state}", "dim"))
+    write_field("box", found.box or "none", Cell(f"  {found.provider}", "dim"))
+    write_field("prompts", f"{found.queued} waiting, {found.processing} at work, {found.ended} ended")
+    if found.error is not None:
+        write_field("error", Cell(found.error.message, "red"))
+        if found.error.hint is not None:
+            note("next", hint(found.error.hint))
+
+
+def _row(found: SessionInfo, now: float) -> list[Cell | str]:
+    return [
+        Cell(found.id, "bold"),
+        Cell(found.joint_state, _STYLES.get(found.state, "")),
+        found.agent,
+        f"{found.queued + found.processing} open, {found.ended} ended",
+        f"{describe_duration(max(0.0, now - found.last_activity_at / 1000))} ago",
+        found.title or "",
+    ]
+
+
+def _prompt_row(each: PromptInfo) -> list[Cell | str]:
+    return [Cell(each.id, "bold"), Cell(each.status, _PROMPT_STYLES.get(each.status, "")), each.mode, each.run or ""]

@@ -1,0 +1,200 @@
+"""Cookies: who has opened a session in a browser, for as long as they use it.
+
+A cookie is 64 random hexadecimal digits. The store has only its digest, so that cookies survive a restart and a copy of
+the database opens nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from holdfast.gateway.tokens import digest
+
+log = logging.getLogger(__name__)
+
+COOKIE: Final = "holdfast_session"
+IDLE_SECONDS: Final = 15 * 60
+"""How long a cookie is valid after its last use."""
+_FORM: Final = re.compile(r"[0-9a-f]{64}")
+_RENEW_MS: Final = 60_000
+"""A use is written to the store at most this often."""
+_SWEEP_SECONDS: Final = 60.0
+_CACHED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CookieRow:
+    """A cookie in the store."""
+
+    digest: str
+    place: str
+    """The session, or `<tunnel>--<session>`: it is valid at the origin that set it and nowhere else."""
+    session: str
+    generation: int
+    subject: str
+    via: str
+    """The digest of the token that was exchanged for it. It ends when that token is revoked."""
+    expires_at: int
+    """UTC milliseconds."""
+
+
+class CookieStore(Protocol):
+    """The contract of a store of cookies."""
+
+    async def add(self, row: CookieRow) -> None: ...
+
+    async def find(self, digest: str) -> CookieRow | None:
+        """Returns the cookie with this digest, also an expired one."""
+        ...
+
+    async def renew(self, digest: str, expires_at: int) -> bool:
+        """Returns whether there is such a cookie."""
+        ...
+
+    async def remove(self, digest: str) -> bool:
+        """Returns whether there was such a cookie."""
+        ...
+
+    async def remove_session(self, session: str) -> int:
+        """Remove all cookies of a session. Returns how many there were."""
+        ...
+
+    async def remove_via(self, session: str, token: str) -> int:
+        """Remove the cookies of a session that a token was exchanged for. Returns how many there were."""
+        ...
+
+    async def remove_expired(self, now: int) -> int:
+        """Remove cookies that expired at `now` or before. Returns how many there were."""
+        ...
+
+
+@dataclass(slots=True)
+class _Known:
+    row: CookieRow
+    written: int
+    """The expiry that the store has."""
+    open: int = 0
+    """Connections that are open with it. While there is one, it is in use."""
+
+
+class Cookies:
+    """Issues, finds, renews and ends cookies. What it remembers, it can read again from the store."""
+
+    def __init__(self, store: CookieStore, clock: Callable[[], int], *, idle_seconds: int = IDLE_SECONDS) -> None:
+        self._store = store
+        self._clock = clock
+        self._idle_ms = idle_seconds * 1000
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    async def issue(self, place: str, session: str, generation: int, subject: str, via: str) -> str:
+        """Returns the value of a new cookie. It never takes over a value that a browser sent."""
+        value = secrets.token_hex(32)
+        expires = self._clock() + self._idle_ms
+        row = CookieRow(digest(value), place, session, generation, subject, via, expires)
+        await self._store.add(row)
+        self._remember(_Known(row, expires))
+        return value
+
+    async def find(self, value: str, place: str, generation: int) -> CookieRow | None:
+        """Returns the cookie with this value if it is valid here, and counts this as a use of it."""
+        if not _FORM.fullmatch(value):
+            return None
+        # Looked up by a digest: how long that takes tells nothing about the value.
+        known = await self._look_up(digest(value))
+        if known is None:
+            return None
+        row, now = known.row, self._clock()
+        if row.place != place or row.generation != generation or (now >= row.expires_at and not known.open):
+            return None
+        await self._use(known, now)
+        return known.row
+
+    @contextlib.contextmanager
+    def in_use(self, row: CookieRow) -> Iterator[None]:
+        """Keep a cookie valid while a connection is open with it."""
+        known = self._known.get(row.digest)
+        if known is None:  # it was revoked meanwhile, or forgotten among many
+            known = _Known(row, row.expires_at)
+        known.open += 1
+        try:
+            yield
+        finally:
+            known.open -= 1
+            known.row = replace(known.row, expires_at=self._clock() + self._idle_ms)
+
+    async def revoke(self, session: str, value: str) -> bool:
+        """End a cookie of a session. Returns whether there was one."""
+        key = digest(value)
+        known = await self._look_up(key)
+        if known is None or known.row.session != session:
+            return False
+        self._known.pop(key, None)
+        return await self._store.remove(key)
+
+    async def revoke_via(self, session: str, token: str) -> None:
+        """End the cookies of a session that the token with this digest was exchanged for."""
+        self._forget(lambda row: row.session == session and row.via == token)
+        await self._store.remove_via(session, token)
+
+    async def revoke_session(self, session: str) -> None:
+        """End all cookies of a session."""
+        self._forget(lambda row: row.session == session)
+        await self._store.remove_session(session)
+
+    async def keep(self) -> None:
+        """Write down which cookies are in use, and remove expired ones, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("cookies could not be swept; this is tried again in %s s", _SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        now = self._clock()
+        for key, known in list(self._known.items()):
+            if known.open:
+                await self._use(known, now)
+            elif now >= known.row.expires_at:
+                self._known.pop(key, None)
+        await self._store.remove_expired(now)
+
+    async def _look_up(self, key: str) -> _Known | None:
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        row = await self._store.find(key)
+        if row is None:
+            return None
+        if (known := self._known.get(key)) is None:  # else another request was faster
+            known = _Known(row, row.expires_at)
+            self._remember(known)
+        return known
+
+    async def _use(self, known: _Known, now: int) -> None:
+        expires = now + self._idle_ms
+        known.row = replace(known.row, expires_at=max(expires, known.row.expires_at))
+        if expires - known.written >= min(_RENEW_MS, self._idle_ms // 4):
+            known.written = expires
+            if not await self._store.renew(known.row.digest, expires):
+                self._known.pop(known.row.digest, None)  # another server revoked it
+
+    def _remember(self, known: _Known) -> None:
+        self._known[known.row.digest] = known
+        if len(self._known) > _CACHED:
+            unused = next((key for key, each in self._known.items() if not each.open), None)
+            if unused is not None:
+                del self._known[unused]
+
+    def _forget(self, is_meant: Callable[[CookieRow], bool]) -> None:
+        for key in [key for key, known in self._known.items() if is_meant(known.row)]:
+            del self._known[key]

@@ -1,0 +1,52 @@
+"""The host names of sessions and tunnels: `<session>.localhost`, `<tunnel>--<session>.localhost`, and the same names
+below the operator's domain. Pure.
+
+Each tunnel has its own host name, so that its pages have another origin than all other pages: it can read neither their
+cookies nor their content.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+_LABEL: Final = rb"(?:([a-z0-9](?:-?[a-z0-9]){0,31})--)?([st]-[0-9a-z]{1,40})"
+
+
+class SessionHost(NamedTuple):
+    """What a host name stands for."""
+
+    session: str
+    tunnel: str | None
+    """The label of a tunnel. None for the session itself."""
+
+
+class SessionHosts:
+    """Which host names are sessions."""
+
+    def __init__(self, scheme: str, port: str, domain: str | None = None) -> None:
+        """Names below `domain` lead to this server. Without one, they are names of this machine. `port` has its colon,
+        if there is one."""
+        self.scheme = scheme
+        self._port = port
+        self._domain = domain or "localhost"
+        domains = {b"localhost", re.escape(self._domain.encode())}
+        pattern = re.compile(_LABEL + rb"\.(?:" + b"|".join(domains) + rb")\.?(?::[0-9]{1,5})?", re.IGNORECASE)
+        self.named: Callable[[bytes], SessionHost | None] = functools.lru_cache(maxsize=512)(
+            functools.partial(_parse, pattern)
+        )
+        """The session that a Host header names, or the part of an Origin after its scheme."""
+
+    def origin(self, session: str, tunnel: str | None = None) -> str:
+        """The origin of a session, or of the tunnel with this label."""
+        label = session if tunnel is None else f"{tunnel}--{session}"
+        return f"{self.scheme}://{label}.{self._domain}{self._port}"
+
+
+def _parse(pattern: re.Pattern[bytes], host: bytes) -> SessionHost | None:
+    match = pattern.fullmatch(host)
+    if match is None:
+        return None
+    return SessionHost(match[2].decode().lower(), None if match[1] is None else match[1].decode().lower())

@@ -1,0 +1,81 @@
+"""What a session's thread says about its gateway: members, tunnels, revocations. Pure.
+
+Only entries with the server's seal for this thread count. A fork of the thread has none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from holdfast.api.errors import InvalidRequest
+from holdfast.api.gateway import MAX_MEMBERS, MAX_TUNNELS, NewTunnel, Role
+from holdfast.gateway.tunnels import Tunnels, parse_tunnel
+
+PREFIX: Final = "signal.gateway."
+TUNNELS: Final = "signal.gateway.tunnels"
+"""All tunnels there are from here on."""
+MEMBER: Final = "signal.gateway.member"
+"""Somebody has a role from here on, or none."""
+REVOKED: Final = "signal.gateway.revoked"
+"""A generation of tokens and cookies begins, or one token is no longer valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """The state of a session's gateway."""
+
+    generation: int = 0
+    """How often all tokens and cookies were revoked."""
+    members: Mapping[str, Role] = field(default_factory=dict)
+    tunnels: Tunnels = field(default_factory=dict)
+    revoked: Mapping[str, int] = field(default_factory=dict)
+    """Digests of revoked tokens, and when they expire, in seconds."""
+
+
+def fold(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
+    """Returns the state after an entry with the server's seal. An entry that says nothing changes nothing."""
+    match payload.get("type"):
+        case "signal.gateway.tunnels":
+            return replace(record, tunnels=_tunnels(payload.get("tunnels")))
+        case "signal.gateway.member":
+            return _with_member(record, payload.get("subject"), payload.get("role"))
+        case "signal.gateway.revoked":
+            return _revoke(record, payload)
+    return record
+
+
+def _tunnels(value: Any) -> Tunnels:
+    found: dict[str, NewTunnel] = {}
+    for each in value[:MAX_TUNNELS] if isinstance(value, list) else ():
+        try:
+            tunnel = parse_tunnel({name: each.get(name) for name in ("name", "port", "protocol")})
+        except (InvalidRequest, AttributeError):
+            continue  # written by another version
+        found[tunnel.name] = tunnel
+    return found
+
+
+def _with_member(record: GatewayRecord, subject: Any, role: Any) -> GatewayRecord:
+    if not isinstance(subject, str):
+        return record
+    others = {name: known for name, known in record.members.items() if name != subject}
+    if role in list(Role) and len(others) < MAX_MEMBERS:
+        others[subject] = Role(role)
+    return replace(record, members=others)
+
+
+def _revoke(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
+    generation, token, until = payload.get("generation"), payload.get("token"), payload.get("until")
+    if type(generation) is int and generation > record.generation:
+        return replace(record, generation=generation, revoked={})  # no earlier token is valid anyway
+    if isinstance(token, str) and type(until) is int:
+        return replace(record, revoked={**record.revoked, token: until})
+    return record
+
+
+def without_expired(record: GatewayRecord, now: float) -> GatewayRecord:
+    """Forget revoked tokens that have expired by themselves. `now` is in seconds."""
+    live = {token: until for token, until in record.revoked.items() if until > now}
+    return record if len(live) == len(record.revoked) else replace(record, revoked=live)

@@ -1,0 +1,256 @@
+"""The service of sessions: creates, shows, prompts, hibernates, restores and terminates them.
+
+A session is a thread, a box and runs on it. All its state is on the thread: after a crash, the next server
+goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.api.errors import Conflict
+from holdfast.api.errors.boxes import BoxGone, BoxNotFound, SnapshotInUse, SnapshotNotFound
+from holdfast.api.errors.runs import TooManyWaiting
+from holdfast.api.errors.sessions import SessionBusy, SessionLimit
+from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionState
+from holdfast.boxes.capabilities import Capability, require
+from holdfast.boxes.service.boxes import Boxes
+from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.launch.plan import Options, check_prompt, key_of
+from holdfast.runs.reconcile.sweep import DueThreads
+from holdfast.runs.run_log import RunLog
+from holdfast.runs.service import Runs
+from holdfast.sessions.driver import SessionDriver
+from holdfast.sessions.rules import is_wanted
+from holdfast.sessions.session_log import SessionLog, conflict, session_of
+from holdfast.sessions.sweep import SWEEP_SECONDS, SessionSweep
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import RowFilter, ThreadRow
+from holdfast.threads.service import ThreadPage, Threads
+from holdfast.threads.session_events import (
+    EndedPrompt,
+    QueuedPrompt,
+    created,
+    prompted,
+    workspace_deleted,
+    workspace_deleted_id,
+)
+from holdfast.threads.store import StreamStore
+
+MOST_SESSIONS: Final = 100
+"""Sessions that may have a box that runs, at once."""
+_STOP_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a new session is, apart from how its runs are carried out."""
+
+    id: str | None = None
+    title: str | None = None
+    labels: dict[str, str] | None = None
+    parent: str | None = None
+    by: str | None = None
+
+
+class Sessions:
+    """Owns its steps and its sweep from `start` to `close`. Sessions outlive it."""
+
+    def __init__(
+        self,
+        store: StreamStore,
+        threads: Threads,
+        projection: Projection,
+        boxes: Boxes,
+        runs: Runs,
+        run_log: RunLog,
+        *,
+        ticks: Callable[[], int],
+        most: int = MOST_SESSIONS,
+        sweep_seconds: float = SWEEP_SECONDS,
+    ) -> None:
+        """`most` sessions may have a box that runs. `ticks` returns the milliseconds of a monotonic clock."""
+        self._threads = threads
+        self._projection = projection
+        self._boxes = boxes
+        self._runs = runs
+        self._log = run_log
+        self._most = most
+        self._sessions = SessionLog(run_log)
+        self.tasks = BackgroundTasks()
+        self._due = DueThreads()
+        self._driver = SessionDriver(
+            self._sessions, runs, boxes, projection, self.tasks, most=most, on_due=self._due.add, ticks=ticks
+        )
+        self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
+        self._creating = asyncio.Lock()
+        self.sweep = self._sweep.sweep
+        self.settle = self._driver.settle
+        self.box_of = self._driver.box_of
+
+    async def start(self) -> None:
+        """Take up the sessions that earlier servers left, and start the sweep."""
+        await self._sweep.start()
+
+    async def close(self) -> None:
+        """Steps in progress are given up. The next server repeats them."""
+        self._sweep.stop()
+        self._driver.close()
+        await self.tasks.close(_STOP_SECONDS)
+
+    # --- creating and reading ---
+
+    async def create(self, opening: Opening, options: Options) -> ThreadRow:
+        """Create a session. Returns once it is on disk, before it has a box. Raises what a launch would raise."""
+        checked = await self._runs.check(options)
+        if checked.workspace is not None:
+            self._runs.workspaces.check(checked.workspace)
+        if opening.parent is not None:
+            above = session_of(await self._sessions.find(opening.parent))
+            if above.is_over:
+                raise conflict(opening.parent, above.state, "have sessions of its own")
+        id = opening.id or new_id("t")
+        async with self._creating:
+            if opening.id is not None and (same := await self._same(opening)) is not None:
+                return same
+            await self._check_room()
+            about = {"title": opening.title, "parent": opening.parent, "labels": opening.labels or {}}
+            made = created(
+                agent=checked.agent,
+                model=checked.model or "",
+                options=checked.to_json(),
+                parent=opening.parent,
+                by=opening.by,
+            )
+            new = await self._log.create(
+                id, self._log.entry({"type": "signal.thread.created", **about}), self._log.entry(made)
+            )
+        if not new:
+            raise Conflict(f"thread {id} already exists", hint="leave the id out, or use another one")
+        self._due.add(id)
+        return await self._sessions.find(id)
+
+    async def _same(self, opening: Opening) -> ThreadRow | None:
+        """Returns the session that an earlier request with the same id has created."""
+        assert opening.id is not None
+        row = await self._projection.row(opening.id)
+        if row is None or row.runs.session is None:
+            return None
+        return row
+
+    async def _check_room(self) -> None:
+        if not await self._driver.room():
+            raise SessionLimit(
+                f"{self._most} sessions are awake, which is the limit",
+                hint="hibernate or terminate one: holdfast session list --state running",
+            )
+
+    async def get(self, id: str) -> ThreadRow:
+        """Returns a session, after looking at its box. Raises `SessionNotFound`."""
+        row = await self._sessions.find(id)
+        if self._driver.lock(id).locked() or session_of(row).is_over:
+            return row
+        return await self._driver.drive(id)
+
+    async def list(self, wanted: RowFilter) -> ThreadPage:
+        """Returns sessions, most recently active first. `wanted` names the states."""
+        return await self._threads.list(wanted)
+
+    # --- prompts ---
+
+    async def prompt(
+        self,
+        id: str,
+        text: str,
+        *,
+        prompt_id: str | None = None,
+        author: str | None = None,
+        mode: PromptMode = PromptMode.FOLLOWUP,
+        priority: int = 0,
+    ) -> QueuedPrompt | EndedPrompt:
+        """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps."""
+        check_prompt(text)
+        session = session_of(await self._sessions.find(id))
+        if prompt_id is not None and (same := session.find(prompt_id)) is not None:
+            return same
+        if session.is_over:
+            raise conflict(id, session.state, "take prompts")
+        if len(session.queue) >= MOST_PROMPTS:
+            raise TooManyWaiting(
+                f"{MOST_PROMPTS} prompts already wait in session {id}", hint="wait until some of them have ended"
+            )
+        entry = self._log.entry(prompted(text, mode, priority), id=prompt_id or new_entry_id(), author=author)
+        await self._log.append(id, entry)
+        found = session_of(await self._sessions.find(id)).find(entry.id)
+        if found is None:
+            raise Conflict(
+                f"session {id} already has an entry {entry.id}, so the prompt was not queued: use another id"
+            )
+        self._due.add(id)
+        return found
+
+    # --- state ---
+
+    async def hibernate(self, id: str, *, by: str | None = None) -> ThreadRow:
+        """Save the files of a session and stop its box. Returns when that is done. Raises `SessionBusy` if its agent
+        works.
+        """
+        async with self._driver.lock(id):
+            row = await self._sessions.find(id)
+            session, run = session_of(row), row.runs.live
+            if session.state not in (SessionState.HIBERNATING, SessionState.HIBERNATED):
+                if session.state is not SessionState.RUNNING:
+                    raise conflict(id, session.state, "hibernate")
+                if run is not None or is_wanted(row.runs) or self._runs.launches.is_launching(id):
+                    raise SessionBusy(
+                        f"the agent of session {id} works, or has prompts to work on",
+                        hint=f"wait for it, or end its work: holdfast cancel {id}",
+                    )
+                if (box := await self.box_of(id)) is not None:
+                    require(box.provider, self._boxes.provider(box.provider).capabilities, Capability.STOP)
+                await self._sessions.move(id, SessionState.HIBERNATING, only_from=(SessionState.RUNNING,), by=by)
+        return await self._driver.settle(id)
+
+    async def restore(self, id: str, *, by: str | None = None) -> ThreadRow:
+        """Wake a session, with its files as they were. Returns when it runs."""
+        session = session_of(await self._sessions.find(id))
+        if session.is_over:
+            raise conflict(id, session.state, "be restored")
+        await self._driver.settle(id)  # it may be falling asleep
+        async with self._driver.lock(id):
+            if session_of(await self._sessions.find(id)).state is SessionState.HIBERNATED:
+                await self._check_room()
+                await self._sessions.move(id, SessionState.RESTORING, by=by)
+        return await self._driver.settle(id)
+
+    async def terminate(self, id: str, *, by: str | None = None) -> ThreadRow:
+        """Terminate a session, and the sessions and tasks below it. Its files stay until they are deleted."""
+        return await self._driver.terminate(id, by=by)
+
+    async def delete_workspace(self, id: str) -> int:
+        """Delete the files of a terminated session: its box and its snapshots. Returns the bytes freed.
+
+        Snapshots that forks of its thread start from stay.
+        """
+        row = await self._driver.settle(id)
+        session = session_of(row)
+        if session.state is not SessionState.TERMINATED:
+            raise conflict(id, session.state, "lose its files: terminate it first")
+        if not session.released:
+            raise SessionBusy(f"session {id} is being terminated", hint="try again in a moment")
+        freed = 0
+        if (box := await self.box_of(id)) is not None:
+            with suppress(BoxGone, BoxNotFound):
+                freed += (await self._boxes.delete(box.id)).freed
+        needed = await self._projection.needed_snapshots()
+        for each in await self._boxes.snapshots(key=key_of(id)):
+            if each.id not in needed:
+                with suppress(SnapshotNotFound, SnapshotInUse):
+                    freed += await self._boxes.delete_snapshot(each.id)
+        await self._log.append(id, self._log.entry(workspace_deleted(freed), id=workspace_deleted_id()))
+        return freed

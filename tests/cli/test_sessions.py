@@ -1,0 +1,67 @@
+"""`holdfast session`, from its creation to its end: a real server and a real box. The agent and the model are real in
+tests/server/test_sessions.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli
+
+from holdfast.api.models import Api
+from holdfast.client import SyncClient
+from holdfast.testing.server import ServerProcess
+
+pytestmark = pytest.mark.box
+
+
+@pytest.fixture
+def model(server: ServerProcess) -> str:
+    with SyncClient(server.url, api_key=server.api_key) as client:
+        client.models.add("nobody", apis=[Api.OPENAI_CHAT], base_url="http://127.0.0.1:9", model="m")
+    return "nobody"
+
+
+def test_a_session_is_created_sleeps_wakes_and_ends(cli: Cli, model: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    new = cli("session", "new", "--agent", "pi", "--model", model, "--dir", str(tmp_path), "--title", "mine", "--json")
+    assert new.exit == 0, new.err
+    made = new.json()
+    assert (made["state"], made["title"], made["jointState"]) == ("running", "mine", "standby")
+    id = made["id"]
+    assert cli("box", "exec", f"thread/{id}", "--", "cat", "a.txt").out == "one\n"
+    assert id in cli("session", "list").out
+    assert cli("session", "list", "--state", "running", "-q").out.split() == [id]
+    assert cli("session", "list", "--state", "error", "-q").out == ""
+    slept = cli("session", "hibernate", id)
+    assert slept.exit == 0, slept.err
+    assert "hibernated" in slept.out
+    assert cli("session", "restore", id[:8], "--json").json()["state"] == "running"
+    shown = cli("session", "status", id)
+    assert "pi, nobody/m" in shown.out
+    assert "0 waiting, 0 at work, 0 ended" in shown.out
+    refused = cli("session", "delete", id)
+    assert refused.exit == 6
+    assert "terminate it first" in refused.err
+    behind = cli("steer", id, "behind its back")
+    assert behind.exit == 6
+    assert f"holdfast session prompt {id}" in behind.err
+    assert cli("session", "terminate", id).exit == 0
+    late = cli("session", "prompt", id, "too late")
+    assert (late.exit, "cannot take prompts" in late.err) == (6, True)
+    deleted = cli("session", "delete", id)
+    assert deleted.exit == 0, deleted.err
+    assert "freed" in deleted.out
+    assert cli("session", "status", id, "--json").json()["workspace"] is False
+
+
+def test_what_is_missing_is_said_with_what_to_do(cli: Cli) -> None:
+    nobody = cli("session", "new", "--empty")
+    assert (nobody.exit, "holdfast session new --agent NAME" in nobody.err) == (2, True)
+    nowhere = cli("session", "status", "t-nowhere")
+    assert nowhere.exit == 3
+    thread = cli("thread", "new", "no session", "--json").json()["id"]
+    other = cli("session", "prompt", thread, "x")
+    assert (other.exit, "there is no session" in other.err) == (3, True)
+    assert cli("session", "prompt", thread, "x", "--mode", "loud").exit == 2

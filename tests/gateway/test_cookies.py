@@ -1,0 +1,109 @@
+"""Cookies: how long they are valid, where, and what ends them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.gateway.cookies import IDLE_SECONDS, Cookies
+from holdfast.gateway.tokens import digest
+from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+
+pytestmark = pytest.mark.anyio
+
+IDLE_MS = IDLE_SECONDS * 1000
+
+
+@dataclass
+class Clock:
+    now: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+async def test_a_cookie_is_random_and_only_its_digest_is_stored(tmp_path: Path) -> None:
+    async with Database(tmp_path / "holdfast.db") as database:
+        store = SqliteCookies(database)
+        cookies = Cookies(store, Clock())
+        values = {await cookies.issue("t-1", "t-1", 0, "ada", "via") for _ in range(20)}
+        assert len(values) == 20
+        for value in values:
+            assert re.fullmatch(r"[0-9a-f]{64}", value)
+            assert await store.find(value) is None
+            assert await store.find(digest(value)) is not None
+
+
+async def test_a_cookie_is_valid_at_its_place_in_its_generation(tmp_path: Path) -> None:
+    async with Database(tmp_path / "holdfast.db") as database:
+        cookies = Cookies(SqliteCookies(database), Clock())
+        value = await cookies.issue("app--t-1", "t-1", 3, "ada", "via")
+        found = await cookies.find(value, "app--t-1", 3)
+        assert found is not None
+        assert found.subject == "ada"
+        for place, generation in (("t-1", 3), ("other--t-1", 3), ("t-2", 3), ("app--t-1", 2), ("app--t-1", 4)):
+            assert await cookies.find(value, place, generation) is None
+        for other in ("", "0" * 64, value.upper(), value + "0", value[:-1], "../" + value, digest(value)):
+            assert await cookies.find(other, "app--t-1", 3) is None
+
+
+async def test_use_renews_a_cookie_and_idleness_ends_it(tmp_path: Path) -> None:
+    clock = Clock()
+    async with Database(tmp_path / "holdfast.db") as database:
+        store = SqliteCookies(database)
+        cookies = Cookies(store, clock)
+        value = await cookies.issue("t-1", "t-1", 0, "ada", "via")
+        for _ in range(5):
+            clock.now += IDLE_MS - 1
+            assert await cookies.find(value, "t-1", 0) is not None
+            # A server that starts now knows of that use.
+            assert await Cookies(store, clock).find(value, "t-1", 0) is not None
+        clock.now += IDLE_MS
+        assert await cookies.find(value, "t-1", 0) is None
+        assert await Cookies(store, clock).find(value, "t-1", 0) is None
+        await cookies.sweep()
+        assert await store.find(digest(value)) is None
+
+
+async def test_a_cookie_does_not_expire_while_a_connection_is_open_with_it(tmp_path: Path) -> None:
+    clock = Clock()
+    async with Database(tmp_path / "holdfast.db") as database:
+        store = SqliteCookies(database)
+        cookies = Cookies(store, clock)
+        value = await cookies.issue("t-1", "t-1", 0, "ada", "via")
+        row = await cookies.find(value, "t-1", 0)
+        assert row is not None
+        with cookies.in_use(row):
+            clock.now += 2 * IDLE_MS
+            await cookies.sweep()
+            assert await cookies.find(value, "t-1", 0) is not None
+            assert await Cookies(store, clock).find(value, "t-1", 0) is not None
+            clock.now += 2 * IDLE_MS
+        clock.now += IDLE_MS - 1
+        assert await cookies.find(value, "t-1", 0) is not None
+        clock.now += IDLE_MS
+        assert await cookies.find(value, "t-1", 0) is None
+
+
+async def test_a_cookie_is_revoked_by_itself_by_its_token_or_with_its_session(tmp_path: Path) -> None:
+    async with Database(tmp_path / "holdfast.db") as database:
+        store = SqliteCookies(database)
+        cookies = Cookies(store, Clock())
+        values = [await cookies.issue("t-1", "t-1", 0, "ada", via) for via in ("a", "a", "b", "c")]
+
+        async def valid() -> list[bool]:
+            here = [await cookies.find(each, "t-1", 0) is not None for each in values]
+            assert here == [await Cookies(store, Clock()).find(each, "t-1", 0) is not None for each in values]
+            return here
+
+        assert not await cookies.revoke("t-2", values[2])  # of another session
+        assert await cookies.revoke("t-1", values[2])
+        assert await valid() == [True, True, False, True]
+        await cookies.revoke_via("t-1", "a")
+        assert await valid() == [False, False, False, True]
+        await cookies.revoke_session("t-1")
+        assert await valid() == [False, False, False, False]
