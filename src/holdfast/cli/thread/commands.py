@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from holdfast.api.money import describe_in_full
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread, find_thread_now
@@ -395,6 +394,8 @@ def _show(thread: ThreadInfo, url: str) -> None:
     if thread.last_entry is not None:
         write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
     if thread.cost is not None:
+        from holdfast.api.money import describe_in_full  # here, because most commands do not need it
+
         spent = describe_in_full(thread.cost.cost, thread.cost.unpriced)
         write_field("cost", spent, Cell(f"  {thread.cost.tokens:,} tokens", "dim"))
     if thread.parent is not None:
