@@ -10,6 +10,7 @@ from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 from holdfast import Entry
 from holdfast.api.money import describe_cost
 from holdfast.api.run.info import RunInfo, RunStatus, Stage
+from holdfast.cli.run.follow import conclude
 from holdfast.cli.run.status import describe_status
 from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, plain, width_of, wrap
 from holdfast.cli.terminal.run_lines import Line, RunLines
@@ -385,3 +386,31 @@ def test_a_status_says_that_a_runner_is_silent(status: str, stage: str, ago: int
     )  # fmt: skip
     assert describe_status(status, run, 1000 + ago) == shown
     assert describe_status(status, None, 1000) == status
+
+
+def tool_call(**arguments: str) -> RunLines:
+    view = RunLines(width=None)
+    for payload in (
+        {"type": "signal.run.started", "run": "r-1", "agent": "pi"},
+        {"type": "pi.tool", "name": "x", "arguments": arguments, "result": "", "status": "ok"},
+        {"type": "signal.run.finished", "run": "r-1", "status": "completed"},
+    ):
+        view.take(Entry("e", 1, payload))
+    return view
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [
+        ({"command": "sed -i s/a/b/ x"}, ["diff", "apply", "resume"]),
+        ({"path": "x", "content": "new"}, ["diff", "apply", "resume"]),
+        ({"path": "x"}, ["resume"]),
+    ],
+)
+def test_the_end_of_a_run_that_may_have_changed_files_says_how_they_come_home(
+    arguments: dict[str, str], commands: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("holdfast.cli.run.follow.is_terminal", lambda: True)
+    assert conclude("t-1", tool_call(**arguments).latest) == 0
+    shown = [line.split()[-3:] for line in capsys.readouterr().out.splitlines() if "t-1" in line]
+    assert shown == [["holdfast", command, "t-1"] for command in commands]

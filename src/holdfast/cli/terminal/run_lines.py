@@ -19,6 +19,7 @@ from holdfast.cli.run.status import describe_silence
 from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, pad, plain, width_of, wrap
 from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
+from holdfast.exports.marks import FAILOVERS
 
 Line = tuple[Cell, ...]
 
@@ -53,15 +54,6 @@ _FILES: Final = {
 }
 _BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
 """What happened to the box, by the error code of the run."""
-_REASONS: Final = {
-    "billing": "is not paid for",
-    "rate": "has too many requests",
-    "auth": "does not accept its key",
-    "unsupported": "does not take this request",
-    "empty": "gave an empty answer",
-    "unreachable": "cannot be reached",
-}
-"""Why a model was left, by the reason of a failover."""
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
@@ -315,7 +307,7 @@ class RunLines:
         elif name == "failover":
             yield from self._announce(run)
             model, to = _word(payload, "model"), _word(payload, "to")
-            why = _REASONS.get(_word(payload, "reason"), "gave no answer")
+            why = FAILOVERS.get(_word(payload, "reason"), "gave no answer")
             yield self._remark("⇄", f"{model} {why}: {f'going on with {to}' if to else 'no other is left'}", "yellow")
         elif name == "budget":
             yield from self._announce(run)
