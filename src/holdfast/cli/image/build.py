@@ -140,6 +140,7 @@ def _sources(
         SourceFiles,
         named_source,
         of_distribution,
+        read_authorities,
         read_os_release,
         read_sources,
         read_trusted,
@@ -159,7 +160,7 @@ def _sources(
             "a mirror and a suite are needed", hint="give --mirror URL --suite NAME, such as --suite bookworm"
         )
     found = [named_source(place, suite, components or ["main"], keyrings) for suite in named]
-    return SourceFiles(tuple(found), read_trusted(), insecure)
+    return SourceFiles(tuple(found), read_trusted(), insecure, read_authorities())
 
 
 async def _from_recipe(host: BuildHost, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:
