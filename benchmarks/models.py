@@ -162,7 +162,7 @@ def run_gateway(provider: int) -> None:
                         ticks=lambda: time.monotonic_ns() // 10**6,
                     )
                     gateway = ModelGateway(models, LoopbackUpstream, meter=meter)
-                    terms = Terms("t-1", "r-1", "t-1")
+                    terms = Terms("t-1", "r-1", ("t-1",))
 
                     async def app(scope: Any, receive: Any, send: Any) -> None:
                         await gateway.handle(scope, receive, send, _GRANT, terms=terms)

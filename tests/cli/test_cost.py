@@ -95,8 +95,10 @@ def test_a_budget_is_set_listed_and_removed(cli: Cli) -> None:
     ("cost", "shown"),
     [
         (Cost(calls=2, cost=1.5), "$1.50"),
-        (Cost(calls=2, cost=1.5, unpriced=1), "$1.50 and more"),
+        (Cost(calls=2, cost=1.5, unpriced=1), "at least $1.50"),
         (Cost(calls=2, unpriced=2), "unknown"),
+        (Cost(calls=2, cost=0, unpriced=1), "unknown"),
+        (Cost(calls=2, cost=0), "$0.00"),
         (Cost(), "–"),
         (None, "–"),
     ],

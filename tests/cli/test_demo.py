@@ -20,6 +20,9 @@ from holdfast.client.local_server import is_alive, read_running
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 
 
+CHECKOUT = Path(__file__).parents[2]
+
+
 class Command:
     """The command, on a home of its own."""
 
@@ -49,6 +52,26 @@ def command(tmp_path: Path, installed_agents: InstalledAgents) -> Iterator[Comma
     command("down", check=False)
 
 
+def told(text: str) -> list[str]:
+    """The words of a demo, without what is different each time."""
+    text = re.sub(r"http://\S+|\b[tb]-[0-9a-z]+\b|[\d.]+ min [\d.]+ s|[\d.]+ m?s\b|,", " ", text)
+    text = re.sub(r"(?<=That should do\.).*\n", "\n", text)  # it is cut off somewhere
+    text = re.sub(r"\d+ entries", "N entries", text)
+    return text.split()
+
+
+def check_readme(out: str) -> None:
+    """The README shows what the demo prints. Its terminal is narrow, which breaks a line."""
+    [block] = re.findall(
+        r"```text\n\$ bin/holdfast demo\n  server .*\n([^`]*)```", (CHECKOUT / "README.md").read_text()
+    )
+    end = out.index("\n", out.index("  ✓ completed"))
+    assert told(block) == told(out[:end])
+    shown, printed = (list(map(int, re.findall(r"(\d+) entries", text))) for text in (block, out[:end]))
+    # How many pieces an answer comes in depends on the time.
+    assert all(abs(one - other) <= 3 for one, other in zip(shown, printed, strict=True)), (shown, printed)
+
+
 def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Command, tmp_path: Path) -> None:
     done = command("demo", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -75,9 +98,11 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
         r"  ✓ completed in [\d.]+ (?:ms|s|min \d+ s) · 2 boxes · \d+ entries · \$0\.00",
         r"  changed +price\.py  \+1 −2",
         r"  next   holdfast diff \1",
+        r"         holdfast fork \1",
     ]
     matched = re.search(r"(?:\n.*)*?\n".join(story), out)
     assert matched is not None, out
+    check_readme(out)
     project = tmp_path / "prices"
     project.mkdir()
     for name, content in FILES.items():
@@ -87,6 +112,7 @@ def test_the_agent_repairs_the_program_although_its_box_is_killed(command: Comma
     subprocess.run([sys.executable, "-m", "unittest", "-q"], cwd=project, check=True, capture_output=True)
     assert "holdfast-demo" not in command("model", "list", "--json").stdout
 
+    assert f"from {matched[1]}@2" in command("fork", matched[1]).stdout
     running = read_running(command.home)
     assert running is not None
     # The next command of the README: it finds the server that the demo left.

@@ -43,6 +43,7 @@ def test_a_fork_goes_on_from_an_earlier_turn_and_both_are_compared(world: World,
     assert "    Otherwise." in out.splitlines()
     forked = thread_in(out)
     assert forked != thread
+    assert out.count(forked) == 2, "the thread and its page, and no more"
     assert state(world, forked) == "1\nbranch\nstate\n"
     assert state(world, thread) == "2\nsecond\nstate\n"
 

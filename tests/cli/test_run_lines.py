@@ -8,9 +8,11 @@ import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
 from holdfast import Entry
+from holdfast.api.money import describe_cost
 from holdfast.api.run.info import RunInfo, RunStatus, Stage
+from holdfast.cli.run.follow import conclude
 from holdfast.cli.run.status import describe_status
-from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, plain, width_of, wrap
+from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, plain, width_of, wrap
 from holdfast.cli.terminal.run_lines import Line, RunLines
 from holdfast.cli.terminal.tool_lines import describe_call, describe_tool, summarize_output
 
@@ -40,7 +42,7 @@ def test_a_run_that_lost_its_box_and_went_on_reads_like_its_story() -> None:
         "    ⟳ retrying (1): 429 Too Many Requests",
         "    $ python3 -m unittest -q                OK                           799 ms",
         "    Fixed: the discount is now applied once.",
-        "  ✓ completed in 4.3 s · 2 boxes · 23 entries · $0.00",
+        "  ✓ completed in 4.3 s · 2 boxes · 23 entries",
     ]
 
 
@@ -56,9 +58,11 @@ def charged(*costs: float | None) -> list[str]:
 
 def test_the_cost_of_a_run_is_what_the_server_counted_and_unknown_is_not_nothing() -> None:
     assert charged(0.25, 0.5)[-1].endswith("entries · $0.75")
-    assert charged(0.25, None)[-1].endswith("entries · $0.25 and more")
+    assert charged(0.25, None)[-1].endswith("entries · at least $0.25, 1 call without a price")
+    assert charged(0, None)[-1].endswith("entries · cost unknown")
     assert charged(None)[-1].endswith("entries · cost unknown")
-    assert charged()[-1].endswith("entries · $0.00")
+    assert charged(0)[-1].endswith("entries · $0.00")
+    assert charged()[-1].endswith("entries")  # an agent that does not know a price says 0
 
 
 def test_a_failover_and_a_budget_are_shown() -> None:
@@ -382,3 +386,31 @@ def test_a_status_says_that_a_runner_is_silent(status: str, stage: str, ago: int
     )  # fmt: skip
     assert describe_status(status, run, 1000 + ago) == shown
     assert describe_status(status, None, 1000) == status
+
+
+def tool_call(**arguments: str) -> RunLines:
+    view = RunLines(width=None)
+    for payload in (
+        {"type": "signal.run.started", "run": "r-1", "agent": "pi"},
+        {"type": "pi.tool", "name": "x", "arguments": arguments, "result": "", "status": "ok"},
+        {"type": "signal.run.finished", "run": "r-1", "status": "completed"},
+    ):
+        view.take(Entry("e", 1, payload))
+    return view
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [
+        ({"command": "sed -i s/a/b/ x"}, ["diff", "apply", "resume"]),
+        ({"path": "x", "content": "new"}, ["diff", "apply", "resume"]),
+        ({"path": "x"}, ["resume"]),
+    ],
+)
+def test_the_end_of_a_run_that_may_have_changed_files_says_how_they_come_home(
+    arguments: dict[str, str], commands: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("holdfast.cli.run.follow.is_terminal", lambda: True)
+    assert conclude("t-1", tool_call(**arguments).latest) == 0
+    shown = [line.split()[-3:] for line in capsys.readouterr().out.splitlines() if "t-1" in line]
+    assert shown == [["holdfast", command, "t-1"] for command in commands]

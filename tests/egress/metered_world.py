@@ -66,7 +66,7 @@ class MeteredWorld:
         return found
 
     def use(self, *, run: str = "r-1", budget: Budget | None = None, fallbacks: tuple[str, ...] = ()) -> None:
-        self.terms[run] = Terms("t-1", run, "t-1", fallbacks, budget)
+        self.terms[run] = Terms("t-1", run, ("t-1",), fallbacks, budget)
 
     async def add(self, name: str, provider: ScriptedModel, **more: Any) -> None:
         given: dict[str, Any] = {"apis": list(Api), "base_url": provider.url, "key": KEY, "model": "scripted"}

@@ -19,10 +19,14 @@ from tests.testing.test_model import PATHS, body_of, every_api
 from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.models import InvalidModel
+from holdfast.api.ids import now_ms
 from holdfast.api.models import Api, Price
 from holdfast.egress.models.budgets import Amount, Limit, find_reached, find_warnings
+from holdfast.egress.models.completion import ask as complete
+from holdfast.egress.models.journal import completions_thread
 from holdfast.egress.models.ledger import Ledger, day_of, start_of_day
 from holdfast.egress.models.meter import Terms
+from holdfast.egress.models.probe import probe
 from holdfast.egress.models.usage import Answer, Ending, Measured, charged_usage
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Usage, error, held, text
 from holdfast.threads.model_events import Usage as Tokens
@@ -108,11 +112,52 @@ async def test_the_budget_of_a_tree_counts_the_threads_below_it_also_after_a_res
                 if answers[0] == 200:
                     await world.threads.create(id="t-2", parent="t-1")
                     await world.meter.budgets.put(BudgetScope.TREE, "t-1", Budget(tokens=200_000))
-                world.terms["r-2"] = Terms("t-2", "r-2", "t-1")
+                world.terms["r-2"] = Terms("t-2", "r-2", ("t-2", "t-1"))
                 runs = ("r-1", "r-2", "r-1", "r-2")
                 assert [(await ask(world, run)).status_code for run in runs[: len(answers)]] == answers
                 assert (await world.meter.spent(BudgetScope.TREE, "t-1")).tokens == 220_000
                 assert (await world.meter.spent(BudgetScope.THREAD, "t-2")).tokens == 110_000
+
+
+async def test_a_budget_of_a_tree_below_the_root_counts_what_is_below_it_alone(world: MeteredWorld) -> None:
+    for id, parent in (("t-2", "t-1"), ("t-3", "t-2"), ("t-4", "t-1")):
+        await world.threads.create(id=id, parent=parent)
+    world.terms["r-3"] = Terms("t-3", "r-3", ("t-3", "t-2", "t-1"))
+    world.terms["r-4"] = Terms("t-4", "r-4", ("t-4", "t-1"))
+    await world.meter.budgets.put(BudgetScope.TREE, "t-2", Budget(tokens=200_000))
+    runs = ("r-1", "r-4", "r-3", "r-4", "r-3", "r-3", "r-4", "r-1")
+    assert [(await ask(world, run)).status_code for run in runs] == [200, 200, 200, 200, 200, 402, 200, 200]
+    assert (await world.meter.spent(BudgetScope.TREE, "t-2")).tokens == 220_000
+    assert (await world.meter.spent(BudgetScope.TREE, "t-1")).tokens == 770_000
+
+
+async def test_calls_that_no_run_makes_count_against_the_day_also_after_a_restart(tmp_path: Path) -> None:
+    """`model test`, completions, and `llm_query` of interpreters."""
+    async with ScriptedModel(key=KEY) as provider, ScriptedModel(key=KEY) as other:
+        async with open_metered(tmp_path, models=(provider, other)) as world:
+            choice = world.models.resolve("mine")
+            tested = await probe(world.gateway, choice, Api.ANTHROPIC)
+            assert tested.ok, tested
+            messages = [{"role": "user", "content": "Hello"}]
+            await asyncio.gather(*(complete(world.gateway, choice, messages, run="interpreter") for _ in range(8)))
+            spent = await world.meter.spent(BudgetScope.DAY, "")
+            assert spent.tokens > 0
+            thread = completions_thread(now_ms())
+            calls = await world.entries(thread=thread)
+            assert sorted(each["run"] for each in calls) == ["interpreter"] * 8 + ["model-test"]
+            assert (await world.threads.get(thread)).archived
+        async with open_metered(tmp_path, models=(provider, other)) as world:
+            assert await world.meter.spent(BudgetScope.DAY, "") == spent
+            await world.meter.budgets.put(BudgetScope.DAY, "", Budget(tokens=spent.tokens))
+            refused = await probe(world.gateway, world.models.resolve("mine"), Api.ANTHROPIC)
+            assert (refused.ok, refused.status) == (False, 402)
+            assert "this day is out of budget" in refused.text
+
+
+async def test_a_call_that_no_run_makes_is_counted_beside_a_thread_that_took_its_name(world: MeteredWorld) -> None:
+    await world.threads.create(id=completions_thread(now_ms()), title="mine")
+    assert (await probe(world.gateway, world.models.resolve("mine"), Api.ANTHROPIC)).ok
+    assert len(await world.entries(thread=completions_thread(now_ms()))) == 1
 
 
 async def test_calls_at_once_cannot_pass_a_budget_by_more_than_one_each(world: MeteredWorld) -> None:
@@ -335,6 +380,72 @@ async def test_a_compressed_request_that_reports_its_usage_costs_that(world: Met
     assert (await world.agent.post("/v1/messages", content=content, headers=headers)).status_code == 200
     [call] = await world.settled(1)
     assert (call["input"], call["output"], call.get("estimated")) == (100_000, 10_000, None)
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    return b"".join(b"data: " + orjson.dumps(each) + b"\n\n" for each in events)
+
+
+BUSY = {"type": "overloaded_error", "message": "busy"}
+UNKNOWN = {"type": "api_error", "message": "something broke"}
+ONLY_ERRORS: list[tuple[Api, bytes]] = [
+    (Api.ANTHROPIC, sse({"type": "error", "error": BUSY})),
+    (Api.ANTHROPIC, sse({"type": "ping"}, {"type": "error", "error": UNKNOWN})),
+    (Api.OPENAI_CHAT, sse({"error": UNKNOWN})),
+    (Api.OPENAI_CHAT, sse({"choices": [{"index": 0, "delta": {"role": "assistant"}}]}, {"error": BUSY})),
+    (Api.OPENAI_RESPONSES, sse({"type": "error", "code": "server_error", "message": "broke"})),
+    (
+        Api.OPENAI_RESPONSES,
+        sse(
+            {"type": "response.created", "response": {"error": None, "usage": None}},
+            {"type": "response.failed", "response": {"error": UNKNOWN, "usage": None}},
+        ),
+    ),
+    (Api.ANTHROPIC, orjson.dumps({"type": "error", "error": UNKNOWN})),
+    (Api.OPENAI_CHAT, orjson.dumps({"error": UNKNOWN})),
+    (Api.OPENAI_RESPONSES, orjson.dumps({"status": "failed", "error": UNKNOWN, "output": [], "usage": None})),
+]
+
+
+@pytest.mark.parametrize(("api", "body"), ONLY_ERRORS)
+async def test_an_answer_that_is_only_an_error_costs_nothing(world: MeteredWorld, api: Api, body: bytes) -> None:
+    world.use(budget=Budget(tokens=1000))
+    kind = "text/event-stream" if body.startswith(b"data:") else "application/json"
+    async with quiet_provider(world, api, body, kind):
+        for _ in range(3):
+            assert (await world.agent.post(PATHS[api], json=body_of(api))).status_code == 200
+    assert await world.meter.spent(BudgetScope.RUN, "r-1") == Amount()
+    [call, *_] = await world.settled(1)
+    assert (call["input"], call["output"], call.get("estimated")) == (0, 0, None)
+
+
+async def test_an_error_after_what_was_used_costs_what_was_reported(world: MeteredWorld) -> None:
+    world.use(budget=Budget(tokens=100_000))
+    begin = {"type": "message_start", "message": {"usage": {"input_tokens": 700, "output_tokens": 1}}}
+    async with quiet_provider(world, Api.ANTHROPIC, sse(begin, {"type": "error", "error": BUSY}), "text/event-stream"):
+        await world.agent.post("/v1/messages", json=body_of(Api.ANTHROPIC))
+    [call] = await world.settled(1)
+    assert (call["input"], call["output"], call.get("estimated")) == (700, 1, None)
+
+
+async def test_an_error_after_content_costs_what_a_broken_answer_costs(world: MeteredWorld) -> None:
+    """Not all that it may have taken: the answer ended there. Not nothing either: it has content."""
+    world.use(budget=Budget(tokens=100_000))
+    words = {"choices": [{"index": 0, "delta": {"content": "word " * 400}}]}
+    async with quiet_provider(world, Api.OPENAI_CHAT, sse(words, {"error": BUSY}), "text/event-stream"):
+        await world.agent.post(PATHS[Api.OPENAI_CHAT], json=body_of(Api.OPENAI_CHAT))
+    [call] = await world.settled(1)
+    assert call["estimated"] is True
+    assert 400 <= call["output"] < MOST_OUTPUT
+
+
+async def test_words_about_errors_are_no_error(world: MeteredWorld) -> None:
+    world.use(budget=Budget(tokens=100_000))
+    words = {"choices": [{"index": 0, "delta": {"content": '{"error": {"type": "api_error"}}'}}]}
+    async with quiet_provider(world, Api.OPENAI_CHAT, sse(words), "text/event-stream"):
+        await world.agent.post(PATHS[Api.OPENAI_CHAT], json=body_of(Api.OPENAI_CHAT))
+    [call] = await world.settled(1)
+    assert call["output"] == MOST_OUTPUT
 
 
 async def test_an_answer_that_hides_its_usage_is_priced_by_the_model_that_it_names(world: MeteredWorld) -> None:

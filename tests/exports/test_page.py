@@ -139,6 +139,27 @@ def test_a_page_has_timeline_changes_and_cost() -> None:
         assert part in text, part
 
 
+@pytest.mark.parametrize(
+    ("counted", "reported", "shown"),
+    [
+        (Cost(calls=2, input=9, cost=0.5), 0.0, "$0.50"),
+        (Cost(calls=2, input=9, cost=0.5, unpriced=1), 7.0, "at least $0.50, 1 call without a price"),
+        (Cost(calls=2, input=9, unpriced=2), 0.0, "unknown, 2 calls without a price"),
+        (Cost(calls=2, input=9), 0.0, "$0.00"),
+        (None, 0.25, "$0.25"),
+        (None, 0.0, "unknown"),
+    ],
+)
+def test_a_cost_that_is_not_known_is_not_shown_as_nothing(counted: Cost | None, reported: float, shown: str) -> None:
+    """What the server counted is shown. An agent that does not know a price says 0."""
+    end = {"type": "signal.run.finished", "run": "r-1", "status": "completed", "usage": {"input": 9, "cost": reported}}
+    costs = {} if counted is None else {"r-1": counted}
+    page = render(Exported("t-1", "T", [Entry("1", 1, end)], cost=counted, costs=costs))
+    text = " ".join(seen(page).text)
+    assert text.count(shown) == (1 if shown == "unknown" else 2)
+    assert ("$0.00" in text) == (shown == "$0.00")
+
+
 def test_a_huge_thread_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.exports.page.MOST_ENTRIES", 3)
     monkeypatch.setattr("holdfast.exports.page._MOST_TEXT", 10)
@@ -177,8 +198,8 @@ def test_signals_are_told_in_words(payload: dict[str, Any], said: str | None) ->
     [
         (Cost(calls=2, input=1000, output=234, cost=0.5), "$0.50"),
         (Cost(calls=2, input=1000, output=234, cost=0.001), "$0.0010"),
-        (Cost(calls=2, input=1000, output=234, unpriced=2), "unknown: the model has no price"),
-        (Cost(calls=3, input=1000, output=234, cost=0.5, unpriced=1), "$0.50 and more: 1 of 3 calls have no price"),
+        (Cost(calls=2, input=1000, output=234, unpriced=2), "unknown, 2 calls without a price"),
+        (Cost(calls=3, input=1000, output=234, cost=0.5, unpriced=1), "at least $0.50, 1 call without a price"),
     ],
 )
 def test_the_cost_is_what_the_server_counted(cost: Cost, said: str) -> None:

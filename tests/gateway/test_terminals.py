@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.gateway.conftest import Session, new_session
+from tests.gateway.conftest import HTML, Session, new_session
 from tests.server.conftest import api_of
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection
 
+from holdfast import SyncClient
+from holdfast.api.models import Api
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.box
@@ -214,3 +216,24 @@ def test_a_terminal_needs_its_subprotocol_and_a_proper_name(session: Session) ->
         with pytest.raises(InvalidStatus) as refused:
             session.socket(path, bearer, subprotocols=subprotocols)
         assert refused.value.response.status_code == 400
+
+
+def test_a_session_is_opened_in_the_browser_and_says_when_it_sleeps(server: ServerProcess) -> None:
+    with SyncClient(server.url, api_key=server.api_key) as client, api_of(server) as api:
+        client.models.add("nobody", apis=[Api.OPENAI_CHAT], base_url="http://127.0.0.1:9", model="m")
+        id = client.sessions.create(agent="pi", model="nobody").id
+        made = client.sessions.wait(id)
+        assert (made.state, made.error) == ("running", None)
+        assert made.box is not None
+        session = Session(server, api, id, made.box)
+        bearer = session.bearer()
+        with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
+            Terminal(socket).run("echo kept > $HOME/kept.txt")
+        assert "It is running." in session.visit("/", headers=bearer).text
+        client.sessions.hibernate(id)
+        ends = time.monotonic() + TIMEOUT
+        while (page := session.visit("/vscode/", headers={**bearer, **HTML})).text.find("hibernated") < 0:
+            assert time.monotonic() < ends, page.text
+        assert page.status_code == 502
+        client.sessions.terminate(id)
+        client.sessions.delete_workspace(id)

@@ -16,7 +16,7 @@ from holdfast.api.errors import InvalidRequest
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.labels import CHECKPOINT
-from holdfast.runs.checkpoint.rules import removable
+from holdfast.runs.checkpoint.rules import fork_title, removable
 from holdfast.threads.protocol.framing import parse_json, split_messages
 
 pytestmark = pytest.mark.anyio
@@ -192,6 +192,19 @@ def test_the_policy_says_which_checkpoints_may_go(policy: str, needed: tuple[str
 def test_a_policy_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         CheckpointPolicy.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("title", "forked"),
+    [
+        ("Fix it", "Fix it (fork at turn 3)"),
+        ("Fix it (fork at turn 12)", "Fix it (fork at turn 3)"),
+        (None, "t-1 (fork at turn 3)"),
+        ("x" * 500, "x" * 400 + " (fork at turn 3)"),
+    ],
+)
+def test_a_fork_is_named_after_its_source(title: str | None, forked: str) -> None:
+    assert fork_title("t-1", title, 3) == forked
 
 
 def test_a_policy_is_read_from_its_text() -> None:

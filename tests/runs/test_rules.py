@@ -123,6 +123,38 @@ def test_a_launch_that_nobody_is_at_is_given_up(stage: Stage) -> None:
     assert cancelled.status is RunStatus.CANCELLED
 
 
+WOKEN = replace(RUN, prompts=("child-result-r-7", "child-result-r-8"))
+MIXED = replace(RUN, prompts=("child-result-r-7", "e-1"))
+
+
+@pytest.mark.parametrize(
+    ("run", "again"),
+    [
+        (WOKEN, True),
+        (replace(WOKEN, repeats=True), False),
+        (MIXED, False),
+        (replace(RUN, prompts=("e-1",)), False),
+        (replace(RUN, prompts=()), False),
+    ],
+)
+def test_a_lost_run_is_repeated_once_if_only_results_of_tasks_called_for_it(run: Run, again: bool) -> None:
+    for stage in (Stage.CLAIM, Stage.BOX, Stage.PROVISION):
+        end = after(LIMITS.launch, run=replace(run, stage=stage))
+        assert isinstance(end, End)
+        assert (end.again, end.hint is None, "it is launched again" in end.message) == (again, again, again)
+    for look in (GONE, STOPPED, ENDED):
+        end = after(LIMITS.look, look, replace(run, stage=Stage.RUNNER))
+        assert isinstance(end, End)
+        assert (end.status, end.again, end.hint is None) == (RunStatus.ORPHANED, again, again)
+        for stage in (Stage.AGENT, Stage.EVENT):  # its agent may have done something
+            end = after(LIMITS.look, look, replace(run, stage=stage))
+            assert isinstance(end, End)
+            assert not end.again
+    cancelled = after(LIMITS.look, GONE, replace(run, stage=Stage.RUNNER, cancel=CancelKind.CANCEL))
+    assert isinstance(cancelled, End)
+    assert not cancelled.again
+
+
 def test_a_runner_that_never_came_to_life_is_given_up() -> None:
     run = replace(RUN, stage=Stage.RUNNER)
     assert after(LIMITS.start - 1, LIVE, run) == Nothing()

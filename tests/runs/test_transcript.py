@@ -39,6 +39,15 @@ def test_a_prompt_that_it_never_came_to_repeat_is_told() -> None:
     assert heard(PROMPT, STARTED, ANSWER, FINISHED) == ["pi.user do it", "pi.assistant done"]
 
 
+def test_a_prompt_that_waits_for_another_run_is_not_told_twice() -> None:
+    again = entry("end-r-1", "signal.run.finished", run="r-1", by="reconciler", again=True)
+    assert heard(PROMPT, STARTED, again) == []
+    second = entry("start-r-2", "signal.run.started", run="r-2", agent="pi", prompts=["c-1"])
+    assert heard(PROMPT, STARTED, again, second, USER, ANSWER) == ["pi.user do it, now", "pi.assistant done"]
+    forged = entry("end-r-1", "signal.run.finished", run="r-1", by="runner", again=True)
+    assert heard(PROMPT, STARTED, forged) == ["pi.user do it"]
+
+
 def test_prompts_that_waited_together_are_one() -> None:
     second = entry("c-2", "chat", role="user", text="and that")
     both = entry("start-r-1", "signal.run.started", run="r-1", agent="pi", prompts=["c-1", "c-2"])

@@ -65,7 +65,7 @@ class Runs:
         return (run, epoch) == (self.run, self.epoch)
 
     async def model_terms(self, thread: str, run: str) -> Terms:
-        return Terms(thread, run, thread)
+        return Terms(thread, run, (thread,))
 
     async def report_model_error(self, thread: str, run: str, message: str) -> None:
         self.model_errors.append((thread, run, message))
@@ -92,7 +92,7 @@ class Relay:
     async def handle(
         self, scope: Any, receive: Any, send: Any, grant: RunGrant, *, tell: object = None, terms: object = None
     ) -> None:
-        assert terms == Terms(grant.thread, grant.run, grant.thread)
+        assert terms == Terms(grant.thread, grant.run, (grant.thread,))
         await self._say(send, 200, {"run": grant.run, "model": grant.model, "path": scope["path"]})
 
     async def refuse(self, scope: Any, send: Any, status: int, message: str) -> None:

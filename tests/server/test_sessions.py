@@ -114,6 +114,7 @@ def test_a_prompt_that_steers_interrupts_the_agent(world: Delegating) -> None:
     assert prompts == {slow.id: "cancelled", steering.id: "completed"}
 
 
+@pytest.mark.sampled(share=0.34)
 def test_collected_prompts_are_one_question(world: Delegating) -> None:
     session = a_session(world)
     one = prompted(world, session.id, "collected work", [text("Both.")], mode="collect")
@@ -126,6 +127,7 @@ def test_collected_prompts_are_one_question(world: Delegating) -> None:
     assert "And the other one." in asked
 
 
+@pytest.mark.sampled(share=0.34)
 def test_terminating_ends_the_work_and_what_belongs_to_it(world: Delegating) -> None:
     session = a_session(world)
     child = a_session(world, parent=session.id)
@@ -165,6 +167,7 @@ def test_what_a_session_does_not_allow_is_said_with_what_to_do(world: Delegating
         world.client.sessions.create(agent="pi", model="scripted")
 
 
+@pytest.mark.sampled(share=0.34)
 def test_deleting_the_thread_of_a_session_leaves_nothing_behind(world: Delegating) -> None:
     session = a_session(world)
     child = a_session(world, parent=session.id)

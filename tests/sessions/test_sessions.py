@@ -260,6 +260,20 @@ async def test_the_prompt_of_a_run_that_was_lost_is_worked_on_again(world: Sessi
     assert (await world.types(id)).count("signal.run.started") == MOST_ATTEMPTS
 
 
+async def test_a_prompt_that_another_server_took_is_not_launched_again(world: SessionWorld) -> None:
+    id = await world.running()
+    prompt, other = await world.prompt(id), await world.prompt(id, "other")
+    assert await world.base.runs.launch_queued(id, [prompt]) is not None
+    assert await world.base.runs.launch_queued(id, [other]) is None  # one at a time
+    await world.base.runs.launches.wait(id)
+    await Runner(world.base, id, await world.base.latest(id)).end()
+    for taken in ([prompt], [prompt, other], ["e-nowhere"], []):
+        assert await world.base.runs.launch_queued(id, taken) is None
+    assert (await world.types(id)).count("signal.run.started") == 1
+    await world.sessions.terminate(id)
+    assert await world.base.runs.launch_queued(id, [other]) is None
+
+
 async def test_two_servers_launch_a_prompt_once(world: SessionWorld) -> None:
     id = await world.running()
     world.open()
@@ -367,9 +381,12 @@ async def test_a_session_falls_asleep_with_its_box_and_wakes_with_it(world: Sess
     await world.sessions.sweep()
     assert await world.settled(id) is S.HIBERNATED
     assert (await world.session(id)).state is S.HIBERNATED
-    await world.base.boxes.start_box(row.id)
-    await world.sessions.get(id)
+    await world.sessions.sweep()
+    assert (await world.session(id)).state is S.HIBERNATED
+    await world.base.boxes.start_box(row.id)  # as a visitor does, or a command in the box
+    await world.sessions.sweep()
     assert await world.settled(id) is S.RUNNING
+    assert await world.states(id) == ["created", "running", "hibernating", "hibernated", "restoring", "running"]
 
 
 async def test_hibernating_a_box_that_is_gone_ends_the_session_and_all_below(world: SessionWorld) -> None:

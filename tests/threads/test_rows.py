@@ -123,7 +123,7 @@ async def test_the_cache_tables_are_rebuilt_from_the_streams(tmp_path: Path) -> 
     tables = [
         name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE '%\\_cache' ESCAPE '\\'")
     ]
-    assert sorted(tables) == ["model_calls_cache", "runs_cache", "threads_cache"]
+    assert sorted(tables) == ["model_calls_cache", "row_marks_cache", "runs_cache", "threads_cache"]
     for table in tables:
         connection.execute(f"DROP TABLE {table}")
     connection.commit()

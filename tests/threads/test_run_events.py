@@ -15,14 +15,15 @@ from holdfast.api.run.info import CancelKind, RunStatus, Stage
 from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
-from holdfast.threads import run_events
+from holdfast.threads import lineage, run_events
 from holdfast.threads.access.seals import Seals
+from holdfast.threads.checkpoints import Files, ForkOf
 from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RunFilter, ThreadRow, fold
 from holdfast.threads.run_events import Run, ThreadRuns, Waiting
 from holdfast.threads.service import Threads
-from holdfast.threads.store import AppendRequest
+from holdfast.threads.store import AppendRequest, ForkPoint, StreamConfig
 
 SEALS = Seals(b"of these tests")
 
@@ -166,6 +167,30 @@ def test_only_what_fits_is_applied() -> None:
     assert row.runs.sessions["pi"].session is None
 
 
+def result(run: str) -> dict[str, Any]:
+    return entry(f"child-result-{run}", 12, type="chat", role="user", text="a result", queued=True)
+
+
+def test_the_prompts_of_a_run_that_was_never_started_wait_for_one_more() -> None:
+    told = [result("r-7"), result("r-8"), started(prompts=("child-result-r-7", "child-result-r-8"))]
+    lost = finished(status="orphaned", by="reconciler", again=True)
+    begin = [entry("e-1", 9, type="chat", role="user", text="do it"), started(run="r-0"), finished(run="r-0")]
+    row = row_of([*begin, *told, lost, result("r-9")])
+    assert (latest(row).again, latest(row).repeats) == (True, False)
+    assert [each.chat for each in row.runs.waiting] == ["child-result-r-7", "child-result-r-8", "child-result-r-9"]
+    assert row.runs.is_unsettled
+    repeated = started(run="r-2", prompts=tuple(each.chat for each in row.runs.waiting))
+    row = row_of([*begin, *told, lost, result("r-9"), repeated])
+    assert (latest(row).again, latest(row).repeats, row.runs.waiting) == (False, True, ())
+    assert ThreadRuns.from_json(row.runs.to_json()) == row.runs
+
+
+def test_a_runner_cannot_have_its_run_repeated() -> None:
+    told = [started(), finished(status="failed", by="runner", again=True)]
+    row = row_of(told)
+    assert (latest(row).again, row.runs.waiting) == (False, ())
+
+
 def test_only_so_many_prompts_wait() -> None:
     chats = [entry(f"e-{n}", n, type="chat", text="x", queued=True) for n in range(300)]
     assert len(row_of(chats).runs.waiting) == run_events.MAX_WAITING
@@ -231,6 +256,29 @@ def test_hostile_entries_break_nothing_and_folding_in_parts_is_folding_the_whole
     entries = sealed("t", entries)
     assert fold(fold(ThreadRow("t", 1), entries[:cut], SEALS), entries[cut:], SEALS) == whole
     assert ThreadRuns.from_json(whole.runs.to_json()) == whole.runs
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["start-r-1", "end-r-1", "e"]), st.integers(0, 2**53 - 1), _TYPES, _FIELDS),
+        max_size=8,
+    ),
+    st.lists(st.sampled_from(STORY), max_size=12),
+    st.sampled_from(["t", "t-source-of-t", None]),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_a_fork_inherits_is_what_it_would_read(
+    told: list[tuple[str, int, str, dict[str, Any]]], story: list[dict[str, Any]], written_for: str | None
+) -> None:
+    """Whoever wrote the entries, and for which thread. The row is the same as if all were folded."""
+    hostile = [entry(id, ts, **{**fields, "type": kind}) for id, ts, kind, fields in told]
+    others = [started("r-0"), finished("r-0"), *hostile]
+    entries = [*(others if written_for is None else sealed(written_for, others)), *sealed("t", [*STORY, *story])]
+    source, new = ThreadRow("t", 1), ThreadRow("t-fork", 2, created_at=5)
+    for number, each in enumerate(entries, 1):
+        source = fold(source, [each], SEALS)
+        if each["payload"]["type"] == run_events.FINISHED and source.can_be_marked:
+            assert new.inherit(source.marked(0).marks[0]) == fold(new, entries[:number], SEALS)
 
 
 def folded(thread: str, entries: list[dict[str, Any]]) -> ThreadRow:
@@ -351,6 +399,61 @@ async def test_runs_are_found_by_their_ids_and_lists_are_rebuilt_from_the_stream
         assert found.run == before.runs.latest
         await opened.threads.delete(two)
         assert await opened.projection.run("r-2") is None
+
+
+def forked(thread: str, source: str, offset: int) -> list[dict[str, Any]]:
+    payload = lineage.forked(ForkOf(source, 1, offset), Files("s-1", "local"))
+    return [entry(f"forked-{thread}", 200, **payload)]
+
+
+@pytest.mark.anyio
+async def test_the_row_of_a_fork_begins_with_that_of_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the source is. If the rows are made again from the streams, they are the same."""
+    path = tmp_path / "holdfast.db"
+    async with Opened(path) as opened:
+        parent = (await opened.threads.create()).id
+        source = (await opened.threads.create(title="source", labels={"a": "b"}, parent=parent)).id
+        for number in range(1, 4):
+            words = [entry(f"w-{number}-{each}", 50, type="pi.x", text="x" * 5000) for each in range(30)]
+            await opened.tell(source, [started(f"r-{number}", number), *words, finished(f"r-{number}")])
+        end = (await opened.threads.get(source)).folded
+        await opened.tell(source, [entry("later", 99, type="chat", text="later", queued=True)])
+        await opened.threads.get(source)
+        read, positions = opened.store.read, []
+
+        async def noted(path: str, position: int, size: int) -> Any:
+            positions.append(position)
+            return await read(path, position, size)
+
+        monkeypatch.setattr(opened.store, "read", noted)
+
+        async def fork(name: str, above: str, offset: int, *, by_hand: bool = False) -> ThreadRow:
+            own = sealed(name, [] if by_hand else forked(name, above, offset))
+            config = StreamConfig(content_type="application/json", fork=ForkPoint(f"threads/{above}", offset, 0))
+            ready = tuple(keyed(Entry.from_json(each)) for each in own)
+            await opened.store.create(f"threads/{name}", config, keyed=ready)
+            return await opened.threads.get(name)
+
+        rows = {"t-a": await fork("t-a", source, end), "t-b": await fork("t-b", "t-a", end)}
+        await opened.tell("t-a", [started("r-4", 4), finished("r-4")])
+        rows["t-a"] = await opened.threads.get("t-a")
+        rows["t-c"] = await fork("t-c", "t-a", rows["t-a"].folded)
+        assert min(positions) == end  # nothing before was read
+        # Without an entry of its own that it is a fork, it has the parent of the first one: that takes a whole read.
+        rows["t-d"] = await fork("t-d", "t-a", rows["t-a"].folded, by_hand=True)
+        assert min(positions) == 0
+        assert [latest(rows[name]).run for name in rows] == ["r-4", "r-3", "r-4", "r-4"]
+        assert [row.title for row in rows.values()] == ["source"] * 4
+        assert [row.parent for row in rows.values()] == [None, None, None, parent]
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE row_marks_cache")
+    connection.commit()
+    connection.close()
+    async with Opened(path) as opened:
+        for name, row in rows.items():
+            assert await opened.threads.get(name) == row
 
 
 @pytest.mark.anyio

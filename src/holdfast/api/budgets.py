@@ -83,8 +83,10 @@ class BudgetRecord(Document):
     """The thread, or the root of the tree; empty for the budget of a day."""
     budget: Budget
     cost: float
-    """Spent so far, in dollars."""
+    """Spent so far, in dollars, by calls whose price is known."""
     tokens: int
+    unpriced: int = 0
+    """Calls whose price is unknown. If there are any, `cost` is not all that was spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

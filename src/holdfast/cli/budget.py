@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.api.budgets import Budget, BudgetScope
+from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.cli.completion import complete_thread
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -12,7 +13,6 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.agent_text import describe_cost
 from holdfast.cli.terminal.console import Cell, hint, write_field, write_json, write_table
 
 if TYPE_CHECKING:
@@ -127,4 +127,4 @@ def _most(record: BudgetRecord) -> str:
 
 
 def _spent(record: BudgetRecord) -> str:
-    return f"{describe_cost(record.cost)}, {record.tokens:,} tokens"
+    return f"{describe_in_full(record.cost, record.unpriced)}; {record.tokens:,} tokens"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from holdfast.api.money import describe_calls
+from holdfast.api.money import describe_spent as describe
 from holdfast.cli.completion import complete_thread
 from holdfast.cli.errors import CommandError, read_value
 from holdfast.cli.exits import Exit
@@ -12,7 +14,6 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.agent_text import describe_cost
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import parse_duration
 
@@ -44,8 +45,8 @@ def cost(
 ) -> None:
     """Print what models have cost: a thread, a run, or everything on this server.
 
-    The server counts the tokens of every answer. A cost is unknown if the price of the model is: set it with
-    holdfast model price.
+    The server counts the tokens of every answer. A cost is unknown if the price of the model was, when it answered: set
+    it with holdfast model price, for the calls to come.
 
     \b
     holdfast cost t-1
@@ -77,10 +78,10 @@ def cost(
         rows.append(_row("total", report.total))
     write_table((by, "calls", "input", "cached", "output", "cost"), rows)
     if report.total.unpriced:
-        note("unknown", f"the cost of {_calls(report.total.unpriced)}, because the price is not known")
+        note("unknown", f"the cost of {describe_calls(report.total.unpriced)}, because the price is not known")
         write_field("next", hint("holdfast model price NAME/MODEL --input DOLLARS --output DOLLARS"))
     if report.total.estimated:
-        note("estimated", f"{_calls(report.total.estimated)} without usage, by size")
+        note("estimated", f"{describe_calls(report.total.estimated)} without usage, by size")
 
 
 def _row(key: str, cost: Cost) -> list[Cell | str]:
@@ -98,10 +99,5 @@ def describe_spent(cost: Cost | None) -> Cell | str:
     """What calls have cost, as far as it is known."""
     if cost is None or not cost.calls:
         return Cell("–", "dim")
-    if cost.unpriced == cost.calls:
-        return Cell("unknown", "yellow")
-    return describe_cost(cost.cost) + (" and more" if cost.unpriced else "")
-
-
-def _calls(number: int) -> str:
-    return "1 call" if number == 1 else f"{number:,} calls"
+    text = describe(cost.cost, cost.unpriced)
+    return Cell(text, "yellow") if cost.unpriced else text

@@ -265,7 +265,14 @@ async def _sum_up(client: Client, thread: str, lines: RunLines, watched: _Watche
         for line in patch_lines(changes.patch):
             write_line("    ", *line)
     write_line("")
-    write_next([f"holdfast diff {thread}", f"holdfast attach {thread}", "holdfast model add --help"])
+    write_next(
+        [
+            f"holdfast diff {thread}",
+            f"holdfast fork {thread}",
+            f"holdfast attach {thread}",
+            "holdfast model add --help",
+        ]
+    )
     write_line(hint('         then: holdfast run "what to do" --agent pi --dir ~/my-project'))
 
 

@@ -47,8 +47,8 @@ def price(
 ) -> None:
     """List prices of models, or set one, in dollars for a million tokens.
 
-    Calls of a model without a price are counted, and their cost is unknown. A model of your own that costs nothing
-    has the price 0.
+    Calls of a model without a price are counted, and their cost is unknown. A price is for the calls to come: it does
+    not change what earlier calls cost. A model of your own that costs nothing has the price 0.
 
     \b
     holdfast model price

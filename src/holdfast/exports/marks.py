@@ -13,7 +13,7 @@ _SILENT: Final = frozenset(
     )
 )  # fmt: skip
 """Signals without news for a reader of the thread."""
-_FAILOVERS: Final = {
+FAILOVERS: Final = {
     "billing": "is not paid for",
     "rate": "has too many requests",
     "auth": "does not accept its key",
@@ -21,6 +21,7 @@ _FAILOVERS: Final = {
     "empty": "gave an empty answer",
     "unreachable": "cannot be reached",
 }
+"""Why a model was left, by the reason of a failover."""
 
 
 def describe(name: str, payload: Mapping[str, Any]) -> str | None:
@@ -63,7 +64,7 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
         case "run.model_trouble":
             return _word(payload, "message")
         case "model.failover":
-            why = _FAILOVERS.get(_word(payload, "reason"), "gave no answer")
+            why = FAILOVERS.get(_word(payload, "reason"), "gave no answer")
             to = f"going on with {_word(payload, 'to')}" if payload.get("to") else "no other is left"
             return f"{_word(payload, 'model')} {why}: {to}"
         case "model.budget":

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from holdfast.api.budgets import Cost
 from holdfast.api.entries import Entry, is_passing
+from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.calendar_time import calendar_time
 from holdfast.exports.marks import describe
 from holdfast.visible_text import visible
@@ -42,6 +43,8 @@ class Exported:
     patch_cut: bool = False
     cost: Cost | None = None
     """What the server counted for this thread, or None if it counted nothing."""
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    """The same by run."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class _Totals:
 def render(exported: Exported) -> str:
     """Returns the page."""
     totals = _Totals()
-    timeline = "\n".join(_timeline(exported.entries, totals))
+    timeline = "\n".join(_timeline(exported, totals))
     title = _text(exported.title) or "Thread"
     facts = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in _facts(exported, totals)
@@ -82,31 +85,30 @@ def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
         yield "lasted", _duration(totals.last - totals.first)
     yield "runs", str(totals.runs)
     yield "entries", f"{totals.entries:,}"
-    if exported.cost is not None and exported.cost.calls:
-        yield "tokens", f"{exported.cost.tokens:,}"
-        yield "cost", _cost(exported.cost)
-        return
     tokens = sum(totals.usage.get(name, 0) for name in ("input", "output", "cacheRead", "cacheWrite"))
+    if exported.cost is not None and exported.cost.calls:
+        tokens = exported.cost.tokens
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-    if totals.usage.get("cost"):
-        yield "cost", f"${totals.usage['cost']:.2f}, as the agent says"
+        yield "cost", _cost(exported.cost, totals.usage.get("cost")) or "unknown"
 
 
-def _cost(cost: Cost) -> str:
-    if cost.unpriced == cost.calls:
-        return "unknown: the model has no price"
-    shown = f"${cost.cost:,.2f}" if cost.cost >= 0.01 or not cost.cost else f"${cost.cost:.4f}"
-    return f"{shown} and more: {cost.unpriced} of {cost.calls} calls have no price" if cost.unpriced else shown
+def _cost(counted: Cost | None, reported: object) -> str:
+    """Returns what calls have cost, or nothing if that is unknown. An agent that does not know a price reports 0."""
+    if counted is not None and counted.calls:
+        return describe_in_full(counted.cost, counted.unpriced)
+    if isinstance(reported, int | float) and not isinstance(reported, bool) and reported > 0:
+        return f"{describe_cost(reported)}, as the agent says"
+    return ""
 
 
 # --- the timeline ---
 
 
-def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
+def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
     prompted = False
     begin = 0
-    for entry in entries:
+    for entry in exported.entries:
         payload, kind = entry.payload, entry.type
         event = kind.partition(".")[2]
         if is_passing(kind):
@@ -128,7 +130,7 @@ def _timeline(entries: Iterable[Entry], totals: _Totals) -> Iterator[str]:
             about = f"{_text(payload.get('agent'))}{f' · {_text(model)}' if model else ''}"
             made = _item("mark", f"<b>run</b> {about} <code>{_text(payload.get('run'))}</code>")
         elif kind == "signal.run.finished":
-            made = _item("mark", _end(payload, totals))
+            made = _item("mark", _end(payload, exported.costs, totals))
         elif kind == "signal.run.box":
             made = _item("mark", f"<b>box</b> <code>{_text(payload.get('box'))}</code> {_text(payload.get('how'))}")
         elif kind.startswith("signal."):
@@ -182,16 +184,15 @@ def _tool(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _end(payload: Mapping[str, Any], totals: _Totals) -> str:
+def _end(payload: Mapping[str, Any], costs: Mapping[str, Cost], totals: _Totals) -> str:
     status = str(payload.get("status"))
     usage = payload.get("usage")
-    cost = ""
+    spent = _cost(costs.get(str(payload.get("run"))), usage.get("cost") if isinstance(usage, dict) else None)
+    cost = f" · {_text(spent)}" if spent else ""
     if isinstance(usage, dict):
         for name, value in usage.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 totals.usage[str(name)] = totals.usage.get(str(name), 0) + value
-        if isinstance(usage.get("cost"), int | float) and usage["cost"]:
-            cost = f" · ${usage['cost']:.2f}"
     ms = payload.get("ms")
     took = f" in {_duration(ms)}" if isinstance(ms, int | float) and ms else ""
     error = payload.get("error")

@@ -23,6 +23,7 @@ from holdfast.api.errors.boxes import BoxError, ProcessLost
 from holdfast.gateway import terminal_protocol as protocol
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.hosts import SessionHost, SessionHosts
+from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.headers import Header, first
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.proxy.site import refusal
@@ -57,6 +58,7 @@ class Gateway:
     hosts: SessionHosts
     terminals: Terminals
     relay: Relay
+    boxes: OpenBoxes
 
     def site(self, host: SessionHost, path: bytes) -> SessionSite:
         """What a request to a host name of a session leads to. `path` is as in the request, still quoted."""

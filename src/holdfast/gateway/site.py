@@ -139,7 +139,7 @@ class SessionSite(Site):
             try:
                 if session.box is None:
                     raise NotReady(self._what, session, "it has no box now")
-                box = await stack.enter_async_context(self._gateway.sessions.open_box(session))
+                box = await stack.enter_async_context(self._gateway.boxes.open(session))
                 connection = await connect(box, self._port)
             except (BoxError, BadAnswer) as error:
                 if isinstance(error, NotReady):
@@ -320,7 +320,7 @@ def _check_use(visitor: Visitor, use: Use) -> None:
 def _unauthorized() -> Unauthorized:
     return Unauthorized(
         "this session needs a link or a token",
-        hint="get a link with POST /v1/sessions/{id}/links",
+        hint="get a link with holdfast session open SESSION",
     )
 
 

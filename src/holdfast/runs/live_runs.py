@@ -69,28 +69,30 @@ class LiveRuns:
         return _is_in_charge((await self._log.runs(thread)).live, run, epoch)
 
     async def model_terms(self, thread: str, run: str) -> Terms:
-        """Returns the budget and the fallbacks of a run, and the tree that it is in."""
+        """Returns the budget and the fallbacks of a run, and the trees that it is in."""
         terms = self._terms.get(run)
         if terms is None:
             row = await self._log.row(thread)
             latest = row.runs.latest
             if latest is None or not latest.is_ours or latest.run != run:
-                return Terms(thread, run, thread, budget=Budget(cost=0, tokens=0))  # it has just ended
-            root = await self._root(thread, row.parent)
-            terms = Terms(thread, run, root, fallbacks_in(latest.options), budget_in(latest.options))
+                return Terms(thread, run, (thread,), budget=Budget(cost=0, tokens=0))  # it has just ended
+            trees = await self._trees(thread, row.parent)
+            terms = Terms(thread, run, trees, fallbacks_in(latest.options), budget_in(latest.options))
             self._terms[run] = terms
             while len(self._terms) > _REMEMBERED:
                 self._terms.popitem(last=False)
         return terms
 
-    async def _root(self, thread: str, parent: str | None) -> str:
-        """Returns the thread at the top. A parent that was deleted is not looked behind."""
-        for _ in range(_MAX_DEPTH):
-            above = None if parent is None else await self._projection.row(parent)
+    async def _trees(self, thread: str, parent: str | None) -> tuple[str, ...]:
+        """Returns the thread and those above it. A parent that was deleted is not looked behind."""
+        found = [thread]
+        while parent is not None and parent not in found and len(found) < _MAX_DEPTH:
+            above = await self._projection.row(parent)
             if above is None:
-                return thread
-            thread, parent = above.id, above.parent
-        return thread
+                break
+            found.append(above.id)
+            parent = above.parent
+        return tuple(found)
 
     async def _in_charge(self, run: str, epoch: int) -> tuple[str, Run]:
         """Returns the thread of a run, and the run, if it is the thread's run now, in that epoch."""

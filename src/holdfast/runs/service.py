@@ -161,7 +161,9 @@ class Runs:
             reconcile=self._reconciler.reconcile,
             open_tasks=trees.open_tasks_of,
         )
-        self.comparisons = Comparisons(run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, ticks=ticks)
+        self.comparisons = Comparisons(
+            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, ticks=ticks
+        )
         self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
         self.sweep = self._sweep.sweep

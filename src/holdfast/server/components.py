@@ -252,10 +252,12 @@ async def open_runs(
     find_agent: FindAgent,
     home: Path,
     clocks: Clocks,
+    delegation: str,
 ) -> AsyncIterator[Runs]:
-    """Runs outlive the service."""
+    """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
     await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
+    from holdfast.api.run.tasks import DelegationLimits
     from holdfast.harnesses.installation import Tools
     from holdfast.harnesses.placement import InstalledAgents
     from holdfast.runs.launch.plan import LaunchPlanner
@@ -291,6 +293,7 @@ async def open_runs(
         ticks=clocks.ticks,
         # On a storage of ours alone, no other server can be at a launch.
         thresholds=Thresholds(launch=0) if storage.is_exclusive else Thresholds(),
+        delegation_limits=DelegationLimits.parse(delegation),
     )
     try:
         await runs.start()

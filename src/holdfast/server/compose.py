@@ -252,6 +252,7 @@ async def _serve(
                 find_agent,
                 home.path,
                 clocks,
+                settings.delegation,
             ),
         )
         sessions = Lazy(

@@ -48,6 +48,8 @@ class Settings:
     """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
     preview_url: str | None = None
     """Names below the host of this URL lead to this server. Ports of boxes are then reached there."""
+    delegation: str = ""
+    """Limits of trees of tasks that differ from the defaults, as `DelegationLimits` reads them."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)

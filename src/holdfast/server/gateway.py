@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ from holdfast.gateway.app import Gateway
 from holdfast.gateway.cookies import Cookies
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi
+from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
@@ -34,24 +36,43 @@ if TYPE_CHECKING:
     from holdfast.threads.access.seals import Seals
 
 _THREAD_KEY: Final = key_of("")
+_FRESH_SECONDS: Final = 1.0
+"""A page is dozens of requests, which need not look up the same box dozens of times."""
+_MOST_FOUND: Final = 1024
 
 
 class ThreadSessions:
     """`Sessions` over threads and their boxes: the id of a session is that of its thread."""
 
-    def __init__(self, threads: Threads, boxes: Boxes) -> None:
+    def __init__(self, threads: Threads, boxes: Boxes, ticks: Callable[[], float] = time.monotonic) -> None:
         self._threads = threads
         self._boxes = boxes
+        self._ticks = ticks
+        self._found: dict[str, tuple[SessionView, float]] = {}
+        """Sessions with a box, and until when they need not be looked up again."""
 
     async def find(self, id: str) -> SessionView | None:
+        found = self._found.get(id)
+        if found is not None and self._ticks() < found[1]:
+            return found[0]
+        session = await self._look_up(id)
+        if len(self._found) >= _MOST_FOUND:
+            self._found.clear()
+        self._found.pop(id, None)
+        if session is not None and session.box is not None:
+            self._found[id] = (session, self._ticks() + _FRESH_SECONDS)
+        return session
+
+    async def _look_up(self, id: str) -> SessionView | None:
         try:
             row = await self._threads.get(id)
         except NotFound:
             return None
         box = await self._boxes.of_key(key_of(id))
+        session = row.runs.session  # of a thread that is no session, its box says what it does
         if box is None:
-            return SessionView(id, id, "without a box")
-        return SessionView(id, row.id, box.state.value, box.id)
+            return SessionView(id, id, "without a box" if session is None else session.state.value)
+        return SessionView(id, id, box.state.value if session is None else session.state.value, box.id)
 
     @contextlib.asynccontextmanager
     async def open_box(self, session: SessionView) -> AsyncIterator[Box]:
@@ -98,10 +119,12 @@ class SessionGateway:
         visitors = Visitors()
         access = GatewayAccess(secret, records, cookies, visitors, clock)
         tunnels = TunnelRegistry(records, hosts, visitors)
-        app = Gateway(sessions, access, hosts, Terminals(), relay)
+        open_boxes = OpenBoxes(sessions.open_box)
+        app = Gateway(sessions, access, hosts, Terminals(), relay, open_boxes)
         sweep = asyncio.create_task(cookies.keep(), name="sweep of cookies")
         try:
             yield cls(app, tunnels, InternalApi(sessions, tunnels.internal_routes()))
         finally:
             sweep.cancel()
             await asyncio.gather(sweep, return_exceptions=True)
+            await open_boxes.close()

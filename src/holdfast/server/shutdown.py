@@ -42,8 +42,9 @@ class Shutdown:
                 yield piece
         finally:
             stopping.cancel()
-            if following is not None and not following.done():
+            if following is not None:
                 following.cancel()
+                # Also if it is done: a caller that leaves just then does not ask how it ended.
                 await asyncio.gather(following, return_exceptions=True)
             await close_pieces(pieces)
 

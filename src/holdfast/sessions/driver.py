@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -103,6 +103,8 @@ class SessionDriver:
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, int]] = {}
         """By session: how often its step has failed, and the tick before which it is not tried again."""
+        self._slow: dict[str, str] = {}
+        """By session: the run that was reported to be slow."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -121,6 +123,7 @@ class SessionDriver:
     def forget(self, id: str) -> None:
         """Called when the thread of a session was deleted."""
         self._failures.pop(id, None)
+        self._slow.pop(id, None)
         if (step := self._steps.get(id)) is not None:
             step.cancel()
         if (timer := self._timers.pop(id, None)) is not None:
@@ -148,6 +151,14 @@ class SessionDriver:
         """Returns whether one more session may have a box that runs."""
         wanted = RowFilter(session=tuple(AWAKE), archived=None, limit=self._most)
         return len(await self._projection.rows(wanted)) < self._most
+
+    async def woken(self, ids: Iterable[str]) -> list[str]:
+        """Returns those of these sessions whose box runs, by one look at all boxes."""
+        by_key = {key_of(id): id for id in ids}
+        if not by_key:
+            return []
+        rows = await self._boxes.rows.live(self._boxes.tenant, self._boxes.node)
+        return [by_key[row.key] for row in rows if row.key in by_key and row.state is BoxState.RUNNING]
 
     async def box_of(self, id: str) -> BoxRow | None:
         return await self._boxes.of_key(key_of(id))
@@ -184,8 +195,10 @@ class SessionDriver:
                 await self._runs.reconcile(id, force=True)
             case ReportSlow():
                 assert run is not None
-                waited = known.now - run.started_at
-                await self._log.append(id, self._log.entry(slow(run.run, run.stage, waited), id=slow_id(run.run)))
+                if self._slow.get(id) != run.run:
+                    waited = known.now - run.started_at
+                    await self._log.append(id, self._log.entry(slow(run.run, run.stage, waited), id=slow_id(run.run)))
+                    self._slow[id] = run.run
         return False
 
     async def _known(self, id: str, row: ThreadRow) -> Known:
@@ -276,6 +289,7 @@ class SessionDriver:
         if box is None:
             await self._end(id, "its box is gone")
             return
+        await self._runs.checkpoints.settle(id)  # of the last run, which still uses the box
         try:
             if box.state not in _ASLEEP:
                 try:
@@ -308,6 +322,7 @@ class SessionDriver:
             with suppress(NotFound):  # deleted meanwhile
                 await self.terminate(child.id, why=f"session {id}, to which it belongs, was terminated")
         await self._runs.launches.wait(id)
+        await self._runs.checkpoints.settle(id)
         box = await self.box_of(id)
         if box is not None:
             await self._switch_off(box)

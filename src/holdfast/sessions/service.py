@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, SnapshotInUse, SnapshotNotFound
-from holdfast.api.errors.runs import TooManyWaiting
+from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionState
@@ -36,6 +36,7 @@ from holdfast.threads.session_events import (
     EndedPrompt,
     QueuedPrompt,
     created,
+    fold_session,
     prompted,
     workspace_deleted,
     workspace_deleted_id,
@@ -127,9 +128,10 @@ class Sessions:
                 parent=opening.parent,
                 by=opening.by,
             )
-            new = await self._log.create(
-                id, self._log.entry({"type": "signal.thread.created", **about}), self._log.entry(made)
-            )
+            entry = self._log.entry(made)
+            if fold_session(None, entry.to_json(), 0) is None:
+                raise InvalidRun("the settings of the session are too large", hint="give it a smaller environment")
+            new = await self._log.create(id, self._log.entry({"type": "signal.thread.created", **about}), entry)
         if not new:
             raise Conflict(f"thread {id} already exists", hint="leave the id out, or use another one")
         self._due.add(id)

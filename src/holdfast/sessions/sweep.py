@@ -9,11 +9,13 @@ from typing import Final
 
 from holdfast.api.errors import NotFound, Refused
 from holdfast.api.errors.boxes import BoxError
+from holdfast.api.sessions import SessionState
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.sessions.driver import SessionDriver
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS
+from holdfast.threads.rows import RowFilter
 from holdfast.threads.run_events import FINISHED
 from holdfast.threads.session_events import SESSION_PREFIX
 from holdfast.threads.store import Change, StreamStore
@@ -21,6 +23,8 @@ from holdfast.threads.store import Change, StreamStore
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 5.0
+_MOST_ASLEEP: Final = 1_000
+"""Sessions that sleep and are looked at in a sweep, the most recently active ones."""
 _MARKS: Final = (SESSION_PREFIX.encode(), FINISHED.encode(), b'"prompt"', b'"queued"')
 """What the entries contain that may give a session something to do. What only looks like it costs a look."""
 
@@ -49,7 +53,7 @@ class SessionSweep:
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
         self._stop_observing = self._store.observe(self._on_change)
-        self._due.add(*await self._projection.due_sessions())
+        self._due.add(*await self._due_ids())
         self._tasks.start(self._keep_sweeping(), name="session sweep")
 
     def stop(self) -> None:
@@ -59,8 +63,14 @@ class SessionSweep:
 
     async def sweep(self) -> None:
         """Drive all sessions that are due, now."""
-        for id in await self._projection.due_sessions():
+        for id in await self._due_ids():
             await self.drive(id)
+
+    async def _due_ids(self) -> list[str]:
+        """Returns the sessions to look at: those that are due, and those that sleep although their box was woken."""
+        due = await self._projection.due_sessions()
+        asleep = RowFilter(session=(SessionState.HIBERNATED,), archived=None, limit=_MOST_ASLEEP)
+        return [*due, *await self._driver.woken(row.id for row in await self._projection.rows(asleep))]
 
     async def drive(self, id: str) -> None:
         """Drive a session. Errors are logged, and the next sweep tries again."""
@@ -90,7 +100,7 @@ class SessionSweep:
             try:
                 if loop.time() >= swept + self._seconds:
                     swept = loop.time()
-                    due |= set(await self._projection.due_sessions())
+                    due |= set(await self._due_ids())
                 for id in due:
                     self._tasks.start(self.drive(id))
                     await asyncio.sleep(0)

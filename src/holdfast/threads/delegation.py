@@ -22,6 +22,7 @@ CHILD_READ: Final = "signal.thread.child_read"
 """On the parent: its agent has asked for the result, and need not be told again."""
 TASK_REFUSED: Final = "signal.thread.task_refused"
 DELEGATION_SIGNALS: Final = frozenset((DELEGATED, REPORTED, CHILD_STARTED, CHILD_FINISHED, CHILD_READ, TASK_REFUSED))
+_CHILD_RESULT: Final = "child-result-"
 _MAX_TEXT: Final = 4096
 _MAX_OPTIONS: Final = 32 * 1024
 
@@ -110,7 +111,12 @@ def child_end_id(run: str) -> str:
 
 
 def child_result_id(run: str) -> str:
-    return f"child-result-{run}"
+    return f"{_CHILD_RESULT}{run}"
+
+
+def is_child_result(id: str) -> bool:
+    """Returns whether this is the id of a prompt with the result of a task. Only the server writes such entries."""
+    return id.startswith(_CHILD_RESULT)
 
 
 def child_read_id(run: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.api.errors import DiskFull, Gone, NotFound, Refused, Unavailable
 from holdfast.api.errors.threads import StreamDamaged
 from holdfast.threads.access.seals import Seals
-from holdfast.threads.protocol.framing import as_array, parse_json
+from holdfast.threads.protocol.framing import SEPARATOR, as_array, parse_json, split_messages
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import (
     RowFilter,
@@ -24,7 +24,8 @@ from holdfast.threads.rows import (
     ThreadRow,
     fold,
 )
-from holdfast.threads.store import Change, StreamStore
+from holdfast.threads.run_events import FINISHED
+from holdfast.threads.store import Change, StreamInfo, StreamStore
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ _FOLD_BYTES: Final = 64 * 1024
 """How much is parsed at a time on the event loop, which blocks other tasks."""
 _BATCH: Final = 200
 _SWEEP_SECONDS: Final = 1.0
+_DEEPEST: Final = 100
+"""Forks of forks."""
+_FINISHED: Final = FINISHED.encode()
 
 
 class Projection:
@@ -171,23 +175,81 @@ class Projection:
             self._folding.clear()
 
     async def _folded(self, id: str) -> ThreadRow | None:
-        path = THREADS + id
         try:
-            info = await self._store.head(path)
+            info = await self._store.head(THREADS + id)
             row = await self._rows.get_row(id)
             if row is None or row.stream != info.id:
-                row = ThreadRow(id, info.id, created_at=info.created_at, last_activity_at=info.created_at)
-            position = row.folded
-            try:
-                while True:
-                    piece = await self._store.read(path, position, _FOLD_BYTES)
-                    row = fold(row, parse_json(as_array(piece.data)), self._seals, position)
-                    position = piece.end
-                    if position >= info.tail:
-                        break
-                    await asyncio.sleep(0)  # reads from memory do not yield to other tasks
-            except StreamDamaged as error:
-                log.error("the row of thread %s covers its stream only up to %d: %s", id, position, error)
+                row = await self._begun(id, info)
+            return await self._brought_up(row, info)
         except (NotFound, Gone):
             return None
+
+    async def _begun(self, id: str, info: StreamInfo) -> ThreadRow:
+        """Returns the row of a thread that has none. That of a fork begins with the row of its source, so that the
+        entries that they share are not read again, however many they are.
+        """
+        empty = ThreadRow(id, info.id, created_at=info.created_at, last_activity_at=info.created_at)
+        mark = await self._mark_of_source(info)
+        if mark is None:
+            return empty
+        row = await self._brought_up(empty.inherit(mark), info)
+        # A fork has no parent once its own `forked` says so. A stream that is forked by hand has no such entry.
+        return empty if mark.lineage.fork_of is not None and row.lineage.fork_of is None else row
+
+    async def _brought_up(self, row: ThreadRow, info: StreamInfo) -> ThreadRow:
+        """Returns the row after all entries of its stream."""
+        position = row.folded
+        try:
+            while True:
+                piece = await self._store.read(info.path, position, _FOLD_BYTES)
+                row = self._after(row, piece.data, position)
+                position = piece.end
+                if position >= info.tail:
+                    break
+                await asyncio.sleep(0)  # reads from memory do not yield to other tasks
+        except StreamDamaged as error:
+            log.error("the row of thread %s covers its stream only up to %d: %s", row.id, position, error)
         return replace(row, folded=position)
+
+    def _after(self, row: ThreadRow, data: bytes, position: int) -> ThreadRow:
+        """Returns the row after the entries in `data`, which begins at a position, with marks at the ends of runs."""
+        begin = 0
+        for end in run_ends(data):
+            row = fold(row, parse_json(as_array(data[begin:end])), self._seals, position + begin)
+            if row.can_be_marked:
+                row = row.marked(position + end)
+            begin = end
+        return fold(row, parse_json(as_array(data[begin:])), self._seals, position + begin)
+
+    async def _mark_of_source(self, fork: StreamInfo) -> ThreadRow | None:
+        """Returns the row of the thread that this one was forked from, at that position, if there is a mark.
+
+        The mark may be that of a thread further up: all of them have the same entries up to there.
+        """
+        source, position = fork.fork_source, fork.fork_offset
+        for _ in range(_DEEPEST):
+            if source is None or not source.startswith(THREADS):
+                return None
+            try:
+                info = await self._store.head(source)
+            except (NotFound, Gone):
+                return None
+            mark = await self._rows.row_at(source[len(THREADS) :], info.id, position)
+            if mark is not None:
+                return mark
+            if info.fork_offset < position:
+                return None
+            source = info.fork_source
+        return None
+
+
+def run_ends(data: bytes) -> list[int]:
+    """Returns the positions in these messages after entries that may end a run."""
+    if _FINISHED not in data:
+        return []
+    found, at = [], 0
+    for message in split_messages(data):
+        at += len(message) + len(SEPARATOR)
+        if _FINISHED in message and parse_json(message)["payload"]["type"] == FINISHED:
+            found.append(at)
+    return found

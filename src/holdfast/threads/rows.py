@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
+from holdfast.api.budgets import Cost
 from holdfast.api.entries import is_passing
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.info import RunStatus
@@ -17,8 +18,8 @@ from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
 from holdfast.threads.delegation import DELEGATION_SIGNALS
 from holdfast.threads.lineage import FORKED, LINEAGE_SIGNALS, fold_lineage
-from holdfast.threads.model_events import CALL, ModelCall, call_of
-from holdfast.threads.run_events import Run, ThreadRuns, concerns_runs, fold_run, is_control
+from holdfast.threads.model_events import CALL, ModelCall, call_of, dollars
+from holdfast.threads.run_events import Run, ThreadRuns, concerns_runs, end_id, fold_run, is_control
 
 _PREVIEW: Final = 200
 
@@ -57,6 +58,44 @@ class ThreadRow:
     """Runs that changed since the row was saved. Each has a row of its own."""
     calls: tuple[ModelCall, ...] = field(default=(), compare=False, repr=False)
     """Calls of models since the row was saved. Each has a row of its own."""
+    marks: tuple[ThreadRow, ...] = field(default=(), compare=False, repr=False)
+    """The row at the end of each run since the row was saved. The row of a fork begins with one of them."""
+
+    @property
+    def can_be_marked(self) -> bool:
+        """Whether its last entry has ended its latest run. A session has state that a fork does not inherit."""
+        run, last = self.runs.latest, self.last_entry
+        if run is None or run.live or self.runs.session is not None:
+            return False
+        return last is not None and last["id"] == end_id(run.run)
+
+    def marked(self, position: int) -> ThreadRow:
+        """Returns the row with a mark at this position, up to which it is folded."""
+        mark = replace(self, folded=position, touched={}, calls=(), marks=())
+        return replace(self, marks=(*self.marks, mark))
+
+    def inherit(self, mark: ThreadRow) -> ThreadRow:
+        """Returns this row, of a new fork, after all entries that it shares with its source. `mark` is the row of the
+        source there.
+
+        The result is the same as folding these entries. On a fork, none of them is the server's own entry for this
+        thread: its runs are shown and not acted on, and no prompt waits.
+        """
+        runs = mark.runs
+        latest = runs.latest
+        if latest is not None:
+            origin = Origin.FORK if latest.origin is Origin.HERE else latest.origin
+            latest = replace(latest, origin=origin, again=False, repeats=False)
+        sessions = {agent: replace(each, whole=False) for agent, each in runs.sessions.items()}
+        return replace(
+            mark,
+            id=self.id,
+            stream=self.stream,
+            created_at=self.created_at,
+            last_activity_at=max(self.created_at, mark.last_activity_at),
+            lineage=NO_LINEAGE,
+            runs=replace(runs, latest=latest, sessions=sessions, waiting=(), delegation=None),
+        )
 
 
 def fold(row: ThreadRow, entries: Iterable[dict[str, Any]], seals: Seals, since: int = 0) -> ThreadRow:
@@ -197,6 +236,8 @@ class RunFilter:
     limit: int = 50
     after: str | None = None
     """Id of the last run seen."""
+    turn: int | None = None
+    """The number of a run on its thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +280,30 @@ class Spending:
         return self.input + self.output + self.cache_read + self.cache_write
 
 
+def cost_of(spent: Spending) -> Cost:
+    """Returns a sum as it is shown: in dollars."""
+    return Cost(
+        key=spent.key,
+        calls=spent.calls,
+        input=spent.input,
+        output=spent.output,
+        cache_read=spent.cache_read,
+        cache_write=spent.cache_write,
+        reasoning=spent.reasoning,
+        cost=dollars(spent.nanos),
+        unpriced=spent.unpriced,
+        estimated=spent.estimated,
+    )
+
+
 class RowStore(Protocol):
     """The contract of a row store. It is a cache of the streams, so nothing is lost if it is lost."""
 
     async def get_row(self, id: str) -> ThreadRow | None: ...
+
+    async def row_at(self, id: str, stream: int, position: int) -> ThreadRow | None:
+        """Returns the mark of a thread at a position, or None if there is none. `stream` is that of the thread now."""
+        ...
 
     async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
         """Returns rows by latest activity, newest first."""
@@ -253,8 +314,8 @@ class RowStore(Protocol):
         ...
 
     async def save_rows(self, rows: list[ThreadRow], gone: list[str]) -> None:
-        """Save these rows with the runs they touched and their calls. Delete the `gone` rows with all their runs and
-        calls.
+        """Save these rows with the runs they touched, their calls and their marks. Delete the `gone` rows with all of
+        these.
         """
         ...
 

@@ -85,6 +85,8 @@ class Run:
     """A position on the thread shortly before its first entry. The exact value depends on how the thread was read."""
     prompts: tuple[str, ...] = ()
     """Ids of the chat entries that it answers."""
+    asked: int = field(default=0, compare=False)
+    """A position on the thread shortly before the first of them."""
     resumes: str | None = None
     """The run that this one continues."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -119,6 +121,10 @@ class Run:
     """A position on the thread shortly before its end."""
     checkpoint: Checkpoint | None = None
     """The files of its box at its end."""
+    again: bool = False
+    """It ended before its agent was started, and its prompts wait for another run."""
+    repeats: bool = False
+    """It has the prompts of such a run."""
 
     @property
     def harness(self) -> str:
@@ -365,6 +371,7 @@ def _started(
     epoch = _epoch(payload.get("epoch"), runs.epoch)
     prompts = _texts(payload.get("prompts"))
     options = _options(payload.get("options"))
+    last = runs.latest
     session = runs.sessions.get(agent)
     sessions = {name: each for name, each in runs.sessions.items() if name != agent}
     # Not whole until the runner reports how the run ended.
@@ -385,11 +392,13 @@ def _started(
             origin=origin,
             since=since,
             prompts=prompts,
+            asked=min((each.since for each in runs.waiting if each.chat in prompts), default=since),
             resumes=_text(payload.get("resumes")),
             options=options,
             version=_text(payload.get("version")),
             last_sign=entry["ts"],
             turn=runs.count + 1,
+            repeats=last is not None and last.again and set(last.prompts) <= set(prompts),
         ),
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
         sessions=sessions,
@@ -408,6 +417,7 @@ def _finished(
     if not isinstance(status, str) or status not in _ENDINGS or entry["id"] != end_id(run.run):
         return runs
     ended_by = _text(payload.get("by"))
+    again = is_again(payload) and run.is_ours
     ended = replace(
         run,
         status=RunStatus(status),
@@ -417,6 +427,7 @@ def _finished(
         usage=_numbers(payload.get("usage")),
         ended_by=ended_by,
         until=since,
+        again=again,
     )
     sessions = dict(runs.sessions)
     session = sessions.get(run.agent)
@@ -428,10 +439,16 @@ def _finished(
     return replace(
         runs,
         latest=ended,
+        waiting=(*(Waiting(each, since=run.asked) for each in run.prompts), *runs.waiting) if again else runs.waiting,
         sessions=sessions,
         epoch=max(runs.epoch, _epoch(payload.get("epoch"), runs.epoch)),
         session=None if runs.session is None else fold_finished(runs.session, run.run, ended.status, ended.error),
     )
+
+
+def is_again(end: Mapping[str, Any]) -> bool:
+    """Returns whether the end of a run says that its prompts wait for another run. A runner cannot say so."""
+    return end.get("again") is True and end.get("by") != "runner"
 
 
 def _event(runs: ThreadRuns, run: Run, kind: str, payload: Mapping[str, Any]) -> ThreadRuns:
@@ -648,10 +665,14 @@ def finished(
     by: str,
     error: dict[str, str] | None = None,
     exit_code: int | None = None,
+    again: bool = False,
 ) -> dict[str, Any]:
+    """`again` puts the prompts of a run whose agent was never started back into the queue."""
     payload: dict[str, Any] = {"type": FINISHED, "run": run, "epoch": epoch, "status": status.value}
     if exit_code is not None:
         payload["exit_code"] = exit_code
     if error is not None:
         payload["error"] = error
+    if again:
+        payload["again"] = True
     return {**payload, "ms": ms, "by": by}

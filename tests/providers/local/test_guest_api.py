@@ -66,6 +66,23 @@ async def test_what_is_in_a_box_without_a_network_reaches_its_door_also_after_th
             await provider.remove(id)
 
 
+async def test_a_snapshot_that_restarts_a_box_leaves_its_door_open(tmp_path: Path) -> None:
+    """A run may be about to start there, and has opened it."""
+    async with serving(tmp_path / "home") as provider:
+        box = await provider.create(BoxSpec(), id="b-one")
+        url = await box.open_guest_api()
+        await works(box, "sh", "-c", "echo more > file")
+        await box.snapshot()
+        assert await ask(box, url) == "b-one asked for /hello"
+        # One that never had a door has none after that either.
+        other = await provider.create(BoxSpec(), id="b-other")
+        await works(other, "sh", "-c", "echo more > file")
+        await other.snapshot()
+        assert (await other.exec(["curl", "--silent", f"{url}/hello"], timeout=30)).exit_code == 7
+        for id in ("b-one", "b-other"):
+            await provider.remove(id)
+
+
 async def test_a_door_whose_port_was_taken_in_the_box_is_not_opened(tmp_path: Path) -> None:
     """Who listens there would be sent the tokens of runs."""
     async with serving(tmp_path / "home") as provider:

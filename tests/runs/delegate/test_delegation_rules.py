@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.api.run.tasks import BoxMode, DelegationLimits
 from holdfast.runs.delegate.rules import MAX_RESULT, report_text, status_of, task_id, title_of, why_not
@@ -26,6 +27,27 @@ TASK = Delegation("t-p", "t-root", 2, "pi", "m", BoxMode.OWN, run="r-p")
 RUN = Run("r-1", 1, "pi", "m", "local", 0, Origin.HERE)
 ENDED = replace(RUN, status=RunStatus.COMPLETED, ended_at=5)
 LIMITS = DelegationLimits(depth=3, breadth=2, boxes=3, threads=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("", DelegationLimits()),
+        ("depth=3 breadth=2 boxes=3 threads=5", LIMITS),
+        (" boxes=4  depth=0 ", DelegationLimits(depth=0, boxes=4)),
+    ],
+)
+def test_limits_are_read_from_the_settings_of_the_server(text: str, limits: DelegationLimits) -> None:
+    assert DelegationLimits.parse(text) == limits
+
+
+@pytest.mark.parametrize(
+    "text", ["depth", "depth=", "depth=-1", "depth=x", "depth=33", "tasks=5", "depth=1 depth=2", "boxes=٣"]
+)
+def test_limits_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="invalid limit of delegation") as refused:
+        DelegationLimits.parse(text)
+    assert "depth up to 32" in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize(

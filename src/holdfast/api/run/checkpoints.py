@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Final
 
+from holdfast.api.budgets import Cost
 from holdfast.api.document import Document, Limits
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import (
@@ -176,8 +177,10 @@ class Branch(Document):
     ms: int
     """How long its runs took, together."""
     usage: TokenUsage | None
-    """What its runs used, together. None if none of them reported it."""
+    """What its runs used, together, as their agents say. None if none of them reported it."""
     test: TestResult | None
+    cost: Cost | None = None
+    """The calls of models of its runs, as counted by the server. None if there were none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

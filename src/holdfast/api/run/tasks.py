@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from holdfast.api.document import Document, Limits
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import AgentName, ModelName, Printable, PromptText, StrictBool, Title
 from holdfast.api.run.info import RunError
 
@@ -42,6 +43,25 @@ class DelegationLimits(Document):
     """Open tasks in a tree that have a box of their own."""
     threads: int = 200
     """Tasks in a tree, ended ones included. They keep their threads and boxes until they are deleted."""
+
+    @classmethod
+    def parse(cls, text: str) -> DelegationLimits:
+        """Read limits that differ from the defaults: `depth=2 boxes=4`. Raises `InvalidRequest`."""
+        given: dict[str, int] = {}
+        for setting in text.split():
+            name, _, value = setting.partition("=")
+            is_number = value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+            if name in given or name not in _HIGHEST or not is_number or int(value) > _HIGHEST[name]:
+                most = ", ".join(f"{each} up to {number}" for each, number in _HIGHEST.items())
+                raise InvalidRequest(
+                    f"invalid limit of delegation {setting[:100]!r}", hint=f"write NAME=NUMBER: {most}"
+                )
+            given[name] = int(value)
+        return cls(**given)
+
+
+_HIGHEST: Final = {"depth": 32, "breadth": 1000, "boxes": 1000, "threads": 1000}
+_MOST_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

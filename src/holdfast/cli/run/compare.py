@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.cli.errors import read_value, usage_error
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
@@ -95,8 +96,10 @@ def _show_test(branch: Branch) -> None:
 
 
 def _cost(branch: Branch) -> str:
-    usage = branch.usage
-    if usage is None:
-        return "cost unknown"
-    tokens = f"{int(usage.input + usage.cache_read + usage.cache_write)} tokens in, {int(usage.output)} out"
-    return f"{tokens}, ${usage.cost:.4f}" if usage.cost else f"{tokens}, cost unknown"
+    cost, used = branch.cost, branch.cost or branch.usage
+    if used is None:
+        return "cost unknown" if branch.turns else "no calls of models"
+    tokens = f"{int(used.input + used.cache_read + used.cache_write):,} tokens in, {int(used.output):,} out"
+    if cost is None:  # what the agent says: 0 if it does not know
+        return f"{tokens}, cost {describe_cost(used.cost) if used.cost else 'unknown'}"
+    return f"{tokens}, cost {describe_in_full(cost.cost, cost.unpriced)}"

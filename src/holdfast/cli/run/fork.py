@@ -76,7 +76,9 @@ def fork(
             async def begin(state: LaunchState) -> StartedRun:
                 state.sent = True
                 made = await make(client)
-                _show(made)
+                if not (as_json or detach):  # what follows names the thread
+                    at = f"at the end of turn {made.fork_of.turn}"
+                    write_field("forked", at, hint(f"  box {made.box} ready after {made.ms} ms"))
                 assert made.run is not None
                 return StartedRun(made.thread, made.run, made.next_offset)
 

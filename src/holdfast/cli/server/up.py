@@ -96,6 +96,15 @@ def up(
             help="Where ports of boxes are reached: names below its host lead to this server.",
         ),
     ] = None,
+    delegation: Annotated[
+        str,
+        Option(
+            metavar="LIMITS",
+            envvar="HOLDFAST_DELEGATION",
+            help="Limits of a tree of tasks: depth=8 breadth=16 boxes=16 threads=200, or some of them.",
+            show_default=False,
+        ),
+    ] = "",
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     log_level: Annotated[LogLevel, Option(help="Level of the log on standard error.")] = LogLevel.INFO,
     first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
@@ -111,6 +120,7 @@ def up(
     flags, environment = split_by_source(provider_settings, used)
     environment = without_own_address(environment, port)
     _check_network(allow_private or (), egress_proxy)
+    _check_delegation(delegation)
     settings = Settings(
         home=folder,
         host=host,
@@ -125,6 +135,7 @@ def up(
         max_sessions=max_sessions,
         daytona=daytona,
         preview_url=_preview_url(preview_url),
+        delegation=delegation,
         provider_settings=flags,
         provider_environment=environment,
         first_key=first_key,
@@ -190,6 +201,20 @@ def _check_network(allow_private: Sequence[str], egress_proxy: str | None) -> No
             str(error),
             next_step="see --allow-private and --egress-proxy in holdfast up --help",
             exit=Exit.USAGE,
+        ) from None
+
+
+def _check_delegation(limits: str) -> None:
+    if not limits:
+        return
+    from holdfast.api.errors import InvalidRequest
+    from holdfast.api.run.tasks import DelegationLimits
+
+    try:
+        DelegationLimits.parse(limits)
+    except InvalidRequest as error:
+        raise usage_error(
+            f"--delegation: {error.message}; {error.hint}", 'holdfast up --delegation "depth=2"'
         ) from None
 
 

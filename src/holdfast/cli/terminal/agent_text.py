@@ -106,11 +106,3 @@ def describe_time(milliseconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def describe_cost(dollars: float) -> str:
-    if 0 < dollars < 0.0001:
-        return f"${dollars:.9f}".rstrip("0")
-    if 0 < dollars < 0.01:
-        return f"${dollars:.4f}"
-    return f"${dollars:,.2f}"

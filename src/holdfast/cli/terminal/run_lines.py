@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.api.entries import Entry, is_passing
+from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
-from holdfast.cli.terminal.agent_text import cut, describe_cost, describe_time, one_line, pad, plain, width_of, wrap
+from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, pad, plain, width_of, wrap
 from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
+from holdfast.exports.marks import FAILOVERS
 
 Line = tuple[Cell, ...]
 
@@ -52,15 +54,6 @@ _FILES: Final = {
 }
 _BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
 """What happened to the box, by the error code of the run."""
-_REASONS: Final = {
-    "billing": "is not paid for",
-    "rate": "has too many requests",
-    "auth": "does not accept its key",
-    "unsupported": "does not take this request",
-    "empty": "gave an empty answer",
-    "unreachable": "cannot be reached",
-}
-"""Why a model was left, by the reason of a failover."""
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
@@ -314,7 +307,7 @@ class RunLines:
         elif name == "failover":
             yield from self._announce(run)
             model, to = _word(payload, "model"), _word(payload, "to")
-            why = _REASONS.get(_word(payload, "reason"), "gave no answer")
+            why = FAILOVERS.get(_word(payload, "reason"), "gave no answer")
             yield self._remark("⇄", f"{model} {why}: {f'going on with {to}' if to else 'no other is left'}", "yellow")
         elif name == "budget":
             yield from self._announce(run)
@@ -457,14 +450,15 @@ class RunLines:
     def tally(self) -> list[str]:
         """Boxes, entries and cost of all runs."""
         runs = self.runs.values()
-        known = [run.cost if run.counted is None and not run.unpriced else run.counted for run in runs]
+        # An agent that does not know a price says 0.
+        known = [run.cost or None if run.counted is None and not run.unpriced else run.counted for run in runs]
         costs = [cost for cost in known if cost is not None]
-        more = any(run.unpriced for run in runs)
+        unpriced = sum(run.unpriced for run in runs)
+        spent = describe_in_full(sum(costs), unpriced) if any(costs) or not unpriced else "cost unknown"
         return [
             _count(len(self.boxes), "box", "boxes"),
             _count(self.entries, "entry", "entries"),
-            *([describe_cost(sum(costs)) + (" and more" if more else "")] if costs else []),
-            *(["cost unknown"] if more and not costs else []),
+            *([spent] if costs or unpriced else []),
         ]
 
     # --- entries of the agent ---

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+from holdfast.api.money import describe_in_full
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread, find_thread_now
@@ -394,9 +395,8 @@ def _show(thread: ThreadInfo, url: str) -> None:
     if thread.last_entry is not None:
         write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
     if thread.cost is not None:
-        from holdfast.cli.cost import describe_spent  # here, because it takes long
-
-        write_field("cost", describe_spent(thread.cost), Cell(f"  {thread.cost.tokens:,} tokens", "dim"))
+        spent = describe_in_full(thread.cost.cost, thread.cost.unpriced)
+        write_field("cost", spent, Cell(f"  {thread.cost.tokens:,} tokens", "dim"))
     if thread.parent is not None:
         write_field("parent", thread.parent)
     if thread.labels:

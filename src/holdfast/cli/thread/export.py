@@ -79,7 +79,10 @@ async def _gather(client: Client, id: str) -> Exported:
     with suppress(HoldfastError):  # a thread without a box has no changes to show
         changes = await client.runs.changes(id)
         patch, cut = changes.patch, changes.truncated
-    return Exported(id, info.title or id, entries, patch, cut, info.cost)
+    costs = {}
+    with suppress(HoldfastError):  # only administrators may read the costs of runs
+        costs = {each.key: each for each in (await client.costs.report(thread=id, by="run")).by}
+    return Exported(id, info.title or id, entries, patch, cut, info.cost, costs)
 
 
 @contextmanager

@@ -141,7 +141,8 @@ class SyncRuns(SyncHandle):
     ) -> Imported:
         """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
 
-        `session` is the content of the session file; for OpenCode, what `opencode export` prints.
+        `session` is the content of the session file; for OpenCode, what `opencode export` prints. With the agent
+        `holdfast` it is a thread, as `holdfast export` writes it.
         """
         return self._loop.run(
             self._async.import_session(session, agent=agent, title=title, workspace=workspace, source=source)

@@ -38,12 +38,14 @@ class Amount:
     nanos: int = 0
     """Billionths of a dollar."""
     tokens: int = 0
+    unpriced: int = 0
+    """Calls whose price is unknown. If there are any, `nanos` is not all that was spent."""
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.nanos + other.nanos, self.tokens + other.tokens)
+        return Amount(self.nanos + other.nanos, self.tokens + other.tokens, self.unpriced + other.unpriced)
 
     def __sub__(self, other: Amount) -> Amount:
-        return Amount(self.nanos - other.nanos, self.tokens - other.tokens)
+        return Amount(self.nanos - other.nanos, self.tokens - other.tokens, self.unpriced - other.unpriced)
 
 
 NOTHING: Final = Amount()

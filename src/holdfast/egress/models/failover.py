@@ -180,7 +180,7 @@ class Opening:
         while (end := self._line.find(b"\n")) >= 0:
             line = bytes(self._line[:end])
             del self._line[: end + 1]
-            if line.startswith(b"data:") and (decided := _judge_event(self._api, line[5:].strip())) is not None:
+            if line.startswith(b"data:") and (decided := judge_event(self._api, line[5:].strip())) is not None:
                 return decided
         return None
 
@@ -191,7 +191,8 @@ class Opening:
         return _judge_document(self._api, b"".join(self.held))
 
 
-def _judge_event(api: Api, data: bytes) -> Failure | bool | None:
+def judge_event(api: Api, data: bytes) -> Failure | bool | None:
+    """Returns True if an event of a stream has content, the failure that it reports, or None if it is neither."""
     if data == b"[DONE]":
         return Failure(Reason.EMPTY, 200, "the answer has no content")
     try:

@@ -116,7 +116,8 @@ class ModelGateway:
         tell: TellTrouble | None = None,
         terms: Terms | None = None,
     ) -> None:
-        """Answer a request of the run that has this grant. `terms` has its budget and its fallbacks.
+        """Answer a request of the run that has this grant. `terms` has its budget and its fallbacks. Without terms, the
+        call belongs to no thread.
 
         Before the agent gets an error, `tell` is called with the reason why the provider gave no answer, since not
         every agent reports it. If the provider breaks off in the middle, this returns without completing the answer.
@@ -177,7 +178,7 @@ class ModelGateway:
         try:
             if self.meter is not None and not route.is_free:
                 shown = ANY_SIZE if exchange.is_compressed else size
-                call = await self._open_call(self.meter, terms, candidates, shown)
+                call = await self._open_call(self.meter, terms or Terms(None, grant.run), candidates, shown)
             return await self._forward(exchange, Question(grant.run, route, query, candidates, call))
         finally:
             if call is not None:
@@ -211,9 +212,7 @@ class ModelGateway:
             raise Refused(404, "api", f"model {choice.name} does not speak {route.api}: it speaks {spoken}")
         return Candidate(choice, endpoint, self._models.revision(choice.name))
 
-    async def _open_call(
-        self, meter: Meter, terms: Terms | None, candidates: Sequence[Candidate], size: int | None
-    ) -> Call:
+    async def _open_call(self, meter: Meter, terms: Terms, candidates: Sequence[Candidate], size: int | None) -> Call:
         try:
             return await meter.open(terms, candidates[0].choice, size)
         except OverBudget as error:

@@ -96,7 +96,7 @@ def load_from(projection: Projection) -> Load:
 
     async def load(scope: BudgetScope, subject: str) -> Amount:
         [spent] = await projection.spending(_filter(scope, subject))
-        return Amount(spent.nanos, spent.tokens)
+        return Amount(spent.nanos, spent.tokens, spent.unpriced)
 
     return load
 

@@ -36,12 +36,14 @@ _REMEMBERED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What applies to the calls of one run."""
+    """What applies to the calls of one run, or of a caller that has no run."""
 
-    thread: str
+    thread: str | None
+    """None: the call belongs to no thread. Only the budget of the day applies to it."""
     run: str
-    tree: str
-    """The root of the tree that the thread is in."""
+    """The run, or a name for the caller."""
+    trees: tuple[str, ...] = ()
+    """The thread and the threads above it. Each may have a budget for itself and everything below it."""
     fallbacks: tuple[str, ...] = ()
     """Models (`NAME/MODEL`) to use if the run's own gives no answer, in order."""
     budget: Budget | None = None
@@ -55,8 +57,11 @@ class OverBudget(Exception):
 class Journal(Protocol):
     """Writes sealed entries on threads."""
 
-    async def append(self, thread: str, payload: dict[str, Any], id: str | None = None) -> None:
-        """Returns when the entry is on disk. An entry that cannot be written is logged."""
+    async def append(self, thread: str | None, payload: dict[str, Any], id: str | None = None) -> None:
+        """Returns when the entry is on disk. An entry that cannot be written is logged.
+
+        Without a thread, the entry is written on the one for calls that belong to no thread.
+        """
         ...
 
 
@@ -96,15 +101,12 @@ class Meter:
         self._ledger.close(accounts)
         return accounts[0].spent
 
-    async def open(self, terms: Terms | None, choice: ModelChoice, size: int | None) -> Call:
+    async def open(self, terms: Terms, choice: ModelChoice, size: int | None) -> Call:
         """Admit a call, whose request has `size` bytes. Raises `OverBudget`."""
         keys: list[Key] = [(BudgetScope.DAY, day_of(self._clock()))]
-        if terms is not None:
-            keys += [
-                (BudgetScope.RUN, terms.run),
-                (BudgetScope.THREAD, terms.thread),
-                (BudgetScope.TREE, terms.tree),
-            ]
+        if terms.thread is not None:
+            keys += [(BudgetScope.RUN, terms.run), (BudgetScope.THREAD, terms.thread)]
+            keys += [(BudgetScope.TREE, each) for each in terms.trees]
         accounts = await self._ledger.open(keys)
         call = Call(self, self._ledger, accounts, terms)
         try:
@@ -145,7 +147,7 @@ class Meter:
         for account in call.accounts:
             scope, subject = account.key
             if scope is BudgetScope.RUN:
-                budget = None if call.terms is None else call.terms.budget
+                budget = call.terms.budget
             else:
                 budget = self.budgets.find(scope, "" if scope is BudgetScope.DAY else subject)
             if budget is not None:
@@ -176,16 +178,16 @@ class Meter:
         answered = f"{model.partition('/')[0]}/{measured.model or ''}"
         priced = answered if self.prices.find(answered) is not None else model
         nanos = self.prices.cost(priced, usage, measured.nanos)
-        amount = Amount(nanos or 0, usage.total)
+        if nanos is None and not usage.total and status >= 400:
+            nanos = 0  # an error that used nothing costs nothing, whatever the price
+        amount = Amount(nanos or 0, usage.total, unpriced=int(nanos is None))
         terms = call.terms
-        if terms is None:
-            return amount
         skipped = 0
         if not usage.total:
             now, quiet = self._ticks(), self._quiet_of(terms.run)
             if now < quiet.until:
                 quiet.skipped += 1
-                return amount
+                return Amount(amount.nanos)
             quiet.until, skipped, quiet.skipped = now + _QUIET_MS, quiet.skipped, 0
         payload = model_events.call(
             run=terms.run,
@@ -208,7 +210,7 @@ class Meter:
 
     async def _tell(self, call: Call, crossing: Crossing, state: str) -> None:
         terms, limit, unit = call.terms, crossing.limit, crossing.unit
-        if terms is None:
+        if terms.thread is None:
             return
         # The id begins as ids do that only the server writes, and is the same after a restart: one entry for each run.
         id = f"{terms.run}-budget-{limit.scope.value}-{unit}-{state}-{crossing.most}"
@@ -240,7 +242,7 @@ class Meter:
 class Call:
     """A call that was admitted. Its owner charges what was answered, and then releases it."""
 
-    def __init__(self, meter: Meter, ledger: Ledger, accounts: Sequence[Account], terms: Terms | None) -> None:
+    def __init__(self, meter: Meter, ledger: Ledger, accounts: Sequence[Account], terms: Terms) -> None:
         self.accounts = accounts
         self.terms = terms
         self._meter = meter
@@ -258,8 +260,7 @@ class Call:
 
     async def tell(self, payload: dict[str, Any]) -> None:
         """Write an entry about this call on its thread."""
-        if self.terms is not None:
-            await self._meter.journal.append(self.terms.thread, payload)
+        await self._meter.journal.append(self.terms.thread, payload)
 
     async def charge(self, choice: ModelChoice, api: Api, answer: Answer) -> None:
         """Charge one answer, and write it on the thread. What the call holds stays: another model may be asked."""

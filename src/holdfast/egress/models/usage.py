@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from holdfast.api.models import Api
+from holdfast.egress.models.failover import judge_event
 from holdfast.threads.model_events import MOST_TOKENS, Usage, nanos_of
 
 BYTES_PER_TOKEN: Final = 4
@@ -32,6 +33,9 @@ _MAX_DOCUMENT: Final = 16 * 1024 * 1024
 _MAX_MODEL: Final = 200
 _USAGE: Final = b'"usage":'
 _MODEL: Final = b'"model":'
+_ERROR: Final = b'"error"'
+_CONTENT: Final = ("content", "choices", "output")
+"""What a document has content in, by API."""
 _NO_USAGE: Final = (b'"usage":null', b'"usage": null')
 
 
@@ -47,6 +51,9 @@ class Measured:
     """Tokens of output by the size of what has come."""
     model: str | None = None
     """The provider's name of the model that answered. An agent may ask for another one than the run's."""
+    has_error: bool = False
+    """Whether the provider reports an error in an answer with status 200, and not all that it used."""
+    has_content: bool = True
 
 
 class Ending(StrEnum):
@@ -87,15 +94,21 @@ def charged_usage(answer: Answer, context_window: int, most_output: int | None =
     `most_output` is given within a budget. Then what is unknown costs the most that it may be: otherwise an agent
     would stay below its budget by hiding what it uses.
 
-    An error costs nothing. An answer that was not read to its end costs what has been seen of it; where the agent left,
+    An error costs nothing, also one that is all of an answer with status 200; after content, it is where the provider
+    broke off. An answer that was not read to its end costs what has been seen of it; where the agent left,
     at least what answers usually take: otherwise an agent that leaves before the usage comes would pay nothing.
     """
-    known, ending = answer.measured.usage, answer.ending
+    measured, ending = answer.measured, answer.ending
+    known = measured.usage
     if answer.status >= 400 or (not answer.status and ending is not Ending.LEFT):
         return known or Usage(), False
+    if measured.has_error and ending is Ending.WHOLE:
+        if not measured.has_content:
+            return known or Usage(), False
+        ending = Ending.CUT
     if known is not None and ending is Ending.WHOLE:
         return known, False
-    output = answer.measured.output_estimate
+    output = measured.output_estimate
     if ending is Ending.LEFT:
         output = max(output, EXPECTED_OUTPUT)
     sent = answer.sent
@@ -122,6 +135,8 @@ class UsageReader:
         self._model: str | None = None
         self._bytes = 0
         self._events = 0
+        self._has_error = False
+        self._has_content = False
 
     def feed(self, piece: bytes) -> None:
         self._bytes += len(piece)
@@ -129,7 +144,7 @@ class UsageReader:
             if len(self._held) + len(piece) <= _MAX_DOCUMENT:
                 self._held += piece
             else:
-                self._overlong = True
+                self._overlong = self._has_content = True
             return
         end = piece.rfind(b"\n")
         if end < 0:
@@ -153,13 +168,23 @@ class UsageReader:
                 self._scan(bytes(self._held))  # a stream need not end with a line end
             else:
                 self._take(bytes(self._held))
+                self._look_at_document(bytes(self._held))
         text = self._bytes - self._events * _BYTES_AROUND
         size = max(self._events, text // BYTES_PER_TOKEN)  # an event has at least one token
-        return Measured(self._usage, self._nanos, min(size, MOST_TOKENS), self._model)
+        # Only Anthropic reports usage before the end, so elsewhere it is that of the failed answer too.
+        is_final = self._usage is not None and self._api is not Api.ANTHROPIC
+        return Measured(
+            self._usage,
+            self._nanos,
+            min(size, MOST_TOKENS),
+            self._model,
+            has_error=self._has_error and not is_final,
+            has_content=self._has_content,
+        )
 
     def _hold(self, piece: bytes) -> None:
         if len(self._held) + len(piece) > _MAX_LINE:
-            self._overlong = True
+            self._overlong = self._has_content = True
             self._held.clear()
         elif not self._overlong:
             self._held += piece
@@ -167,6 +192,8 @@ class UsageReader:
     def _scan(self, lines: bytes) -> None:
         """Find events with usage. Most have none, so the lines are not even split."""
         self._events += lines.count(b"data:")
+        if not self._has_content or _ERROR in lines:
+            self._look(lines)
         if self._model is None and (start := lines.find(_MODEL)) >= 0:
             line = lines[lines.rfind(b"\n", 0, start) + 1 :].partition(b"\n")[0]
             if line.startswith(b"data:"):
@@ -177,12 +204,24 @@ class UsageReader:
             if line.startswith(b"data:") and _USAGE in line and not _is_null(line):
                 self._take(line[5:])
 
+    def _look(self, lines: bytes) -> None:
+        """See whether events have content, and whether they report an error. Once content has come, only for errors."""
+        for line in lines.split(b"\n"):
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if _ERROR in data and _reports_error(_parsed(data)):
+                self._has_error = True
+            elif not self._has_content:
+                self._has_content = judge_event(self._api, data) is True
+
+    def _look_at_document(self, document: bytes) -> None:
+        value = _parsed(document)
+        self._has_error = _reports_error(value)
+        self._has_content = not isinstance(value, Mapping) or any(value.get(name) for name in _CONTENT)
+
     def _take(self, document: bytes) -> None:
-        try:
-            value = orjson.loads(document)
-        except ValueError:
-            return
-        for holder in _holders(value):
+        for holder in _holders(_parsed(document)):
             found, model = holder.get("usage"), holder.get("model")
             is_named = isinstance(found, Mapping) or self._model is None
             if is_named and isinstance(model, str) and 0 < len(model) <= _MAX_MODEL:
@@ -227,6 +266,23 @@ def read_usage(api: Api, usage: Mapping[str, Any]) -> Usage:
 def estimate_input(size: int) -> int:
     """Returns the tokens of a request by the size of its body, about."""
     return min(size // BYTES_PER_TOKEN, MOST_TOKENS)
+
+
+def _parsed(document: bytes) -> object:
+    """Returns None for what is not JSON."""
+    try:
+        return orjson.loads(document)
+    except ValueError:
+        return None
+
+
+def _reports_error(value: object) -> bool:
+    """Returns whether an event or document is an error, in the form of any API. Most have an `error` that is null."""
+    if not isinstance(value, Mapping):
+        return False
+    inner = value.get("response")
+    is_inside = isinstance(inner, Mapping) and bool(inner.get("error"))
+    return value.get("type") == "error" or bool(value.get("error")) or is_inside
 
 
 def _holders(value: object) -> list[Mapping[str, Any]]:

@@ -93,6 +93,10 @@ class Sandbox(ABC):
         """Connect a box to the network as its policy allows, before any command of the user runs in it."""
         return
 
+    def has_guest_api(self, record: BoxRecord) -> bool:
+        """Returns whether the running box can reach Holdfast, so that it must be able to after a restart too."""
+        return False
+
     async def open_guest_api(self, guest: GuestClient, record: BoxRecord) -> None:
         raise Unsupported(
             f"boxes of provider {self.provider} cannot reach Holdfast",

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from typing import Any, Final
 
 from holdfast.api.box.snapshots import Snapshot
-from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable
+from holdfast.api.errors.boxes import BoxStopped, BoxUnreachable, SnapshotNotFound, WrongSnapshot
 from holdfast.boxes.labels import HIBERNATION, matches
 from holdfast.providers.guest_protocol import GuestRefused, number_in
 from holdfast.providers.host.disk import layer_copy, layers
-from holdfast.providers.host.disk.data_dir import BoxRecord, measure, updated
+from holdfast.providers.host.disk.data_dir import BoxRecord, DataDir, measure, updated
 from holdfast.providers.host.disk.trash import Trash
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.power import BoxPower
@@ -28,6 +28,38 @@ _COLLECT_TRIES: Final = 50
 _COLLECT_PAUSE: Final = 0.02
 
 
+class Manifests:
+    """The manifests of one data directory. A manifest is written once, so each is read once as long as its file stays
+    the same: a thread may have hundreds of them.
+    """
+
+    def __init__(self, data_dir: DataDir) -> None:
+        self._data_dir = data_dir
+        self._known: Mapping[str, tuple[tuple[int, ...], layers.Manifest]] = {}
+        """By the name of the file, with what tells whether it is still the same file."""
+
+    def all(self) -> list[layers.Manifest]:
+        """Returns all that can be read, oldest first. Blocks."""
+        known = self._known
+        found: dict[str, tuple[tuple[int, ...], layers.Manifest]] = {}
+        with os.scandir(self._data_dir.snapshots) as entries:
+            files = {each.name: each for each in entries if _is_manifest(each.name)}
+        for name, file in sorted(files.items()):
+            with contextlib.suppress(SnapshotNotFound, WrongSnapshot, FileNotFoundError):
+                status = file.stat(follow_symlinks=False)
+                same = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+                before = known.get(name)
+                if before is None or before[0] != same:
+                    before = (same, layers.read_manifest(self._data_dir, name.removesuffix(".json")))
+                found[name] = before
+        self._known = found
+        return [manifest for _, manifest in found.values()]
+
+
+def _is_manifest(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")
+
+
 class SnapshotStore:
     """The snapshots of one data directory, and the layers that they consist of."""
 
@@ -37,6 +69,7 @@ class SnapshotStore:
         self._workers = sandbox.workers
         self._power = power
         self._trash = trash
+        self._manifests = Manifests(sandbox.data_dir)
 
     # --- taking ---
 
@@ -88,6 +121,7 @@ class SnapshotStore:
             sealed = self._sandbox.is_sealed(record.id)
         if not sealed:
             return None
+        had_guest_api = running and self._sandbox.has_guest_api(record)
         if running:
             await self._sandbox.end(guest)
         record = layers.freeze_top(data_dir, record)
@@ -102,6 +136,9 @@ class SnapshotStore:
                 log.warning("cannot merge the layers of box %s: %s", record.id, error)
         if running:
             await self._power.bring_up(record)
+        if had_guest_api:
+            # A run may be about to start here: it has opened the guest API, and not yet started its runner.
+            await self._sandbox.open_guest_api(self._sandbox.guest(record.id), record)
         return record
 
     async def _copy_top(self, record: BoxRecord, running: bool) -> str:
@@ -116,7 +153,7 @@ class SnapshotStore:
     # --- finding and deleting ---
 
     async def all(self, labels: Mapping[str, str]) -> list[Snapshot]:
-        found = await self._workers.on_disk(layers.manifests, self._data_dir)
+        found = await self._workers.on_disk(self._manifests.all)
         return [each.snapshot for each in found if matches(each.snapshot.labels, labels)]
 
     def get(self, id: str) -> Snapshot:

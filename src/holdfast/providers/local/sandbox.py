@@ -192,6 +192,9 @@ class LocalSandbox(Sandbox):
         if self._has_egress(record):
             await self._open_egress(guest, record)
 
+    def has_guest_api(self, record: BoxRecord) -> bool:
+        return self._egress.serves and (self.data_dir.box(record.id) / _EGRESS_MARKER).exists()
+
     async def open_guest_api(self, guest: GuestClient, record: BoxRecord) -> None:
         if not self._egress.serves:
             await super().open_guest_api(guest, record)

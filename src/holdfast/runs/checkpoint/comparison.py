@@ -12,6 +12,7 @@ from typing import Final
 
 from holdfast.api.box.records import Owner
 from holdfast.api.box.spec import Lifetime
+from holdfast.api.budgets import Cost
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors import InvalidRequest, NotFound
 from holdfast.api.errors.boxes import ExecTimeout
@@ -31,6 +32,8 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.workspace.diff import compare
 from holdfast.runs.workspace.git_trees import MAX_ARCHIVE
 from holdfast.threads.checkpoints import Files
+from holdfast.threads.projection import Projection
+from holdfast.threads.rows import SpendingFilter, cost_of
 from holdfast.time_limit import time_limit
 
 _DEEPEST: Final = 100
@@ -72,6 +75,7 @@ class Comparisons:
         turns: Turns,
         rewinds: Rewinds,
         planner: LaunchPlanner,
+        projection: Projection,
         *,
         ticks: Callable[[], int],
     ) -> None:
@@ -81,6 +85,7 @@ class Comparisons:
         self._turns = turns
         self._rewinds = rewinds
         self._planner = planner
+        self._projection = projection
         self._ticks = ticks
 
     async def compare(
@@ -192,7 +197,12 @@ class Comparisons:
             ms=sum((each.run.ended_at or self._log.clock()) - each.run.started_at for each in turns),
             usage=used(turns),
             test=None if test is None else await self._test(thread, box_row, test, seconds),
+            cost=await self._cost([each.run.run for each in turns]),
         )
+
+    async def _cost(self, runs: Sequence[str]) -> Cost | None:
+        [spent] = await self._projection.spending(SpendingFilter(runs=tuple(runs)), "all")
+        return cost_of(spent) if spent.calls else None
 
     async def _test(self, thread: str, row: BoxRow, command: str, seconds: int) -> TestResult:
         """Run a command in a copy of a box, with the services of the thread's environment: it changes nothing in the

@@ -16,6 +16,7 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.checkpoint.checkpoints import Checkpoints
+from holdfast.runs.checkpoint.rules import fork_title
 from holdfast.runs.checkpoint.turns import SavedTurn, Turns
 from holdfast.runs.launch.plan import LaunchPlanner, next_options
 from holdfast.runs.launch.steps import Launcher
@@ -85,8 +86,8 @@ class Forks:
         """Returns whether the thread is new."""
         fork_of = ForkOf(source, turn.number, turn.offset)
         entries = [self._log.sealed(id, self._log.entry(forked(fork_of, turn.files), id=f"forked-{id}"))]
-        if title is not None:
-            entries.append(self._log.entry({"type": "signal.thread.renamed", "title": title}))
+        title = title or fork_title(source, (await self._log.row(source)).title, turn.number)
+        entries.append(self._log.entry({"type": "signal.thread.renamed", "title": title}))
         config = StreamConfig(content_type="application/json", fork=ForkPoint(THREADS + source, turn.offset, 0))
         created = await self._store.create(THREADS + id, config, keyed=tuple(map(keyed, entries)))
         if not created.new and (await self._log.row(id)).lineage.fork_of != fork_of:

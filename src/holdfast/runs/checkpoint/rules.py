@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,14 @@ from holdfast.threads.run_events import Run, ThreadRuns
 _DAY: Final = 24 * 3600 * 1000
 _DEFAULT: Final = CheckpointPolicy()
 _OFF: Final = CheckpointPolicy(every=False)
+_FORKED: Final = re.compile(r" \(fork at turn \d+\)$")
+_LONGEST_TITLE: Final = 400
+
+
+def fork_title(source: str, title: str | None, turn: int) -> str:
+    """Returns the title of a fork that was given none, from the id and the title of its source."""
+    name = _FORKED.sub("", title) if title else source
+    return f"{name[:_LONGEST_TITLE]} (fork at turn {turn})"
 
 
 def policy_in(options: Mapping[str, Any], provider: Provider | None) -> CheckpointPolicy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,12 +91,11 @@ class Turns:
             raise TurnNotFound(
                 f"thread {thread} has had no run", hint=f'begin: holdfast resume {thread} "…" --agent NAME'
             )
-        turns = await self.of(thread)
-        number = row.runs.latest.turn if at is None else await self._number(thread, at, turns)
+        number = row.runs.latest.turn if at is None else await self._number(thread, at)
         if (own := _at_fork(row, number)) is not None:
             await self._check(thread, own, None)
             return own
-        turn = next((each for each in turns if each.number == number), None)
+        turn = await self._turn(thread, number)
         if turn is None:
             raise TurnNotFound(
                 f"thread {thread} has no turn {number}", hint=f"see its turns: holdfast thread turns {thread}"
@@ -134,7 +133,26 @@ class Turns:
         except (SnapshotNotFound, WrongSnapshot, Unsupported):
             return None
 
-    async def _number(self, thread: str, at: str, turns: Sequence[Turn]) -> int:
+    async def _turn(self, thread: str, number: int) -> Turn | None:
+        """Returns one turn. A thread may have very many, so the others are not read."""
+        for _ in range(_DEEPEST):
+            try:
+                row = await self._log.row(thread)
+            except NotFound:
+                return None
+            source = row.lineage.fork_of
+            if source is None or number > source.turn:
+                break
+            thread = source.thread
+        else:
+            return None
+        latest = row.runs.latest
+        # The row of a run is saved when it changes. The thread's row is always up to date.
+        runs = [latest] if latest is not None and latest.turn == number else []
+        runs = runs or [each.run for each in await self._projection.runs(RunFilter(thread=thread, turn=number))]
+        return next((Turn(number, thread, each) for each in runs if each.is_ours), None)
+
+    async def _number(self, thread: str, at: str) -> int:
         if at.isascii() and at.isdigit():
             return int(at)
         position = await self._log.position_after(thread, at)
@@ -143,7 +161,7 @@ class Turns:
                 f"thread {thread} has no turn and no entry {at!r}",
                 hint=f"see its turns: holdfast thread turns {thread}",
             )
-        number = last_before(turns, position)
+        number = last_before(await self.of(thread), position)
         if number is None:
             raise TurnNotFound(
                 f"entry {at} is from before the end of the first turn of thread {thread}",

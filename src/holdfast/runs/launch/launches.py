@@ -25,7 +25,7 @@ from holdfast.runs.errors import is_session, thread_busy
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options
 from holdfast.runs.launch.steps import Launch, Launcher
 from holdfast.runs.live_runs import LiveRuns
-from holdfast.runs.reconcile.rules import End, timed_out
+from holdfast.runs.reconcile.rules import End, should_repeat, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.run_events import ThreadRuns, start_id, started
@@ -269,11 +269,13 @@ class Launches:
         if latest is not None and latest.run == run and latest.cancel is not None:
             end = End(RunStatus.CANCELLED, "cancelled", "it was cancelled before its agent was started")
         else:
+            again = latest is not None and latest.run == run and should_repeat(latest)
             end = End(
                 RunStatus.FAILED,
                 "server_stopped",
-                "the server stopped before its agent was started",
-                "holdfast resume THREAD",
+                f"the server stopped before its agent was started{': it is launched again' if again else ''}",
+                None if again else "holdfast resume THREAD",
+                again=again,
             )
         await self._ends.post(thread, run, end, by="launch")
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.api.run.info import RunStatus
-from holdfast.threads.run_events import DELTA, FINISHED, IMPORT, STARTED, AgentSession, ThreadRuns
+from holdfast.threads.run_events import DELTA, FINISHED, IMPORT, STARTED, AgentSession, ThreadRuns, is_again
 
 _ANSWERS: Final = ("assistant", "call", "tool", "compaction")
 
@@ -78,7 +78,7 @@ def context_note(
             "The conversation so far was on another machine. You are in a new one: what was said about paths and"
             " programs may not hold here, and files are as they were copied."
         )
-    if last is not None and last.status is RunStatus.ORPHANED:
+    if last is not None and last.status is RunStatus.ORPHANED and not last.again:
         parts.append(
             "The turn before this one was cut off: what it was doing at its end may be done by half, or not at all."
             " Look at the files before you go on."
@@ -138,6 +138,8 @@ class SessionTranscript:
                     self._unrepeated = {"id": f"{entry['id']}-prompt", "ts": entry["ts"], "payload": user}
             return lost
         if kind == FINISHED:
+            if is_again(payload):
+                self._unrepeated = None  # a later run has the same prompts
             return self._take_unrepeated()
         agent, _, event = kind.partition(".")
         if agent != self._agent or kind.endswith(DELTA):

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from holdfast.api.box.box import LimitHit, Liveness
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
-from holdfast.threads.run_events import ThreadRuns
+from holdfast.threads.delegation import is_child_result
+from holdfast.threads.run_events import Run, ThreadRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class End:
     hint: str | None = None
     """What to do next. `THREAD` in it stands for the thread's id."""
     exit_code: int | None = None
+    again: bool = False
+    """Its prompts wait for another run, because its agent was never started and nobody is there to resume it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ _RESUME = "holdfast resume THREAD continues from the entries of the thread"
 _NEW_BOX = "holdfast resume THREAD continues from the entries of the thread, in a new box"
 _SAME_BOX = "holdfast resume THREAD starts its box again with its files, and continues from the entries of the thread"
 _KILLED = 137
+_AGAIN = {True: ": it is launched again", False: ""}
 
 
 _FORKED = End(
@@ -153,11 +157,13 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
             return End(RunStatus.CANCELLED, "cancelled", "it was cancelled before its agent was started")
         if silence < thresholds.launch:
             return NOTHING
+        again = should_repeat(run)
         return End(
             RunStatus.ORPHANED,
             "launch_lost",
-            f"the server that launched it ended before the agent was started, at the stage {run.stage}",
-            _RESUME,
+            f"the server that launched it ended before the agent was started, at the stage {run.stage}{_AGAIN[again]}",
+            None if again else _RESUME,
+            again=again,
         )
     unheeded = known.cancelled_at is not None and known.now - known.cancelled_at >= thresholds.soft
     if silence < thresholds.look and not unheeded and not known.overdue:
@@ -187,11 +193,23 @@ def decide(runs: ThreadRuns, known: Known, thresholds: Thresholds) -> Action:
     return NOTHING
 
 
+def should_repeat(run: Run) -> bool:
+    """Returns whether a run that is lost before its agent has begun is launched again: once, if only results of tasks
+    called for it.
+
+    Who asks for a run sees that it was lost. If a task has woken its parent, nobody does.
+    """
+    if run.reached(Stage.AGENT) or run.repeats:
+        return False
+    return bool(run.prompts) and all(map(is_child_result, run.prompts))
+
+
 def _lost(runs: ThreadRuns, code: str, message: str, *, hint: str = _RESUME, exit_code: int | None = None) -> End:
     assert runs.latest is not None
     if runs.latest.cancel is not None:
         return End(RunStatus.CANCELLED, code, f"it was being cancelled, and {message}", exit_code=exit_code)
-    return End(RunStatus.ORPHANED, code, message, hint, exit_code)
+    again = should_repeat(runs.latest)
+    return End(RunStatus.ORPHANED, code, f"{message}{_AGAIN[again]}", None if again else hint, exit_code, again=again)
 
 
 def timed_out(seconds: object) -> End:

@@ -76,6 +76,7 @@ async def _post(run_log: RunLog, thread: str, run: Run, epoch: int, end: End, by
             **({} if end.hint is None else {"hint": end.hint.replace("THREAD", thread)}),
         },
         exit_code=end.exit_code,
+        again=end.again,
     )
     closing = [run_log.entry(each, id=id) for id, each in dangling.close()]
     await run_log.append(

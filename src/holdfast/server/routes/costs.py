@@ -16,7 +16,7 @@ from holdfast.egress.models.model import checked_id, checked_name
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Administrator, Services, Use
 from holdfast.threads.model_events import dollars
-from holdfast.threads.rows import Spending, SpendingFilter, SpendingKey
+from holdfast.threads.rows import SpendingFilter, SpendingKey, cost_of
 
 router = APIRouter(prefix="/v1", responses=BOX_ERRORS, tags=["costs"])
 
@@ -92,7 +92,7 @@ async def list_prices(services: Use, _: Administrator) -> ModelPriceList:
 
 @router.put("/prices/{name}/{model:path}")
 async def put_price(name: str, model: str, price: Price, services: Use, _: Administrator) -> ModelPrice:
-    """Set the price of a model. It applies to the next call."""
+    """Set the price of a model. It applies to the next call, and does not change what earlier ones cost."""
     full = f"{checked_name(name)}/{checked_id(model)}"
     await (await _meter(services)).prices.put(full, price)
     return ModelPrice(model=full, price=price, is_own=True)
@@ -119,22 +119,13 @@ async def _put(services: Services, scope: BudgetScope, subject: str, budget: Bud
 
 async def _budget(meter: Meter, scope: BudgetScope, subject: str, budget: Budget) -> BudgetRecord:
     spent = await meter.spent(scope, subject)
-    return BudgetRecord(scope=scope, subject=subject, budget=budget, cost=dollars(spent.nanos), tokens=spent.tokens)
-
-
-def cost_of(spent: Spending) -> Cost:
-    """Returns a sum for the REST API."""
-    return Cost(
-        key=spent.key,
-        calls=spent.calls,
-        input=spent.input,
-        output=spent.output,
-        cache_read=spent.cache_read,
-        cache_write=spent.cache_write,
-        reasoning=spent.reasoning,
+    return BudgetRecord(
+        scope=scope,
+        subject=subject,
+        budget=budget,
         cost=dollars(spent.nanos),
+        tokens=spent.tokens,
         unpriced=spent.unpriced,
-        estimated=spent.estimated,
     )
 
 

@@ -22,6 +22,7 @@ from holdfast.runs.launch.plan import Prompt
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import UseRuns
 from holdfast.threads.protocol.offsets import format_offset_text
+from holdfast.threads.run_events import IMPORT
 
 router = APIRouter(prefix="/v1/threads/{id}", tags=["forks"], responses=BOX_ERRORS)
 
@@ -87,7 +88,8 @@ def _turn(turn: Turn, rewound: bool, there: frozenset[str]) -> TurnInfo:
     kept = files is not None and files.snapshot in there
     why = None
     if not kept and not run.live:
-        why = "checkpoints were off" if checkpoint is None else checkpoint.why or "it was removed"
+        never = "it was imported" if run.ended_by == IMPORT else "checkpoints were off"
+        why = never if checkpoint is None else checkpoint.why or "it was removed"
     return TurnInfo(
         turn=turn.number,
         thread=turn.thread,

@@ -117,7 +117,7 @@ CREATE TABLE IF NOT EXISTS threads_cache (
     created_at INTEGER NOT NULL,
     last_activity_at INTEGER NOT NULL,
     last_entry TEXT,
-    runs TEXT, /* as of fold 3: another number here makes every row anew */
+    runs TEXT, /* as of fold 4: another number here makes every row anew */
     lineage TEXT,
     fork_of TEXT,
     unsettled INTEGER NOT NULL DEFAULT 0,
@@ -160,6 +160,14 @@ CREATE TABLE IF NOT EXISTS model_calls_cache (
     nanos INTEGER, /* billionths of a dollar */
     estimated INTEGER NOT NULL,
     PRIMARY KEY (tenant, thread, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS row_marks_cache (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    thread TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    stream INTEGER NOT NULL,
+    thread_row TEXT NOT NULL, /* as of fold 4 */
+    PRIMARY KEY (tenant, thread, position)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS model_calls_by_run ON model_calls_cache (tenant, run);
 CREATE INDEX IF NOT EXISTS model_calls_by_time ON model_calls_cache (tenant, at);

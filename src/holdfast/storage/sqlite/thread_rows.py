@@ -51,6 +51,13 @@ class SqliteThreadRows:
         )
         return _row(rows[0]) if rows else None
 
+    async def row_at(self, id: str, stream: int, position: int) -> ThreadRow | None:
+        rows = self._streams.look_up(
+            "SELECT thread_row FROM row_marks_cache WHERE thread = ? AND tenant = ? AND position = ? AND stream = ?",
+            (id, self._tenant, position, stream),
+        )
+        return _row(tuple(orjson.loads(rows[0][0]))) if rows else None
+
     async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
         where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
         if wanted.parent is not None:
@@ -137,12 +144,25 @@ class SqliteThreadRows:
             for row in rows
             for each in row.calls
         ]  # fmt: skip
-        remade = [(row.id, self._tenant, row.stream) for row in rows if row.calls]
+        marks = [
+            (row.id, mark.folded, row.stream, orjson.dumps(_values(mark)).decode(), self._tenant)
+            for row in rows
+            for mark in row.marks
+        ]
+        remade = [(row.id, self._tenant, row.stream) for row in rows if row.calls or row.marks]
 
         def write(connection: sqlite3.Connection) -> None:
             # Of an earlier thread with the same id.
             connection.executemany(
                 "DELETE FROM model_calls_cache WHERE thread = ? AND tenant = ? AND stream <> ?", remade
+            )
+            connection.executemany(
+                "DELETE FROM row_marks_cache WHERE thread = ? AND tenant = ? AND stream <> ?", remade
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO row_marks_cache (thread, position, stream, thread_row, tenant)"
+                " VALUES (?, ?, ?, ?, ?)",
+                marks,
             )
             connection.executemany(
                 f"INSERT OR REPLACE INTO model_calls_cache ({_CALL_COLUMNS}, tenant) VALUES ({'?, ' * 13}?)", calls
@@ -162,6 +182,7 @@ class SqliteThreadRows:
             connection.executemany("DELETE FROM threads_cache WHERE id = ? AND tenant = ?", ended)
             connection.executemany("DELETE FROM runs_cache WHERE thread = ? AND tenant = ?", ended)
             connection.executemany("DELETE FROM model_calls_cache WHERE thread = ? AND tenant = ?", ended)
+            connection.executemany("DELETE FROM row_marks_cache WHERE thread = ? AND tenant = ?", ended)
 
         await self._streams.write(write)
 
@@ -177,6 +198,9 @@ class SqliteThreadRows:
             if value is not None:
                 where.append(f"{column} = ?")
                 values.append(str(value))
+        if wanted.turn is not None:
+            where.append("json_extract(run, '$.turn') = ?")
+            values.append(wanted.turn)
         if wanted.after is not None:
             where.append("id < ?")
             values.append(wanted.after)

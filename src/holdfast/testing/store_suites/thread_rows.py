@@ -135,6 +135,22 @@ class ThreadRowSuite:
         assert await store.get_row("t-2") == bare
         assert await store.get_row("t-3") is None
 
+    async def test_marks_are_found_by_their_position_and_go_with_their_thread(self, store: RowStore) -> None:
+        row = with_runs(ThreadRow("t-1", 7, 30, "títle", labels={"a": "b"}), run(status=RunStatus.COMPLETED))
+        marked = replace(row.marked(20), title="later").marked(30)
+        await store.save_rows([marked, ThreadRow("t-2", 8, 20)], [])
+        assert await store.row_at("t-1", 7, 20) == replace(row, folded=20)
+        assert await store.row_at("t-1", 7, 30) == replace(row, folded=30, title="later")
+        for id, stream, position in (("t-1", 7, 25), ("t-1", 8, 20), ("t-2", 8, 20)):
+            assert await store.row_at(id, stream, position) is None
+        # Another thread with the same id, and the end of both.
+        await store.save_rows([replace(row, stream=9, title="new").marked(40)], [])
+        assert await store.row_at("t-1", 7, 20) is None
+        assert await store.row_at("t-1", 9, 20) is None
+        assert await store.row_at("t-1", 9, 40) == replace(row, stream=9, title="new", folded=40)
+        await store.save_rows([], ["t-1"])
+        assert await store.row_at("t-1", 9, 40) is None
+
     async def test_threads_are_found_by_what_they_were_forked_from(self, store: RowStore) -> None:
         fork = Lineage(ForkOf("t-1", 2, 50), Base("forked-t-2", Files("s-1", "local")))
         rewound = Lineage(None, Base("rewound-w-1", Files("s-2", "local")), Undo(3, 70, Files("s-3", "local")))
@@ -208,6 +224,14 @@ class ThreadRowSuite:
         assert await listed_runs(store, status=done) == ["r-2", "r-1"]
         assert await listed_runs(store, agent="codex") == ["r-4", "r-2"]
         assert await listed_runs(store, agent="codex", status=done, thread="t-1") == []
+
+    async def test_a_run_is_found_by_its_number_on_its_thread(self, store: RowStore) -> None:
+        one = with_runs(ThreadRow("t-1", 1), run("r-1", turn=1), run("r-2", turn=2))
+        await store.save_rows([one, with_runs(ThreadRow("t-2", 2), run("r-3", turn=1))], [])
+        assert await listed_runs(store, thread="t-1", turn=1) == ["r-1"]
+        assert await listed_runs(store, thread="t-1", turn=2) == ["r-2"]
+        assert await listed_runs(store, thread="t-1", turn=3) == []
+        assert await listed_runs(store, turn=1) == ["r-3", "r-1"]
 
     async def test_a_claim_that_cannot_be_proven_takes_no_run_from_its_thread(self, store: RowStore) -> None:
         claimed = run("r-1", origin=Origin.UNPROVEN)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileInfo, FileKind
-from holdfast.api.errors.boxes import BoxError, FileMissing
+from holdfast.api.errors.boxes import BoxError, FileMissing, FileProblem
 from holdfast.compat.daytona.errors import TOOLBOX, ApiError, api_error, bad_request, document
 from holdfast.compat.daytona.models import Body
 from holdfast.compat.daytona.multipart import parts_of
@@ -78,12 +78,13 @@ async def list_files(request: Request) -> Response:
     async with opened(request) as at:
         path, depth = _path(request, default="."), number_of(request, "depth", 1, 1, 100)
         owner = at.sandbox.details.user
-        top = await at.box.files.stat(path)
-        if top.kind is FileKind.LINK:
-            path = f"{path.rstrip('/')}/."
-        elif top.kind is not FileKind.FOLDER:
-            raise ApiError(400, f"{path} is not a directory", "INVALID_FILE_PATH")
-        found = await _with_targets(at.box, await _walk(at.box, path, depth))
+        try:
+            listed = await _walk(at.box, path, depth)
+        except FileProblem:
+            if (await at.box.files.stat(path)).kind not in (FileKind.FOLDER, FileKind.LINK):
+                raise ApiError(400, f"{path} is not a directory", "INVALID_FILE_PATH") from None
+            raise
+        found = await _with_targets(at.box, listed)
     return answer([_shown(info, owner, where if depth > 1 else None) for where, info in found])
 
 
