@@ -31,6 +31,13 @@ _SPEC: Final = BoxSpec()
 _FILL_SECONDS: Final = 120.0
 ROWS: Final = (
     Row("pooled", "create from the pool → first command, median", "ms", Goal("at most", 0.6, "at most 0.6 times")),
+    Row(
+        "setup",
+        "a new box and one with a setup, both from the pool → first command, median",
+        "ms",
+        Goal("at most", 1.5, "at most 1.5 times"),
+    ),
+    Row("setup-cold", "a box with a setup → first command: restored now, and from the pool, median", "ms", None),
     Row("burst", "one from the pool, and 100 at once (p99)", "ms", Goal("at most", 3.0, "at most 3 times")),
     Row(
         "burst-cold",
@@ -115,6 +122,41 @@ class Bench:
         self.samples.add_median("pooled", "reference", bare)
         self.samples.add_median("pooled", "holdfast", ours)
 
+    async def setup(self) -> None:
+        """In turns. A setup is a snapshot, and a run in its environment acquires a box that starts from it."""
+        source = await self.boxes.create(_SPEC)
+        async with await self.boxes.open(source.id) as box:
+            await box.exec(["sh", "-c", "echo made > made"])
+        await self.boxes.stop(source.id)
+        snapshot = (await self.boxes.snapshot(source.id)).id
+        took: dict[str, list[float]] = {"new": [], "setup": [], "restored": []}
+        for _ in range(self.size.creates):
+            await self.boxes.pool.keep(_SPEC, 1, snapshot)
+            await self.fill(1)
+            took["new"].append(await self._acquired(_SPEC, None))
+            took["setup"].append(await self._acquired(_SPEC, snapshot))
+            once = replace(_SPEC, env={"ONCE": str(time.perf_counter_ns())})
+            took["restored"].append(await self._acquired(once, snapshot))
+        await self.boxes.pool.keep(_SPEC, 0, snapshot)
+        await self.boxes.pool.keep(_SPEC, 0)
+        await self.boxes.delete(source.id)
+        await self.boxes.delete_snapshot(snapshot)
+        self.samples.add_median("setup", "reference", took["new"])
+        self.samples.add_median("setup", "holdfast", took["setup"])
+        self.samples.add_median("setup-cold", "reference", took["restored"])
+        self.samples.add_median("setup-cold", "holdfast", took["setup"])
+
+    async def _acquired(self, spec: BoxSpec, start: str | None) -> float:
+        begin = time.perf_counter()
+        row = (await self.boxes.acquire(f"key-{time.perf_counter_ns()}", spec, start=start)).row
+        async with await self.boxes.open(row.id) as box:
+            done = await box.exec(["true"])
+        taken = (time.perf_counter() - begin) * 1000
+        if not done.ok:
+            raise RuntimeError(f"the first command failed: {done}")
+        await self.boxes.delete(row.id)
+        return taken
+
     async def burst(self) -> None:
         cold = [await self.cold() for _ in range(10)]
         alone = []
@@ -154,10 +196,11 @@ class Bench:
 
 _WORK: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "pooled": Bench.pooled,
+    "setup": Bench.setup,
     "burst": Bench.burst,
     "beside": Bench.beside,
 }
-_ALSO: Final = {"burst-cold": "burst", "burst-bare": "burst"}
+_ALSO: Final = {"setup-cold": "setup", "burst-cold": "burst", "burst-bare": "burst"}
 """Rows that come of another row's work."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.environments.conftest import Scene
 from tests.environments.test_runs import entries, run
 
 from holdfast.api.box.process import ProcessInfo, ProcessState
+from holdfast.api.box.records import BoxState
 from holdfast.api.environments import Service
 from holdfast.runs.launch.services import argv_of, name_in, unwanted
 from holdfast.testing.model.steps import text
@@ -57,6 +59,19 @@ def test_a_service_is_ready_before_the_agent_and_is_started_again_only_in_a_fres
     with scene.client.boxes.open(box) as handle:
         running = [each.id for each in handle.processes() if each.state is ProcessState.RUNNING]
     assert running == [last["web"]]
+
+
+def test_a_port_that_a_service_listens_on_does_not_keep_its_box_awake(scene: Scene) -> None:
+    file = "\n".join(PAGE.splitlines()[2:])
+    thread, _ = run(scene, "true", environment_file=file, box={"idleSeconds": 1})
+    box, [first] = scene.client.runs.get(thread).box or "", services_of(scene, thread)
+    until = time.monotonic() + 60
+    while (state := scene.client.boxes.get(box).state) is not BoxState.HIBERNATED:
+        assert time.monotonic() < until, state
+        time.sleep(0.1)
+    again(scene, thread)
+    assert scene.client.runs.get(thread).box == box
+    assert services_of(scene, thread)[-1] != first
 
 
 @pytest.mark.parametrize(

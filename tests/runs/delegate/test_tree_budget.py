@@ -1,4 +1,4 @@
-"""One budget for a tree of tasks: a real server, real boxes and pi. Only the model is scripted."""
+"""One budget for a tree of tasks, and the limits that its server has: real boxes and pi. Only the model is scripted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKENS: Final = 200
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[Delegating]:
-    with a_delegating_server(tmp_path_factory.mktemp("tree"), installed_agents) as world:
+    with a_delegating_server(tmp_path_factory.mktemp("tree"), installed_agents, delegation="depth=1") as world:
         yield world
 
 
@@ -42,6 +42,22 @@ def check_over(run: RunInfo) -> None:
 def calls_of(world: Delegating, *threads: str) -> list[dict[str, Any]]:
     found = [each for thread in threads for each in world.entries(thread, "signal.model.call")]
     return [each for each in found if each["status"] == 200]
+
+
+def test_the_limits_of_a_tree_are_those_of_the_server(world: Delegating) -> None:
+    world.model.script(
+        [tool("delegate_task", {"prompt": "Do the lower thing."}), lambda request: text(request.results[-1].text)],
+        when="upper thing",
+    )
+    thread = world.launch(
+        "top thing", [tool("delegate_task", {"prompt": "Do the upper thing."}), text("Done.")], delegate=True
+    )
+    assert world.client.runs.wait(thread).status == "completed"
+    [task] = world.client.tasks.list(thread)
+    world.until_reported(task.id)
+    assert world.client.tasks.list(task.id) == []
+    said = world.entries(task.id, "pi.assistant")[-1]["text"]
+    assert "1 levels below the root of its tree, and the limit is 1" in said
 
 
 def waits_for_result(request: Request) -> Step:

@@ -198,11 +198,11 @@ class Pool:
                 return
             del self._pooled[min(empty, key=lambda key: self._score(self._pooled[key]))]
 
-    async def keep(self, spec: BoxSpec, count: int) -> None:
+    async def keep(self, spec: BoxSpec, count: int, snapshot: str | None = None) -> None:
         """Keep at least `count` boxes of a spec ready, within the bounds, whatever the demand."""
         provider = self._providers.for_spec(spec)
         if self.on and can_be_pooled(spec, provider.capabilities):
-            pooled = await self._pooled_of(spec, provider, self._furnishing_of(spec, provider))
+            pooled = await self._pooled_of(spec, provider, self._furnishing_of(spec, provider), snapshot)
             if pooled is not None:
                 pooled.kept = count
                 self._start()

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from holdfast.api.money import describe_in_full
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread, find_thread_now
@@ -379,6 +378,7 @@ def _row(thread: ThreadInfo, now: float) -> list[Cell | str]:
 
 
 def _show(thread: ThreadInfo, url: str) -> None:
+    from holdfast.api.money import describe_in_full
     from holdfast.calendar_time import calendar_time
 
     ago = describe_duration(time.time() - thread.last_activity_at / 1000)
