@@ -39,7 +39,7 @@ def turn(number: int, *, ends: bool = True, agent: str = "pi") -> list[Entry]:
 
 def file_of(entries: list[Entry], seals: Seals | None = OTHER) -> bytes:
     sealed = [
-        seals.seal("t-there", each) if seals and (is_control(each.payload) or "thread" in each.type) else each
+        seals.seal("t-there", each) if seals and (is_control(each.payload) or each.type.startswith("signal.")) else each
         for each in entries
     ]
     return head_line("t-there", "A title", NOW) + b"".join(map(entry_line, sealed))
@@ -85,6 +85,7 @@ def test_nothing_that_a_server_acts_on_is_believed(seals: Seals | None) -> None:
         entry("d", "signal.thread.delegated", parent="t-p", root="t-p", depth=1, agent="pi", model="", box="own"),
         *turn(1),
         entry("checkpoint-r-pi1", "signal.thread.checkpoint", run="r-pi1", turn=1, offset=9, snapshot="s-evil", size=1),
+        entry("m", "signal.model.call", run="r-pi1", model="a/b", status=200, ms=1, input=5, output=5, cost=99.0),
         entry("rp", "signal.thread.reported", run="r-pi1"),
         entry("cr", "signal.run.cancel_requested", run="r-pi1"),
     ]  # fmt: skip
@@ -95,6 +96,8 @@ def test_nothing_that_a_server_acts_on_is_believed(seals: Seals | None) -> None:
     assert "b-evil" not in json.dumps([each.to_json() for each in made])
     assert (row.parent, row.labels, row.archived, row.lineage.fork_of) == (None, {}, False, None)
     assert row.runs.waiting == ()
+    assert row.calls == ()
+    assert "m" in [each.id for each in made]  # shown, and not counted
     assert row.runs.delegation is None
     run = row.runs.latest
     assert run is not None

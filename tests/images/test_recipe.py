@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.api.box.network import Network
 from holdfast.api.images import Image, ImageConfig
+from holdfast.images import workstation
 from holdfast.images.errors import InvalidRecipe
 from holdfast.images.plan import CommandStep, FilesStep, PackagesStep, make_plan
 from holdfast.images.recipe import Group, parse_recipe, read_recipe
@@ -181,3 +182,8 @@ def test_files_that_are_not_the_recipes_are_refused(folder: Path, tmp_path: Path
     os.mkfifo(folder / "app" / "pipe")
     with pytest.raises(InvalidRecipe, match="neither a file"):
         hashes(folder)
+
+
+def test_the_recipe_of_a_workstation_is_valid_and_starts_from_the_base() -> None:
+    recipe = read_recipe(workstation.RECIPE)
+    assert (recipe.base, recipe.name) == (BASE.name, workstation.WORKSTATION)

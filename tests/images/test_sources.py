@@ -13,6 +13,7 @@ from holdfast.images.debian.sources import (
     of_distribution,
     parse_deb822,
     parse_list,
+    read_authorities,
     read_os_release,
     read_sources,
     read_trusted,
@@ -146,3 +147,15 @@ def test_a_mirror_is_a_url() -> None:
         named_source("mirror.invalid/debian", "bookworm", ["main"], [])
     with pytest.raises(NoSources, match="no blanks"):
         named_source("http://mirror.invalid/", "bookworm\nTrusted: yes", ["main"], [])
+
+
+def test_certificates_of_the_administrator_are_in_the_image(tmp_path: Path) -> None:
+    (tmp_path / "company.crt").write_bytes(b"-----BEGIN CERTIFICATE-----")
+    (tmp_path / "empty.crt").touch()
+    (tmp_path / "notes.txt").write_text("no certificate")
+    (tmp_path / "gone.crt").symlink_to("nowhere")
+    found = read_authorities(tmp_path)
+    assert found == {"company.crt": b"-----BEGIN CERTIFICATE-----"}
+    assert read_authorities(tmp_path / "missing") == {}
+    files = SourceFiles((), authorities=found).image_files()
+    assert files == {"usr/local/share/ca-certificates/company.crt": b"-----BEGIN CERTIFICATE-----"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, SPEC, Runner
 from tests.sessions.world import SessionWorld, a_world
 
+from holdfast.api.box.box import Box
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.records import BoxState
 from holdfast.api.errors import Conflict, HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.boxes import BoxUnreachable, CreateFailed
@@ -18,6 +21,8 @@ from holdfast.api.errors.sessions import IsSession, SessionBusy, SessionConflict
 from holdfast.api.run.info import RunStatus
 from holdfast.api.run.tasks import NewTask
 from holdfast.api.sessions import MOST_PROMPTS, SessionState
+from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.network_policy import NoSecrets
 from holdfast.runs.launch.plan import Options, Prompt
 from holdfast.sessions.queue import COLLECT_MS
 from holdfast.sessions.service import Opening
@@ -357,6 +362,26 @@ async def test_restoring_brings_the_files_back_even_if_the_provider_lost_the_box
     await world.sessions.restore(id)
     assert (await world.session(id)).state is S.RUNNING
     assert await files_of(world, id, "kept") == b"as it was"
+
+
+async def test_a_session_that_is_restored_gets_its_secrets_as_they_are_now(world: SessionWorld) -> None:
+    value = "first"
+
+    class Placed(NoSecrets):
+        def check(self, policy: NetworkPolicy) -> None: ...
+
+        async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
+            await box.files.write("secret", f"{thread} {value}".encode())
+
+    world.base.boxes.secrets = Placed()
+    world.base.provider.capabilities |= {Capability.SECRETS, Capability.NETWORK_ALLOW}
+    spec = replace(SPEC, network=NetworkPolicy(mode=Network.ALLOW, allow=("example.com",), secrets=("TOKEN",)))
+    id = await world.running(spec=spec)
+    assert await files_of(world, id, "secret") == f"{id} first".encode()
+    await world.sessions.hibernate(id)
+    value = "rotated"
+    await world.sessions.restore(id)
+    assert await files_of(world, id, "secret") == f"{id} rotated".encode()
 
 
 async def test_a_session_at_work_does_not_hibernate(world: SessionWorld) -> None:

@@ -165,14 +165,13 @@ async def _take_input(socket: WebSocket, process: Process, flowing: asyncio.Even
             continue  # it has ended: what it printed is still worth sending
 
 
-async def _until_ended(down: Any, up: Any, over: asyncio.Event) -> bool:
+async def _until_ended(down: Any, up: Any, over: asyncio.Future[None]) -> bool:
     """Run both until the output has ended, which returns True, or the visitor may no longer be here. Raises what `up`
     raises, for example because the client leaves."""
     downward, upward = asyncio.create_task(down), asyncio.create_task(up)
-    waiting = {downward, upward, asyncio.create_task(over.wait())}
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if over.is_set():
+        await asyncio.wait((downward, upward, over), return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
             return False
         if downward.done():
             downward.result()
@@ -180,9 +179,9 @@ async def _until_ended(down: Any, up: Any, over: asyncio.Event) -> bool:
         upward.result()
         return True
     finally:
-        for task in waiting:
+        for task in (downward, upward):
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(downward, upward, return_exceptions=True)
 
 
 async def _receive(socket: WebSocket) -> bytes:

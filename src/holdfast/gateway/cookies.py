@@ -13,7 +13,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.gateway.tokens import digest
@@ -79,6 +79,7 @@ class CookieStore(Protocol):
 @dataclass(slots=True)
 class _Known:
     row: CookieRow
+    expires: int
     written: int
     """The expiry that the store has."""
     open: int = 0
@@ -100,7 +101,7 @@ class Cookies:
         expires = self._clock() + self._idle_ms
         row = CookieRow(digest(value), place, session, generation, subject, via, expires)
         await self._store.add(row)
-        self._remember(_Known(row, expires))
+        self._remember(_Known(row, expires, expires))
         return value
 
     async def find(self, value: str, place: str, generation: int) -> CookieRow | None:
@@ -112,7 +113,7 @@ class Cookies:
         if known is None:
             return None
         row, now = known.row, self._clock()
-        if row.place != place or row.generation != generation or (now >= row.expires_at and not known.open):
+        if row.place != place or row.generation != generation or (now >= known.expires and not known.open):
             return None
         await self._use(known, now)
         return known.row
@@ -122,13 +123,13 @@ class Cookies:
         """Keep a cookie valid while a connection is open with it."""
         known = self._known.get(row.digest)
         if known is None:  # it was revoked meanwhile, or forgotten among many
-            known = _Known(row, row.expires_at)
+            known = _Known(row, row.expires_at, row.expires_at)
         known.open += 1
         try:
             yield
         finally:
             known.open -= 1
-            known.row = replace(known.row, expires_at=self._clock() + self._idle_ms)
+            known.expires = self._clock() + self._idle_ms
 
     async def revoke(self, session: str, value: str) -> bool:
         """End a cookie of a session. Returns whether there was one."""
@@ -163,7 +164,7 @@ class Cookies:
         for key, known in list(self._known.items()):
             if known.open:
                 await self._use(known, now)
-            elif now >= known.row.expires_at:
+            elif now >= known.expires:
                 self._known.pop(key, None)
         await self._store.remove_expired(now)
 
@@ -176,13 +177,13 @@ class Cookies:
         if row is None:
             return None
         if (known := self._known.get(key)) is None:  # else another request was faster
-            known = _Known(row, row.expires_at)
+            known = _Known(row, row.expires_at, row.expires_at)
             self._remember(known)
         return known
 
     async def _use(self, known: _Known, now: int) -> None:
         expires = now + self._idle_ms
-        known.row = replace(known.row, expires_at=max(expires, known.row.expires_at))
+        known.expires = max(expires, known.expires)
         if expires - known.written >= min(_RENEW_MS, self._idle_ms // 4):
             known.written = expires
             if not await self._store.renew(known.row.digest, expires):

@@ -26,8 +26,8 @@ class Visitor:
     """None if it was a token."""
     tunnel: str | None = None
     """The name of the tunnel that they use."""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when they lose the right to be here."""
+    over: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done when they lose the right to be here."""
 
 
 class Visitors:
@@ -58,5 +58,6 @@ class Visitors:
             and (tunnel is None or each.tunnel == tunnel)
         ]
         for each in found:
-            each.over.set()
+            if not each.over.done():
+                each.over.set_result(None)
         return len(found)

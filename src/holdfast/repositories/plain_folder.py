@@ -6,8 +6,10 @@ what that replaced. The folder itself stays a plain folder.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,5 +23,8 @@ def beside(git: Git, folder: Path, repositories: Path) -> Git:
     place = repositories / f"{name}.git"
     if not place.is_dir():
         repositories.mkdir(mode=0o700, parents=True, exist_ok=True)
-        Git.alone(git.environment).run(repositories, "init", "--quiet", "--bare", "--template=", str(place))
+        with tempfile.TemporaryDirectory(dir=repositories, prefix=".half-") as half:
+            Git.alone(git.environment).run(repositories, "init", "--quiet", "--bare", "--template=", f"{half}/git")
+            with contextlib.suppress(OSError):  # another command was faster
+                (Path(half) / "git").rename(place)
     return replace(git, environment={**git.environment, "GIT_DIR": str(place), "GIT_WORK_TREE": str(real)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TypeVar
 
@@ -22,8 +23,15 @@ class Shutdown:
         self._begun = asyncio.Event()
 
     def begin(self) -> None:
-        """End all iterations of `until_stopping`."""
+        """End all iterations of `until_stopping`, and complete `begun`."""
         self._begun.set()
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    @functools.cached_property
+    def begun(self) -> asyncio.Future[None]:
+        """Done when the server stops. All who wait for it share it, so nobody may cancel it."""
+        return asyncio.get_running_loop().create_future()
 
     async def until_stopping(self, pieces: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield from an endless source, such as the output of a process. Raises `Stopping` when the server stops."""

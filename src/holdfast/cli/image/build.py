@@ -30,7 +30,7 @@ RecipeArgument = Annotated[
     str,
     Argument(
         metavar="RECIPE",
-        help=f"A recipe, a folder that contains one ({_RECIPE}), or base for holdfast/base.",
+        help=f"A recipe, a folder that contains one ({_RECIPE}), or base or workstation for Holdfast's own images.",
         show_default=False,
     ),
 ]
@@ -74,6 +74,8 @@ def build(
     distribution. This machine's apt downloads and verifies them without root, and they are cached in the home folder. A
     machine without apt pulls an image instead.
 
+    workstation is holdfast/workstation, for sessions: the tools of base, a desktop with a browser, and an editor.
+
     \b
     holdfast image build base
     holdfast image build recipe.toml --name team/web
@@ -83,6 +85,7 @@ def build(
 
     options = (package, mirror, suite, component, keyring, arch)
     is_base = recipe in ("base", "holdfast/base")
+    is_workstation = recipe in ("workstation", "holdfast/workstation")
     if not is_base and (insecure or any(options)):
         raise usage_error(
             "--package, --mirror, --suite, --component, --keyring, --arch and --insecure are only for base"
@@ -94,25 +97,34 @@ def build(
     async def work(client: Client) -> Image:
         from holdfast.client.image_build import ServerBuildHost
         from holdfast.images.base import BASE, ENV, PACKAGES
+        from holdfast.images.build_host import image_or_none
         from holdfast.images.debian.system import build_of_machine
         from holdfast.images.errors import StepFailed
+        from holdfast.images.workstation import RECIPE
 
         host = ServerBuildHost(client, provider)
+
+        async def build_base(name: str, progress: Progress) -> Image:
+            return await build_of_machine(
+                host,
+                name,
+                [*PACKAGES, *(package or [])],
+                env=ENV,
+                cache=home_or_default(where.home) / "cache" / "packages",
+                progress=progress,
+                sources=lambda: _sources(mirror, suite or [], component or [], keyring or [], insecure=insecure),
+                architecture=arch,
+                again=is_base and no_cache,
+            )
+
         try:
             with StepProgress() as progress:
-                if not is_base:
-                    return await _from_recipe(host, recipe, name, progress, cache=not no_cache)
-                return await build_of_machine(
-                    host,
-                    name or BASE,
-                    [*PACKAGES, *(package or [])],
-                    env=ENV,
-                    cache=home_or_default(where.home) / "cache" / "packages",
-                    progress=progress,
-                    sources=lambda: _sources(mirror, suite or [], component or [], keyring or [], insecure=insecure),
-                    architecture=arch,
-                    again=no_cache,
-                )
+                if is_base:
+                    return await build_base(name or BASE, progress)
+                if is_workstation and await image_or_none(host, BASE) is None:
+                    await build_base(BASE, progress)
+                file = str(RECIPE) if is_workstation else recipe
+                return await _from_recipe(host, file, name, progress, cache=not no_cache)
         except StepFailed as error:
             show_output(error.output)
             raise
@@ -140,6 +152,7 @@ def _sources(
         SourceFiles,
         named_source,
         of_distribution,
+        read_authorities,
         read_os_release,
         read_sources,
         read_trusted,
@@ -159,7 +172,7 @@ def _sources(
             "a mirror and a suite are needed", hint="give --mirror URL --suite NAME, such as --suite bookworm"
         )
     found = [named_source(place, suite, components or ["main"], keyrings) for suite in named]
-    return SourceFiles(tuple(found), read_trusted(), insecure)
+    return SourceFiles(tuple(found), read_trusted(), insecure, read_authorities())
 
 
 async def _from_recipe(host: BuildHost, text: str, name: str | None, progress: Progress, *, cache: bool) -> Image:

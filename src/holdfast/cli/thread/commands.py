@@ -378,6 +378,7 @@ def _row(thread: ThreadInfo, now: float) -> list[Cell | str]:
 
 
 def _show(thread: ThreadInfo, url: str) -> None:
+    from holdfast.api.money import describe_in_full
     from holdfast.calendar_time import calendar_time
 
     ago = describe_duration(time.time() - thread.last_activity_at / 1000)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection
-from holdfast.api.errors import HoldfastError
+from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.errors.boxes import BoxError
 from holdfast.gateway.proxy.answer import Answer, CutShort, Head
 from holdfast.gateway.proxy.headers import BadAnswer, Header
@@ -26,8 +26,8 @@ ANSWER_SECONDS: Final = 120.0
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
-UntilStopping = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
-"""Yields from an endless source. Raises when the server stops."""
+Over = asyncio.Future[None]
+"""Done when a request has to end: the server stops, or the client may no longer be here. It is only waited for."""
 
 
 class SlowAnswer(BadAnswer):
@@ -57,14 +57,15 @@ class Relay:
         self,
         next_request_id: Callable[[], str],
         count: Callable[[str, int], None],
-        until_stopping: UntilStopping,
+        stopping: Callable[[], Over],
         *,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """`count` is called with the method and the status of each request."""
+        """`count` is called with the method and the status of each request; `stopping` returns what is done when the
+        server stops."""
         self._next_request_id = next_request_id
         self._count = count
-        self._until_stopping = until_stopping
+        self._stopping = stopping
         self.answer_seconds = answer_seconds
 
     async def serve(self, site: Site, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,14 +121,17 @@ class Relay:
             passing = answer_headers(visit, head)
             started.append(head)
             await send({"type": "http.response.start", "status": head.status, "headers": passing})
-            async for piece in self._until_stopping(answer.body(head)):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            left = head.length
+            async for piece in answer.body(head):
+                left = None if left is None else left - len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": left != 0})
+            if left != 0 or not head.length:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         framing = body_framing(headers)
         up = send_request(connection, visit, framing, _body(receive), progress)
         try:
-            await _first_of(down(), up, visit.over)
+            await _first_of(down(), up, self._stopping(), visit.over)
         except HoldfastError as error:
             if not started:
                 raise
@@ -135,23 +139,27 @@ class Relay:
         return started[0].status
 
 
-async def _first_of(down: Coroutine[Any, Any, None], up: Coroutine[Any, Any, None], over: asyncio.Event | None) -> None:
+async def _first_of(
+    down: Coroutine[Any, Any, None], up: Coroutine[Any, Any, None], stopping: Over, over: Over | None
+) -> None:
     """Run until the answer is complete. If the request fails, for example because the client leaves, that ends both."""
     downward, upward = asyncio.ensure_future(down), asyncio.ensure_future(up)
-    waiting: set[asyncio.Future[Any]] = {downward, upward}
+    waiting: set[asyncio.Future[None]] = {downward, upward, stopping}
     if over is not None:
-        waiting.add(asyncio.ensure_future(over.wait()))
+        waiting.add(over)
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not downward.done():
-            if over is not None and over.is_set():
+            if over is not None and over.done():
                 raise CutShort
+            if stopping.done():
+                raise Unavailable("the server is stopping", hint="ask again when it is back")
             upward.result()
         await downward
     finally:
-        for task in waiting:
+        for task in (downward, upward):
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(downward, upward, return_exceptions=True)
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes | None]:

@@ -28,8 +28,8 @@ class Visit:
     """The headers for the box, without framing."""
     clean: Callable[[list[Header]], list[Header]]
     """Returns the headers of an answer that may pass, without framing. Raises `BadAnswer`."""
-    over: asyncio.Event | None = None
-    """Set when the visitor loses the right to be there: the connection is closed then."""
+    over: asyncio.Future[None] | None = None
+    """Done when the visitor loses the right to be there: the connection is closed then."""
 
 
 @dataclass(frozen=True, slots=True)

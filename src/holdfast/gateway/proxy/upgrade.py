@@ -114,7 +114,7 @@ class UpgradedConnection:
             self._writer.write(piece)
             await self._writer.drain()
 
-    async def _pass_on(self, connection: Connection, over: asyncio.Event | None) -> None:
+    async def _pass_on(self, connection: Connection, over: asyncio.Future[None] | None) -> None:
         """Forward in both directions until both have ended, or the visitor may no longer be here."""
 
         async def up() -> None:
@@ -130,15 +130,15 @@ class UpgradedConnection:
                 self._writer.write_eof()
 
         directions = [asyncio.create_task(up()), asyncio.create_task(down())]
-        waiting = [*directions] if over is None else [*directions, asyncio.create_task(over.wait())]
+        waiting: list[asyncio.Future[None]] = [*directions] if over is None else [*directions, over]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if over is None or not over.is_set():
+            if over is None or not over.done():
                 await asyncio.wait(directions, timeout=_GOODBYE_SECONDS)
         finally:
-            for task in waiting:
+            for task in directions:
                 task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await asyncio.gather(*directions, return_exceptions=True)
 
 
 def _switching(visit: Visit, head: Head) -> list[Header]:

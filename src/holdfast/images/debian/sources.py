@@ -23,6 +23,8 @@ _LARGEST_FILE: Final = 1 << 20
 _DISTRIBUTION_KEYS: Final = ("debian-archive-keyring.gpg", "ubuntu-archive-keyring.gpg")
 _APT: Final = Path("/etc/apt")
 _KEYRINGS: Final = Path("/usr/share/keyrings")
+_AUTHORITIES: Final = Path("/usr/local/share/ca-certificates")
+"""Where Debian and Ubuntu have the certificates of the administrator, on a machine and in an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class SourceFiles:
     """Keyrings for sources that name none."""
     insecure: bool = False
     """Accept sources without a signature."""
+    authorities: Mapping[str, bytes] = field(default_factory=dict)
+    """Certificates that the administrator of the machine added, by file name: of a company's proxy, say."""
 
     def files(self, keys: Path) -> dict[str, bytes]:
         """Returns the files for the apt that builds. `keys` is the folder of the keys, which is `keys/` in the
@@ -60,8 +64,10 @@ class SourceFiles:
         """Returns the files for the image, by path from its root, without folders of this machine and passwords."""
         remote = [source for source in self.sources if not source.url.startswith(("file:", "copy:"))]
         files, text = self._write(remote, "/etc/apt/keyrings", passwords=False)
-        found = {f"etc/apt/keyrings/{name}": data for name, data in files.items()}
-        return {**found, "etc/apt/sources.list.d/holdfast.sources": text.encode()} if remote else {}
+        found = {f"etc/apt/keyrings/{name}": data for name, data in files.items()} if remote else {}
+        if remote:
+            found["etc/apt/sources.list.d/holdfast.sources"] = text.encode()
+        return found | {f"{_AUTHORITIES}/{name}"[1:]: data for name, data in self.authorities.items()}
 
     def _write(self, sources: Sequence[Source], folder: str, *, passwords: bool) -> tuple[dict[str, bytes], str]:
         names: dict[bytes, str] = {}
@@ -109,6 +115,15 @@ def read_trusted(folder: Path = _APT, keyrings: Path = _KEYRINGS) -> tuple[Path,
         found += sorted((folder / "trusted.gpg.d").glob(pattern))
     found += [keyrings / name for name in _DISTRIBUTION_KEYS]
     return tuple(path for path in found if path.is_file() and path.stat().st_size)
+
+
+def read_authorities(folder: Path = _AUTHORITIES) -> dict[str, bytes]:
+    """Returns the certificates that the administrator of this machine added, by file name."""
+    found = {}
+    for path in sorted(folder.glob("*.crt")):
+        if path.is_file() and 0 < path.stat().st_size <= _LARGEST_FILE:
+            found[path.name] = path.read_bytes()
+    return found
 
 
 def parse_list(text: str) -> list[Source]:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,14 @@ from holdfast.api.progress import Progress
 from holdfast.images.build_host import BUILD, BUILD_OF, BuildHost, LastOutput, build_spec, image_or_none, temporary_box
 from holdfast.images.debian.apt import ESSENTIAL, EVERYWHERE, Apt, Package, require_apt
 from holdfast.images.debian.essential import essential_archive, in_pieces
-from holdfast.images.debian.sources import SourceFiles, of_distribution, read_os_release, read_sources, read_trusted
+from holdfast.images.debian.sources import (
+    SourceFiles,
+    of_distribution,
+    read_authorities,
+    read_os_release,
+    read_sources,
+    read_trusted,
+)
 from holdfast.images.errors import NoSources, StepFailed
 from holdfast.images.tar_stream import END, from_disk
 
@@ -25,6 +32,8 @@ _FORMAT: Final = 2
 _INSTALL_SECONDS: Final = 3600.0
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKAGES: Final = "/tmp/packages"
+_BUNDLE: Final = "/etc/ssl/certs/ca-certificates.crt"
+"""Written by the package ca-certificates, with those of the administrator."""
 _POLICY: Final = b"#!/bin/sh\n# Packages that are installed in a box start no services.\nexit 101\n"
 _APT: Final = b"""\
 // A box has one user: apt cannot step down to another.
@@ -99,7 +108,10 @@ class System:
 
     @property
     def config(self) -> ImageConfig:
-        return ImageConfig(env={"PATH": _PATH, "LANG": "C.UTF-8", **self.env})
+        env = {"PATH": _PATH, "LANG": "C.UTF-8", **self.env}
+        if self.sources.authorities:
+            env["NODE_EXTRA_CA_CERTS"] = _BUNDLE  # node brings certificates of its own
+        return ImageConfig(env=env)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
         """Returns the files in addition to the packages: settings of apt and dpkg for boxes."""
@@ -119,7 +131,7 @@ def machine_sources() -> SourceFiles:
             "apt on this machine has no source of its distribution",
             hint="name a mirror: holdfast image build base --mirror URL --suite NAME --keyring FILE",
         )
-    return SourceFiles(tuple(own), read_trusted())
+    return SourceFiles(tuple(own), read_trusted(), authorities=read_authorities())
 
 
 async def build_of_machine(
@@ -164,7 +176,7 @@ async def choose(
             f"no source has packages for {architecture}",
             hint="name a mirror with --mirror URL --suite NAME --keyring FILE",
         )
-    chosen = SourceFiles(tuple(fitting), sources.trusted, sources.insecure)
+    chosen = replace(sources, sources=tuple(fitting))
     progress.begin("packages", f"of {', '.join(dict.fromkeys(source.suite for source in fitting))}")
     await apt.update(chosen)
     essential = await apt.order([ESSENTIAL])

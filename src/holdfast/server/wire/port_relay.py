@@ -64,7 +64,7 @@ class PortRelay:
         self.ports = ports
         self._boxes = boxes
         self._connect_seconds = connect_seconds
-        self.relay = Relay(next_request_id, metrics.count, shutdown.until_stopping, answer_seconds=answer_seconds)
+        self.relay = Relay(next_request_id, metrics.count, lambda: shutdown.begun, answer_seconds=answer_seconds)
 
     def site(self, target: PortTarget) -> PortSite:
         return PortSite(self.ports, target, self._boxes, self._connect_seconds)
