@@ -159,7 +159,7 @@ def test_the_patch_of_a_thread_makes_the_files_of_its_box(world: World, tmp_path
     with patch.open("wb") as output, world.start("diff", thread, stdout=output) as process:
         _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    assert "  ignored      1 new file, by .gitignore" in said
+    assert "  ignored      1 new file, excluded by a .gitignore or as caches" in said
     applied = subprocess.run(["git", "apply", str(patch)], cwd=copy, capture_output=True, check=False)
     assert applied.returncode == 0, applied.stderr
     assert (copy / "b i n").read_bytes() == b"\0\xff"

@@ -32,12 +32,12 @@ def test_a_session_is_created_sleeps_wakes_and_ends(cli: Cli, model: str, tmp_pa
     id = made["id"]
     assert cli("box", "exec", f"thread/{id}", "--", "cat", "a.txt").out == "one\n"
     assert id in cli("session", "list").out
-    assert cli("session", "list", "--state", "running", "-q").out.split() == [id]
-    assert cli("session", "list", "--state", "error", "-q").out == ""
+    assert cli("session", "list", "--state", "running", "-q").out.split().count(id) == 1
+    assert id not in cli("session", "list", "--state", "error", "-q").out
     slept = cli("session", "hibernate", id)
     assert slept.exit == 0, slept.err
     assert "hibernated" in slept.out
-    assert cli("session", "restore", id[:8], "--json").json()["state"] == "running"
+    assert cli("session", "restore", id[:-1], "--json").json()["state"] == "running"
     shown = cli("session", "status", id)
     assert "pi, nobody/m" in shown.out
     assert "0 waiting, 0 at work, 0 ended" in shown.out

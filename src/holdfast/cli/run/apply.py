@@ -30,7 +30,7 @@ _SHOWN: Final = 50
 _MOST_LEFT_OUT: Final = 5
 APPLIED: Final = "applied"
 """The folder of a home that remembers what was applied to folders without git."""
-IGNORED: Final = " that a .gitignore excludes, or that are caches (__pycache__, node_modules)"
+IGNORED: Final = ", excluded by a .gitignore or as caches (__pycache__, node_modules)"
 DirectoryOption = Annotated[
     Path | None, Option("--dir", metavar="PATH", help="Checkout to use. Default: the current git repository.")
 ]
