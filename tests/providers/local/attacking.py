@@ -91,3 +91,10 @@ def outside(program: str, *arguments: str) -> Any:
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the folder that is listed is one itself, both times
+
+
+async def no_descriptor_is_left(before: int) -> None:
+    """Waits for threads that still close theirs. A descriptor that leaked stays open."""
+    async with asyncio.timeout(PATIENCE):
+        while open_descriptors() > before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.providers.local.attacking import PATIENCE, Scene, open_descriptors
+from tests.providers.local.attacking import PATIENCE, Scene, no_descriptor_is_left, open_descriptors
 
 from holdfast.api.box.box import Power
 from holdfast.api.box.files import MAX_READ
@@ -170,7 +170,7 @@ for number in itertools.count():
                     assert len(piece) < 100_000
     await swapping.kill()
     assert len(outcomes) > 1
-    assert open_descriptors() == before
+    await no_descriptor_is_left(before)
     await sh(scene, "rm -rf swapped next")
 
 

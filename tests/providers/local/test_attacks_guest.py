@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, open_descriptors
+from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, no_descriptor_is_left, open_descriptors
 
 from holdfast.api.box.box import Box, Power
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, FileProblem, HostileArchive
@@ -187,7 +187,7 @@ async def test_whatever_a_guest_says_the_host_answers_with_an_error_of_its_own(
                     await operation(stopped)
     assert await stopped.power() is Power.STOPPED  # which lets go of what is known of one that lives
     # The socketpair of the liar itself is in its own process: all that is left here would be leaked.
-    assert open_descriptors() <= before
+    await no_descriptor_is_left(before)
     await scene.still_fine()
 
 
@@ -213,7 +213,7 @@ async def test_a_guest_that_never_answers_is_not_waited_for(
             async with asyncio.timeout(0.2):
                 await stopped.files.find(".")
     assert await stopped.power() is Power.STOPPED
-    assert open_descriptors() <= before
+    await no_descriptor_is_left(before)
 
 
 async def test_a_box_whose_guest_never_answers_is_stopped_and_deleted(scene: Scene) -> None:

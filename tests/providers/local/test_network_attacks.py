@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.providers.local import fake_guest
-from tests.providers.local.attacking import PRELUDE, open_descriptors
+from tests.providers.local.attacking import PRELUDE, no_descriptor_is_left, open_descriptors
 from tests.providers.local.networking import Net, attack, curl, networked
 
 from holdfast.api.box.box import Box
@@ -367,7 +367,7 @@ async def test_what_a_lying_guest_hands_out_is_looked_at(net: Net, tmp_path: Pat
             process.kill()
             await process.wait()
     assert net.proxy.traffic("liar").open == 0
-    assert open_descriptors() <= before
+    await no_descriptor_is_left(before)
     ways_out.close()
 
 
