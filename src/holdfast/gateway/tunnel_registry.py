@@ -36,10 +36,7 @@ class TunnelRegistry:
             tunnels = with_tunnel(record.tunnels, new)
             return None if tunnels == record.tunnels else self._entry(session.id, tunnels)
 
-        before = (await self._records.get(session.thread)).tunnels.get(new.name)
-        await self._records.change(session.thread, compose)
-        if before is not None and before.port != new.port:
-            self._visitors.dismiss(session.id, tunnel=new.name)
+        self._visitors.review(session.id, await self._records.change(session.thread, compose))
         return self._shown(session.id, new)
 
     async def delete(self, session: SessionView, name: str) -> None:
@@ -51,8 +48,7 @@ class TunnelRegistry:
             rest = {each: tunnel for each, tunnel in record.tunnels.items() if each != name}
             return self._entry(session.id, rest)
 
-        await self._records.change(session.thread, compose)
-        self._visitors.dismiss(session.id, tunnel=name)
+        self._visitors.review(session.id, await self._records.change(session.thread, compose))
 
     def internal_routes(self) -> tuple[InternalRoute, ...]:
         return (
