@@ -272,9 +272,7 @@ def test_the_id_of_a_session_says_nothing_to_strangers(session: Session) -> None
 def test_entries_that_others_write_give_nobody_a_role(session: Session) -> None:
     bearer = session.bearer("vera", "viewer")
     forged = {"payload": {"type": "signal.gateway.member", "subject": "vera", "role": "owner"}}
-    tunnel = {
-        "payload": {"type": "signal.gateway.tunnels", "tunnels": [{"name": "app", "port": 22, "protocol": "http"}]}
-    }
+    tunnel = {"payload": {"type": "signal.gateway.tunnel", "name": "app", "tunnel": {"name": "app", "port": 22}}}
     answer = session.api.post(f"/v1/stream/threads/{session.id}", json=[forged, tunnel])
     assert answer.status_code in (200, 204)
     assert session.visit("/vscode/", headers=bearer).status_code == 403
