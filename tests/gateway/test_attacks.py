@@ -120,6 +120,48 @@ def test_a_cookie_or_a_ticket_holds_at_one_origin_alone(session: Session, listen
     assert session.visit("/", headers={"authorization": f"Bearer {ticket}"}).status_code == 401
 
 
+def test_a_ticket_opens_a_tunnel_once(session: Session, listen: Listen) -> None:
+    session.tunnel("app", listen().port)
+    own, host = session.cookie(), session.tunnel_host("app")
+    way = path_of(session.visit("/t/app/", headers=own).headers["location"])
+    entered = session.visit(way, host=host)
+    assert entered.status_code == 303
+    again = session.visit(way, host=host)
+    assert (again.status_code, "set-cookie" in again.headers) == (401, False)
+    # The same signature in another spelling is not another ticket.
+    for digit in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":
+        assert session.visit(way[:-1] + digit, host=host).status_code == 401
+    # Who has entered may go back to that address, and gets no second cookie.
+    known = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
+    back = session.visit(way, host=host, headers=known)
+    assert (back.status_code, back.headers["location"], "set-cookie" in back.headers) == (303, "/", False)
+
+
+def test_a_ticket_does_not_outlive_the_server_that_remembers_its_use(session: Session, listen: Listen) -> None:
+    session.tunnel("app", listen().port)
+    way = path_of(session.visit("/t/app/", headers=session.cookie()).headers["location"])
+    host = session.tunnel_host("app")
+    assert session.visit(way, host=host).status_code == 303
+    session.server.kill()
+    session.server.start()
+    session.api.headers["authorization"] = f"Bearer {session.server.api_key}"
+    assert session.visit(way, host=host).status_code == 401
+    assert enter(session, "app")
+
+
+def test_a_page_of_a_tunnel_gets_no_service_worker(session: Session, listen: Listen) -> None:
+    """It would see the ticket of everybody who comes, and could keep it from being used."""
+    program = listen(OK.replace(b"\r\n\r\n", b"\r\nvary: accept\r\ncache-control: max-age=99\r\n\r\n"))
+    session.tunnel("app", program.port)
+    cookie, host = enter(session, "app"), session.tunnel_host("app")
+    for script in ({"service-worker": "script"}, {"sec-fetch-dest": "serviceworker"}):
+        assert session.visit("/sw.js", host=host, headers={**cookie, **script}).status_code == 403
+    assert program.heads == []
+    # Nor is one taken from the browser's cache, where a page may have put its script.
+    plain = session.visit("/sw.js", host=host, headers=cookie)
+    assert (plain.status_code, plain.headers.get_list("vary")) == (200, ["accept", "service-worker"])
+
+
 def test_a_cookie_of_the_attackers_choice_is_never_taken_over(session: Session, listen: Listen) -> None:
     chosen = "c" * 64
     answer = session.visit(f"/?token={session.link()}", headers={"cookie": f"holdfast_session={chosen}"})

@@ -34,6 +34,15 @@ def test_a_token_holds_for_its_session_until_it_expires() -> None:
         verify(token, KEY, "t-1", NOW + 1)
 
 
+def test_a_token_has_one_spelling() -> None:
+    """A second one would have another digest, and count although the first was revoked."""
+    token = issue(KEY, "t-1", Claims("ada", NOW + 1))
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    for other in {token[:-1] + each for each in digits} - {token} | {token + "A", token + "AA", token[:-1]}:
+        with pytest.raises(Unauthorized):
+            verify(other, KEY, "t-1", NOW)
+
+
 def test_keys_differ_by_session_generation_and_tunnel() -> None:
     places = [("t-1", 0, None), ("t-2", 0, None), ("t-1", 1, None), ("t-1", 0, "app"), ("t-1", 0, "other")]
     keys = {session_key(SECRET, *place) for place in places}

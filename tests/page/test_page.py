@@ -40,6 +40,17 @@ async def test_a_finished_thread_reads_like_its_story(page: Page, api: httpx.Cli
     assert told.complaints == []
 
 
+async def test_a_call_without_a_price_is_not_shown_as_free(page: Page, api: httpx.Client) -> None:
+    thread = make_thread(api)
+    thread.say("signal.run.started", run="r-1", agent="pi", model="m/m", provider="local")
+    thread.say("pi.assistant", text="Hello.", usage={"cost": 0})
+    thread.say("signal.model.call", run="r-1", model="m/m", cost=None)
+    await page.goto(thread.link)
+    await expect(page.locator("#cost")).to_have_text("unknown")
+    thread.say("signal.model.call", run="r-1", model="m/n", cost=1.5)
+    await expect(page.locator("#cost")).to_have_text("at least $1.50")
+
+
 async def test_a_page_that_is_opened_in_the_middle_of_a_message_shows_its_beginning(
     page: Page, api: httpx.Client, told: Told
 ) -> None:

@@ -41,6 +41,17 @@ def test_a_clone_of_a_folder_has_its_commits_and_nothing_else(top: Path, mirrors
     assert source_of(top, ENVIRONMENT).changed  # type: ignore[union-attr]
 
 
+def test_work_on_a_bare_repository_goes_back_to_it_and_work_on_a_checkout_to_its_origin(
+    top: Path, mirrors: Mirrors, tmp_path: Path
+) -> None:
+    bare = tmp_path / "project.git"
+    git(tmp_path, "clone", "-q", "--bare", str(top), str(bare))
+    git(tmp_path, "clone", "-q", str(bare), str(tmp_path / "checkout"))
+    for folder in (bare, tmp_path / "checkout"):
+        with check_out(parse_address(str(folder), tmp_path), mirrors) as made:
+            assert made.source.repository == str(bare)
+
+
 def test_a_branch_a_tag_and_a_commit_can_be_asked_for(top: Path, mirrors: Mirrors, tmp_path: Path) -> None:
     first = git(top, "rev-parse", "HEAD")
     git(top, "tag", "v1")

@@ -73,7 +73,7 @@ def find_server(
         ) from None
     if found.home is None:
         return FoundServer(found.url, found.api_key, "check the URL, and that the server is running")
-    restart = f"the server of {folder} is down or busy: restart it with holdfast up"
+    restart = f"if the server of {folder} is busy, run the command again; if it is down, start it with holdfast up"
     return FoundServer(found.url, found.api_key, restart)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from holdfast.gateway.cookies import Cookies
 from holdfast.gateway.record import MEMBER, REVOKED, GatewayRecord
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
+from holdfast.gateway.tickets import UsedTickets
 from holdfast.gateway.visitors import Visitor, Visitors
 
 TICKET_SECONDS: Final = 60
@@ -30,23 +32,41 @@ class GatewayAccess:
         self.cookies = cookies
         self.visitors = visitors
         self._clock = clock
-        self._key: Callable[[str, int, str | None], bytes] = functools.lru_cache(maxsize=512)(
+        self._key: Callable[[str, int], bytes] = functools.lru_cache(maxsize=512)(
             functools.partial(tokens.session_key, secret)
         )
+        self._ticket_secret = secrets.token_bytes(32)
+        """Of this process alone: it does not know which tickets were used before its start."""
+        self._used = UsedTickets()
 
     # --- checking ---
 
-    async def by_token(self, session: SessionView, token: str, tunnel: str | None = None) -> Visitor:
-        """`tunnel` is the label of the tunnel whose origin the token is for. Raises `Unauthorized`."""
+    async def by_token(self, session: SessionView, token: str) -> Visitor:
+        """Raises `Unauthorized`."""
         record = await self.records.get(session.thread)
-        key = self._key(session.id, record.generation, tunnel)
+        visitor, _ = self._check(record, session, token, self._key(session.id, record.generation))
+        return visitor
+
+    async def by_ticket(self, session: SessionView, ticket: str, tunnel: str) -> Visitor:
+        """`tunnel` is the label of the tunnel whose origin the ticket is for. The ticket is used up. Raises
+        `Unauthorized`."""
+        record = await self.records.get(session.thread)
+        key = tokens.session_key(self._ticket_secret, session.id, record.generation, tunnel)
+        visitor, expires = self._check(record, session, ticket, key)
+        if not self._used.use(visitor.credential, expires, self._clock() / 1000):
+            raise Unauthorized("this way to a tunnel was used before", hint="open the tunnel from its session again")
+        return visitor
+
+    def _check(self, record: GatewayRecord, session: SessionView, token: str, key: bytes) -> tuple[Visitor, int]:
+        """Returns whose a token is, and when it expires. Raises `Unauthorized`."""
         claims = tokens.verify(token, key, session.id, self._clock() / 1000)
         name = tokens.digest(token)
         if name in record.revoked:
             raise Unauthorized("this token was revoked", hint="ask for a new link to this session")
         if claims.via is not None and claims.via in record.revoked:
             raise Unauthorized("this token was revoked", hint="ask for a new link to this session")
-        return Visitor(session.id, claims.subject, _role(record, claims.subject), name, claims.via or name)
+        role = _role(record, claims.subject)
+        return Visitor(session.id, claims.subject, role, name, claims.via or name), claims.expires
 
     async def by_cookies(self, session: SessionView, values: list[str], tunnel: str | None = None) -> Visitor | None:
         """Returns who has one of these cookies, or None."""
@@ -64,13 +84,14 @@ class GatewayAccess:
         record = await self.records.get(session.thread)
         _role(record, subject)
         claims = tokens.Claims(subject, self._clock() // 1000 + seconds)
-        return tokens.issue(self._key(session.id, record.generation, None), session.id, claims), claims.expires
+        return tokens.issue(self._key(session.id, record.generation), session.id, claims), claims.expires
 
     async def issue_ticket(self, session: SessionView, visitor: Visitor, tunnel: str) -> str:
         """Returns a token that takes a visitor of the session to the origin of a tunnel."""
         record = await self.records.get(session.thread)
         claims = tokens.Claims(visitor.subject, self._clock() // 1000 + TICKET_SECONDS, visitor.via)
-        return tokens.issue(self._key(session.id, record.generation, tunnel), session.id, claims)
+        key = tokens.session_key(self._ticket_secret, session.id, record.generation, tunnel)
+        return tokens.issue(key, session.id, claims)
 
     async def issue_cookie(self, session: SessionView, visitor: Visitor, tunnel: str | None = None) -> str:
         """Returns the value of a new cookie for the origin of the session, or of a tunnel."""
@@ -127,7 +148,7 @@ class GatewayAccess:
             self.visitors.dismiss(session.id, credential=name)
             return
         record = await self.records.get(session.thread)
-        key = self._key(session.id, record.generation, None)
+        key = self._key(session.id, record.generation)
         try:
             claims = tokens.verify(credential, key, session.id, self._clock() / 1000)
         except Unauthorized:

@@ -86,6 +86,8 @@ class SessionSite(Site):
         if route.kind is Kind.HEALTH:
             return Reply(200, [(b"content-type", b"application/json")], b'{"status":"ok"}')
         check_origin(method, headers, upgrade=upgrade)
+        if self._host.tunnel is not None:
+            check_no_service_worker(headers)
         tokens, rest = self._take_tokens(query)
         if tokens:
             query = rest  # it is never for the program
@@ -179,7 +181,10 @@ class SessionSite(Site):
         access, tunnel = self._gateway.access, self._host.tunnel
         location = without_authority((self._path or b"/") + _query(query))
         try:
-            visitor = await access.by_token(session, token, tunnel)
+            if tunnel is None:
+                visitor = await access.by_token(session, token)
+            else:
+                visitor = await access.by_ticket(session, token, tunnel)
         except Refused:
             # Somebody who is already here may open an old link again.
             if await access.by_cookies(session, cookies_named(headers, COOKIE), tunnel) is None:
@@ -267,6 +272,16 @@ def check_origin(method: str, headers: list[Header], *, upgrade: bool) -> None:
         raise Forbidden("a page of another origin cannot use this session")
 
 
+def check_no_service_worker(headers: list[Header]) -> None:
+    """A service worker of a tunnel would see the tickets of its visitors. Raises `Forbidden`.
+
+    Browsers send this header with each request for the script of one. Answers vary by it, so that none comes from a
+    browser's cache.
+    """
+    if first(headers, b"service-worker") is not None or first(headers, b"sec-fetch-dest") == b"serviceworker":
+        raise Forbidden("pages of tunnels cannot have service workers")
+
+
 def for_the_program(headers: list[Header], scheme: str, prefix: bytes, *, authorization: bool) -> list[Header]:
     """The headers of a request for a program in the box, without framing, and without our credentials."""
     dropped = HOP_BY_HOP | NOT_TO_THE_BOX | named_by_connection(headers)
@@ -306,6 +321,8 @@ def for_the_browser(headers: list[Header], *, shares_origin: bool) -> list[Heade
                 continue
             value = cookie
         kept.append((name, value))
+    if not shares_origin:
+        kept.append((b"vary", b"service-worker"))
     return kept
 
 

@@ -69,6 +69,10 @@ def verify(token: str, key: bytes, session: str, now: float) -> Claims:
 
     if not looks_like_token(token):
         raise Unauthorized("this is not a token of a session", hint=_HINT)
+    if not _is_canonical(token.rpartition(".")[2]):
+        # Not all versions of the library check that. Another spelling of a token has another digest, so it could be
+        # used after the token was revoked or used up.
+        raise Unauthorized("this token is not valid for this session", hint=_HINT)
     try:
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -89,6 +93,12 @@ def verify(token: str, key: bytes, session: str, now: float) -> Claims:
         raise Unauthorized("this token has expired", hint=_HINT)
     via = claims.get("via")
     return Claims(str(subject), expires, via if isinstance(via, str) else None)
+
+
+def _is_canonical(signature: str) -> bool:
+    """Whether the unused bits of the last digit are zero. The other parts of a token are signed as they are written."""
+    decoded = base64.urlsafe_b64decode(signature + "=" * (-len(signature) % 4)) if len(signature) % 4 != 1 else b""
+    return base64.urlsafe_b64encode(decoded).decode().rstrip("=") == signature
 
 
 def is_of_holdfast(credential: str) -> bool:

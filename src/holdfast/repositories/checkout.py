@@ -72,7 +72,7 @@ def _clone(place: Path, address: Address, target: Path, environment: Mapping[str
     git.run(target.parent, "init", "--quiet", "--template=", str(target))
     fetch = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", str(place), commit)
     git.run(target, *fetch, seconds=NETWORK_SECONDS)
-    url = _origin(Git.of_user(environment), place) if address.is_path else without_user(address.url)
+    url = _home(Git.of_user(environment), place) if address.is_path else without_user(address.url)
     if url is not None:
         git.run(target, "config", "remote.origin.url", url)
         git.run(target, "config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*")
@@ -117,6 +117,12 @@ def _not_there(folder: Path, environment: Mapping[str, str]) -> tuple[int, bool]
             with contextlib.suppress(OSError), (folder / os.fsdecode(path)).open("rb") as file:
                 lfs = b"filter=lfs" in file.read(_MOST_ATTRIBUTES)
     return submodules, lfs
+
+
+def _home(git: Git, folder: Path) -> str | None:
+    """Returns where the work on a repository of this machine goes: a bare one is its own home, a checkout has one."""
+    bare = _text(git.try_(folder, "rev-parse", "--is-bare-repository").stdout) == "true"
+    return str(folder) if bare else _origin(git, folder)
 
 
 def _origin(git: Git, folder: Path) -> str | None:

@@ -252,7 +252,7 @@ def _print(done: Applied, changed: ChangedFiles, plain_folder: Path | None, *, c
     elif check:
         note("checked", f"nothing was written; without --check, {_files(len(done.changed))} would change")
     elif plain_folder is None:
-        note("applied", f"{_files(len(done.changed))}, not staged", hint("  see them with git diff"))
+        note("applied", f"{_files(len(done.changed))}, not staged", hint("  see them with git status and git diff"))
     else:
         note("applied", f"{_files(len(done.changed))} in {plain_folder}", hint(f"  holdfast diff {changed.thread}"))
     if done.conflicts and not check:

@@ -2,7 +2,7 @@
 
 import { Reader, Refused } from "./reading.js";
 import { Timeline } from "./timeline.js";
-import { clock, count, firstLine, money } from "./words.js";
+import { clock, count, firstLine } from "./words.js";
 
 const SHAPES = { running: "●", completed: "✓", failed: "✗", cancelled: "■", orphaned: "✗", idle: "○", reading: "○" };
 const NEAR = 90;
@@ -57,7 +57,7 @@ function draw() {
   put("model", run?.model || "–");
   put("boxes", String(timeline.boxes.size));
   put("entries", timeline.entries.toLocaleString("en"));
-  put("cost", timeline.cost === null ? "–" : money(timeline.cost));
+  put("cost", timeline.cost ?? "–");
   tick();
   tell();
   const node = at("status");

@@ -44,9 +44,14 @@ export class Timeline {
     return this.run.status || "running";
   }
 
+  // In words, or null if nothing is known. A call without a price is never counted as one that cost nothing.
   get cost() {
-    const costs = [...this.runs.values()].map((run) => run.counted ?? run.cost).filter((cost) => cost !== null);
-    return costs.length ? costs.reduce((sum, cost) => sum + cost, 0) : null;
+    const runs = [...this.runs.values()];
+    const unpriced = runs.some((run) => run.unpriced);
+    const costs = runs.map((run) => (run.unpriced ? run.counted : run.counted ?? run.cost)).filter((cost) => cost !== null);
+    const dollars = costs.reduce((sum, cost) => sum + cost, 0);
+    if (unpriced) return dollars ? `at least ${money(dollars)}` : "unknown";
+    return costs.length ? money(dollars) : null;
   }
 
   doing(now) {
@@ -123,6 +128,7 @@ export class Timeline {
     if (!run) return;
     const cost = number(payload.cost);
     if (name === "call" && cost !== null) run.counted = (run.counted ?? 0) + cost;
+    else if (name === "call") run.unpriced += 1;
     if (name === "failover") {
       const then = text(payload.to) ? `going on with ${firstLine(payload.to)}` : "no other model is left";
       this.#add("remark warning", ts, `⇄ ${firstLine(payload.model)} gave no answer (${firstLine(payload.reason)}): ${then}`);
@@ -140,7 +146,7 @@ export class Timeline {
     if (!run) {
       run = {
         id, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
-        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, counted: null, announced: false, interrupted: false,
+        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, counted: null, unpriced: 0, announced: false, interrupted: false,
       };
       this.runs.set(id, run);
       this.run = run;
@@ -179,7 +185,7 @@ export class Timeline {
     const error = sentence(payload.error?.message);
     const hint = firstLine(payload.error?.hint);
     const tally = [count(this.boxes.size, "box", "boxes"), count(this.entries, "entry", "entries")];
-    if (this.cost !== null) tally.push(money(this.cost));
+    if (this.cost !== null) tally.push(this.cost === "unknown" ? "cost unknown" : this.cost);
     if (status === "orphaned") {
       const code = payload.error?.code;
       const said = run.box && Object.hasOwn(BOX_LOST, code ?? "");
