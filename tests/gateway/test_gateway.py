@@ -64,8 +64,8 @@ def test_a_tunnel_is_registered_listed_seen_on_the_thread_and_deleted(session: S
     assert tunnel == {"name": "app", "port": 3000, "protocol": "auto", "path": "/t/app/", "url": origin}
     assert session.ask("GET", "/tunnels").json() == {"tunnels": [tunnel]}
     entries = session.api.get(f"/v1/stream/threads/{session.id}").json()
-    said = [each["payload"] for each in entries if each["payload"]["type"] == "signal.gateway.tunnels"]
-    assert [each["tunnels"] for each in said] == [[tunnel]]
+    said = [each["payload"] for each in entries if each["payload"]["type"] == "signal.gateway.tunnel"]
+    assert [each["tunnel"] for each in said] == [tunnel]
     assert session.ask("DELETE", "/tunnels/app").status_code == 204
     assert session.ask("DELETE", "/tunnels/app").status_code == 404
     assert session.ask("GET", "/tunnels").json() == {"tunnels": []}

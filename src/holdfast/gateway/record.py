@@ -5,21 +5,21 @@ Only entries with the server's seal for this thread count. A fork of the thread 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.api.errors import InvalidRequest
-from holdfast.api.gateway import MAX_MEMBERS, MAX_TUNNELS, NewTunnel, Role
-from holdfast.gateway.tunnels import Tunnels, parse_tunnel
+from holdfast.api.errors import Conflict, InvalidRequest
+from holdfast.api.gateway import MAX_MEMBERS, Role
+from holdfast.gateway.tunnels import Tunnels, parse_tunnel, with_tunnel
 
 PREFIX: Final = "signal.gateway."
-TUNNELS: Final = "signal.gateway.tunnels"
-"""All tunnels there are from here on."""
+TUNNEL: Final = "signal.gateway.tunnel"
+"""There is a tunnel of this name from here on, or none."""
 MEMBER: Final = "signal.gateway.member"
 """Somebody has a role from here on, or none."""
 REVOKED: Final = "signal.gateway.revoked"
-"""A generation of tokens and cookies begins, or one token is no longer valid."""
+"""A generation of tokens and cookies begins, or one token or cookie is no longer valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,25 @@ class GatewayRecord:
     members: Mapping[str, Role] = field(default_factory=dict)
     tunnels: Tunnels = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
-    """Digests of revoked tokens, and when they expire, in seconds."""
+    """Digests of revoked tokens and cookies, and until when what came from them could be valid, in seconds."""
+    life: str = ""
+    """Tells this thread from an earlier one that had its id and was deleted."""
+
+    @property
+    def epoch(self) -> str:
+        """Tokens and cookies are valid in the epoch in which they were issued."""
+        return f"{self.life}/{self.generation}"
+
+    def allows(self, epoch: str, credentials: Iterable[str]) -> bool:
+        """Whether none of these credentials was revoked. `epoch` is the one in which they were issued."""
+        return epoch == self.epoch and self.revoked.keys().isdisjoint(credentials)
 
 
 def fold(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
     """Returns the state after an entry with the server's seal. An entry that says nothing changes nothing."""
     match payload.get("type"):
-        case "signal.gateway.tunnels":
-            return replace(record, tunnels=_tunnels(payload.get("tunnels")))
+        case "signal.gateway.tunnel":
+            return _with_tunnel(record, payload.get("name"), payload.get("tunnel"))
         case "signal.gateway.member":
             return _with_member(record, payload.get("subject"), payload.get("role"))
         case "signal.gateway.revoked":
@@ -46,15 +57,13 @@ def fold(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
     return record
 
 
-def _tunnels(value: Any) -> Tunnels:
-    found: dict[str, NewTunnel] = {}
-    for each in value[:MAX_TUNNELS] if isinstance(value, list) else ():
-        try:
-            tunnel = parse_tunnel({name: each.get(name) for name in ("name", "port", "protocol")})
-        except (InvalidRequest, AttributeError):
-            continue  # written by another version
-        found[tunnel.name] = tunnel
-    return found
+def _with_tunnel(record: GatewayRecord, name: Any, value: Any) -> GatewayRecord:
+    if value is None:
+        return replace(record, tunnels={each: tunnel for each, tunnel in record.tunnels.items() if each != name})
+    try:
+        return replace(record, tunnels=with_tunnel(record.tunnels, parse_tunnel(value)))
+    except (InvalidRequest, Conflict):
+        return record  # written by another version
 
 
 def _with_member(record: GatewayRecord, subject: Any, role: Any) -> GatewayRecord:
@@ -76,6 +85,6 @@ def _revoke(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
 
 
 def without_expired(record: GatewayRecord, now: float) -> GatewayRecord:
-    """Forget revoked tokens that have expired by themselves. `now` is in seconds."""
+    """Forget revocations of what is no longer valid anyway. `now` is in seconds."""
     live = {token: until for token, until in record.revoked.items() if until > now}
     return record if len(live) == len(record.revoked) else replace(record, revoked=live)

@@ -18,6 +18,7 @@ from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.app import Gateway
+from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookies import Cookies
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi
@@ -118,7 +119,7 @@ class SessionGateway:
         cookies = Cookies(storage.gateway_cookies, clock)
         visitors = Visitors()
         access = GatewayAccess(secret, records, cookies, visitors, clock)
-        tunnels = TunnelRegistry(records, hosts, visitors)
+        tunnels = TunnelRegistry(records, hosts, visitors, ChangeLimit(clock))
         open_boxes = OpenBoxes(sessions.open_box)
         app = Gateway(sessions, access, hosts, Terminals(), relay, open_boxes)
         sweep = asyncio.create_task(cookies.keep(), name="sweep of cookies")
