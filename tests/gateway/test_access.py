@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocket, WebSocketState
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.api.gateway import NewTunnel, Role
 from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
-from holdfast.gateway.app import Gateway
+from holdfast.gateway.app import Gateway, _take_input
 from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
 from holdfast.gateway.hosts import SessionHosts
@@ -248,6 +249,28 @@ async def test_a_right_that_ends_while_a_connection_is_open_closes_it_and_no_oth
         with pytest.raises(Unauthorized):
             visitor.check_not_over()
         assert other.over.done() == (change is revoke_all)
+
+
+async def test_what_is_typed_at_the_moment_of_the_removal_does_not_reach_the_shell() -> None:
+    typed: list[bytes] = []
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    over.set_result(None)
+
+    class Shell:
+        async def write(self, data: bytes) -> None:
+            typed.append(data)
+
+    sent = iter([{"type": "websocket.receive", "bytes": b"0rm -rf /\n"}, {"type": "websocket.disconnect"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(sent)
+
+    async def send(message: dict[str, Any]) -> None: ...
+
+    socket = WebSocket({"type": "websocket"}, receive, send)  # type: ignore[arg-type]
+    socket.client_state = WebSocketState.CONNECTED
+    await _take_input(socket, Shell(), asyncio.Event(), over, types=True)  # type: ignore[arg-type]
+    assert typed == []
 
 
 async def test_who_was_here_before_everything_was_revoked_gets_no_new_credential(world: World) -> None:
