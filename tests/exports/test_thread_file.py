@@ -138,6 +138,22 @@ def test_times_that_are_still_to_come_are_now() -> None:
     assert [each.ts for each in file.entries] == [NOW]
 
 
+def unstorable(rest: str) -> bytes:
+    return b'\n{"id": "a", "ts": 1, "payload": {%b}}\n' % rest.encode()
+
+
+UNSTORABLE = [
+    (unstorable(f'"type": "pi.x", "a": {10**30}'), "Integer exceeds 64-bit range"),
+    (unstorable(r'"type": "pi.x", "a": "\ud800"'), "str is not valid UTF-8"),
+    (unstorable(r'"type": "signal.run.finished", "usage": {"\ud800": 1}'), "str is not valid UTF-8"),
+    (unstorable(r'"type": "signal.run.finished", "error": {"code": "\ud800"}'), "str is not valid UTF-8"),
+    (unstorable(r'"type": "signal.run.started", "prompts": ["\ud800"]'), "str is not valid UTF-8"),
+    (unstorable(r'"type": "signal.thread.exported", "version": 1, "title": "\ud800"'), "str is not valid UTF-8"),
+    (unstorable('"type": "pi.x", "a": ' + "[" * 300 + "]" * 300), "Recursion limit reached"),
+    (unstorable('"type": "pi.x", "a": ' + "[" * 240 + "]" * 240), "Recursion limit reached"),
+]
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -148,6 +164,7 @@ def test_times_that_are_still_to_come_are_now() -> None:
         (b'{"id": "a", "ts": 1, "payload": {"type": "No Type"}}\n', "payload.type"),
         (b'{"id": "a", "ts": 1, "payload": {"type": "signal.thread.exported", "version": 9}}\n', "version 9"),
         (b"[" * 100_000, "not JSON"),
+        *((line, f"line 2: the entry cannot be stored: {why}") for line, why in UNSTORABLE),
     ],
 )
 def test_a_file_that_is_no_thread_is_refused_with_its_line(data: bytes, why: str) -> None:

@@ -190,6 +190,40 @@ def test_no_credential_gets_into_the_box(session: Session, listen: Listen) -> No
         assert b"holdfast_session" not in head
 
 
+def test_with_a_revoked_cookie_end_the_tunnels_that_were_opened_by_it(session: Session, listen: Listen) -> None:
+    session.tunnel("app", listen().port)
+    host, own = session.tunnel_host("app"), session.cookie()
+    way = [path_of(session.visit("/t/app/", headers=own).headers["location"]) for _ in range(2)]
+    tunnel = {"cookie": session.visit(way[0], host=host).headers["set-cookie"].partition(";")[0]}
+    assert session.visit("/", host=host, headers=tunnel).status_code == 200
+    assert session.ask("POST", "/revoke", credential=own["cookie"].partition("=")[2]).status_code == 204
+    assert session.visit("/", headers=own).status_code == 401
+    assert session.visit("/", host=host, headers=tunnel).status_code == 401
+    assert session.visit(way[1], host=host).status_code == 401
+
+
+def test_an_expired_link_can_still_be_revoked_with_its_cookies(session: Session) -> None:
+    token = session.link(seconds=2)
+    cookie = {"cookie": session.visit(f"/?token={token}").headers["set-cookie"].partition(";")[0]}
+    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    while time.time() < claims["exp"]:
+        time.sleep(0.05)
+    assert session.visit("/", headers=cookie).status_code == 200
+    assert session.ask("POST", "/revoke", credential=token).status_code == 204
+    assert session.visit("/", headers=cookie).status_code == 401
+
+
+def test_a_thread_that_is_created_again_is_another_session(session: Session) -> None:
+    token, cookie = session.link("mallory", "collaborator"), session.cookie("mallory", "collaborator")
+    assert session.api.post(f"/v1/sessions/{session.id}/revoke", json={}).status_code == 204
+    assert session.api.delete(f"/v1/threads/{session.id}").status_code == 204
+    assert session.api.post("/v1/threads", json={"id": session.id, "title": "again"}).status_code == 201
+    session.link("mallory", "viewer")
+    for old in ({"authorization": f"Bearer {token}"}, cookie):
+        assert session.visit("/", headers=old).status_code == 401
+    assert session.visit("/", headers=session.bearer("mallory", "viewer")).status_code == 200
+
+
 # --- names and paths ---
 
 

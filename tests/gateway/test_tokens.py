@@ -14,7 +14,7 @@ from holdfast.api.errors import Unauthorized
 from holdfast.gateway.tokens import Claims, issue, session_key, verify
 
 SECRET = b"s" * 32
-KEY = session_key(SECRET, "t-1", 0)
+KEY = session_key(SECRET, "t-1", "a/0")
 NOW = 1_000
 
 
@@ -43,11 +43,14 @@ def test_a_token_has_one_spelling() -> None:
             verify(other, KEY, "t-1", NOW)
 
 
-def test_keys_differ_by_session_generation_and_tunnel() -> None:
-    places = [("t-1", 0, None), ("t-2", 0, None), ("t-1", 1, None), ("t-1", 0, "app"), ("t-1", 0, "other")]
+def test_keys_differ_by_session_epoch_and_tunnel() -> None:
+    places = [
+        ("t-1", "a/0", None), ("t-2", "a/0", None), ("t-1", "a/1", None), ("t-1", "b/0", None), ("t-1", "a/0", "app"),
+        ("t-1", "a/0", "other"),
+    ]  # fmt: skip
     keys = {session_key(SECRET, *place) for place in places}
     assert len(keys) == len(places)
-    assert session_key(b"o" * 32, "t-1", 0) not in keys
+    assert session_key(b"o" * 32, "t-1", "a/0") not in keys
 
 
 CLAIMS = {"sub": "ada", "sid": "t-1", "exp": NOW + 60}
@@ -69,8 +72,8 @@ assert jwt.decode(signed("HS256"), KEY, ["HS256"], options={"verify_exp": False}
         forged({"alg": "none"}, CLAIMS, b"x"),
         forged({"alg": "None", "typ": "JWT"}, CLAIMS, b"x"),
         forged({"alg": "HS256"}, CLAIMS, b"\0" * 32),
-        jwt.encode(CLAIMS, session_key(SECRET, "t-2", 0), "HS256"),
-        jwt.encode(CLAIMS, session_key(SECRET, "t-1", 1), "HS256"),
+        jwt.encode(CLAIMS, session_key(SECRET, "t-2", "a/0"), "HS256"),
+        jwt.encode(CLAIMS, session_key(SECRET, "t-1", "a/1"), "HS256"),
         jwt.encode(CLAIMS, SECRET, "HS256"),
         signed("HS384"),
         signed("HS512"),
@@ -86,6 +89,9 @@ assert jwt.decode(signed("HS256"), KEY, ["HS256"], options={"verify_exp": False}
         jwt.encode({**CLAIMS, "sub": "a\r\nset-cookie: b=c"}, KEY, "HS256"),
         jwt.encode({**CLAIMS, "sub": "a" * 257}, KEY, "HS256"),
         jwt.encode({**CLAIMS, "more": "a" * 5000}, KEY, "HS256"),
+        jwt.encode({**CLAIMS, "via": "a"}, KEY, "HS256"),
+        jwt.encode({**CLAIMS, "via": ["a"] * 5}, KEY, "HS256"),
+        jwt.encode({**CLAIMS, "via": [{}]}, KEY, "HS256"),
         jwt.encode(CLAIMS, KEY, "HS256") + "=",
         jwt.encode(CLAIMS, KEY, "HS256")[:-1],
         "a.b",

@@ -20,6 +20,7 @@ from holdfast.repositories.apply import Apply
 from holdfast.repositories.changes import read_changed_files
 from holdfast.repositories.git import Git
 from holdfast.repositories.names import refusal
+from holdfast.repositories.plain_folder import beside
 
 HOSTILE_NAMES = [
     b"../outside", b"a/../../outside", b"/etc/outside", b"", b"./x", b"a//b", b"..", b"a/..",
@@ -131,6 +132,65 @@ def test_a_box_cannot_plant_a_repository(head: str, top: Path, tmp_path: Path) -
     assert [each.path.decode() for each in files.left_out] == [f"vendor/{head}"]
     Apply(Git.of_user(ENVIRONMENT), top, files).apply()
     assert sorted(each.name for each in (top / "vendor").iterdir()) == ["config", "head.txt", "objects", "refs"]
+
+
+EVIL = '[core]\n\tbare = false\n\tworktree = ..\n\tfsmonitor = "touch started; false"\n'
+OF_REPOSITORY = "git can take its folder for a repository"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_repository_in_the_folder_gets_no_settings_and_no_hooks(plain: bool, top: Path, tmp_path: Path) -> None:
+    """Such as a bare one for tests. Git runs what its settings name as soon as someone asks for its status."""
+    folder = tmp_path / "plain" if plain else top
+    bare = folder / "fixtures/sample.git"
+    bare.parent.mkdir(parents=True)
+    git(tmp_path, "init", "-q", "--bare", str(bare))
+    config = (bare / "config").read_text()
+    hostile: dict[str, str | bytes | tuple[str, str]] = {
+        "fixtures/sample.git/config": EVIL,
+        "fixtures/sample.git/hooks/post-receive": ("x", "#!/bin/sh\n"),
+        "fixtures/sample.git/info/attributes": "* filter=x\n",
+        "fixtures/sample.git/HEAD": "ref: refs/heads/other\n",
+    }
+    before = {"fixtures/sample.git/config": config, "fixtures/sample.git/HEAD": (bare / "HEAD").read_text()}
+    files = changed(tmp_path / "c", before, {**hostile, "fixtures/readme": "fine\n"})
+    user = Git.of_user(ENVIRONMENT)
+    apply = Apply(beside(user, folder, tmp_path / "applied") if plain else user, folder, files)
+    assert apply.apply().changed == (b"fixtures/readme",)
+    assert {each.path.decode() for each in apply.changed.left_out} == set(hostile)
+    assert all(each.why.startswith(OF_REPOSITORY) for each in apply.changed.left_out)
+    assert (bare / "config").read_text() == config
+    git(bare, "rev-parse", "--git-dir")
+    assert not list(folder.rglob("started"))
+
+
+@pytest.mark.parametrize("missing", ["refs/heads/x", "Objects/x", "commondir"])
+@pytest.mark.parametrize("below", ["", "sub/"])
+def test_a_head_of_the_user_does_not_become_a_repository(missing: str, below: str, top: Path, tmp_path: Path) -> None:
+    (top / f"{below}HEAD").write_text("ref: refs/heads/x\n")
+    hostile = {f"{below}{missing}": "x\n", f"{below}config": EVIL, f"{below}deep/er": "x\n"}
+    apply = Apply(Git.of_user(ENVIRONMENT), top, changed(tmp_path / "c", {}, hostile))
+    assert apply.apply().changed == ()
+    assert {each.path.decode() for each in apply.changed.left_out} == set(hostile)
+    # Without that file, nothing is special about the folder.
+    again = changed(tmp_path / "c2", {}, {f"{below}config": "x\n"})
+    assert Apply(Git.of_user(ENVIRONMENT), top, again).apply().changed == (f"{below}config".encode(),)
+
+
+def test_what_became_a_repository_since_stays_as_it_is(top: Path, tmp_path: Path) -> None:
+    first = changed(tmp_path / "c1", {}, {"sub/config": "x\n"})
+    Apply(Git.of_user(ENVIRONMENT), top, first).apply()
+    (top / "sub/HEAD").write_text("ref: refs/heads/x\n")
+    second = changed(tmp_path / "c2", {}, {"sub/config": EVIL, "sub/refs/x": ""})
+    assert Apply(Git.of_user(ENVIRONMENT), top, second).apply().changed == ()
+    assert (top / "sub/config").read_text() == "x\n"
+    third = changed(tmp_path / "c3", {}, {"sub/config": "y\n"})
+    assert Apply(Git.of_user(ENVIRONMENT), top, third).apply().changed == (b"sub/config",)
+
+
+def test_folders_with_such_names_are_no_repository(top: Path, tmp_path: Path) -> None:
+    files = changed(tmp_path / "c", {}, {"web/head/a": "x\n", "web/objects/b": "x\n", "objects/refs/c": "x\n"})
+    assert len(Apply(Git.of_user(ENVIRONMENT), top, files).apply().changed) == 3
 
 
 def test_attributes_from_a_box_start_no_filter_or_merge_driver(top: Path, tmp_path: Path) -> None:

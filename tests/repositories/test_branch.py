@@ -46,6 +46,15 @@ def make(top: Path, tmp_path: Path) -> Callable[..., Branch]:
     return new
 
 
+def test_a_repository_among_the_committed_files_gets_no_settings(top: Path, tmp_path: Path) -> None:
+    bare = {"x.git/HEAD": "ref: refs/heads/x\n", "x.git/refs/.keep": "", "x.git/config": "[core]\n"}
+    commit(top, bare)
+    after = {**bare, "x.git/config": "[core]\nfsmonitor=x\n", "X.git/hooks/update": "x\n", "fine.txt": "x\n"}
+    files = changed(tmp_path / "c", bare, after, source={"commit": git(top, "rev-parse", "HEAD")})
+    make_branch(Git.of_user(USER, "file"), top, files, "fix", WORK)
+    assert git(top, "diff", "--name-status", "fix^", "fix") == "A\tfine.txt"
+
+
 def test_a_branch_has_one_commit_on_the_one_the_thread_began_with(top: Path, make: Callable[..., Branch]) -> None:
     base = git(top, "rev-parse", "HEAD")
     commit(top, {"later.txt": "of the user\n"})

@@ -17,7 +17,7 @@ from holdfast.api.entries import Entry, is_passing
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.threads.access.seals import SEAL
-from holdfast.threads.entries import check_entry
+from holdfast.threads.entries import check_entry, check_storable
 from holdfast.threads.lineage import REWOUND
 from holdfast.threads.run_events import FINISHED, STARTED, is_control
 
@@ -135,7 +135,9 @@ def _entries(data: bytes) -> Iterator[tuple[int, Entry]]:
             if isinstance(value, dict):
                 value.pop("offset", None)  # as `holdfast thread tail --json` prints it
             check_entry(value)
-            yield number, Entry(value["id"], value["ts"], value["payload"], value.get("authorId"))
+            entry = Entry(value["id"], value["ts"], value["payload"], value.get("authorId"))
+            check_storable(entry)
+            yield number, entry
         except InvalidEntry as error:
             raise _invalid(number, error.message) from None
         except KeyError as error:

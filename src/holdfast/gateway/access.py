@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from holdfast.api.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
+from holdfast.api.errors import Conflict, Forbidden, HoldfastError, InvalidRequest, NotFound, Unauthorized
 from holdfast.api.gateway import MAX_MEMBERS, Role
 from holdfast.gateway import tokens
-from holdfast.gateway.cookies import Cookies
+from holdfast.gateway.cookies import IDLE_SECONDS, Cookies
 from holdfast.gateway.record import MEMBER, REVOKED, GatewayRecord
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
 from holdfast.gateway.tickets import UsedTickets
-from holdfast.gateway.visitors import Visitor, Visitors
+from holdfast.gateway.visitors import Visitor, Visitors, refusal_of
 
 TICKET_SECONDS: Final = 60
 """How long a browser may take from the session's origin to that of a tunnel."""
+_REMEMBERED_SECONDS: Final = TICKET_SECONDS + IDLE_SECONDS
+"""How long a revocation counts after its token has expired: as long as a ticket, and then a cookie that was missed when
+they were removed. A cookie that is refused is not renewed."""
 _MOST_REVOKED: Final = 1000
 
 
@@ -32,7 +36,7 @@ class GatewayAccess:
         self.cookies = cookies
         self.visitors = visitors
         self._clock = clock
-        self._key: Callable[[str, int], bytes] = functools.lru_cache(maxsize=512)(
+        self._key: Callable[[str, str], bytes] = functools.lru_cache(maxsize=512)(
             functools.partial(tokens.session_key, secret)
         )
         self._ticket_secret = secrets.token_bytes(32)
@@ -44,38 +48,62 @@ class GatewayAccess:
     async def by_token(self, session: SessionView, token: str) -> Visitor:
         """Raises `Unauthorized`."""
         record = await self.records.get(session.thread)
-        visitor, _ = self._check(record, session, token, self._key(session.id, record.generation))
+        visitor, _ = self._read(record, session, token, self._key(session.id, record.epoch))
         return visitor
 
     async def by_ticket(self, session: SessionView, ticket: str, tunnel: str) -> Visitor:
         """`tunnel` is the label of the tunnel whose origin the ticket is for. The ticket is used up. Raises
         `Unauthorized`."""
         record = await self.records.get(session.thread)
-        key = tokens.session_key(self._ticket_secret, session.id, record.generation, tunnel)
-        visitor, expires = self._check(record, session, ticket, key)
+        key = tokens.session_key(self._ticket_secret, session.id, record.epoch, tunnel)
+        visitor, expires = self._read(record, session, ticket, key)
         if not self._used.use(visitor.credential, expires, self._clock() / 1000):
             raise Unauthorized("this way to a tunnel was used before", hint="open the tunnel from its session again")
         return visitor
 
-    def _check(self, record: GatewayRecord, session: SessionView, token: str, key: bytes) -> tuple[Visitor, int]:
+    def _read(self, record: GatewayRecord, session: SessionView, token: str, key: bytes) -> tuple[Visitor, int]:
         """Returns whose a token is, and when it expires. Raises `Unauthorized`."""
         claims = tokens.verify(token, key, session.id, self._clock() / 1000)
         name = tokens.digest(token)
-        if name in record.revoked:
-            raise Unauthorized("this token was revoked", hint="ask for a new link to this session")
-        if claims.via is not None and claims.via in record.revoked:
+        if not record.allows(record.epoch, (*claims.via, name)):
             raise Unauthorized("this token was revoked", hint="ask for a new link to this session")
         role = _role(record, claims.subject)
-        return Visitor(session.id, claims.subject, role, name, claims.via or name), claims.expires
+        return Visitor(session.id, record.epoch, claims.subject, role, name, claims.via), claims.expires
 
     async def by_cookies(self, session: SessionView, values: list[str], tunnel: str | None = None) -> Visitor | None:
         """Returns who has one of these cookies, or None."""
-        record = await self.records.get(session.thread)
         for value in values:
-            row = await self.cookies.find(value, place(session.id, tunnel), record.generation)
-            if row is not None and row.session == session.id:
-                return Visitor(session.id, row.subject, _role(record, row.subject), row.digest, row.via, row)
+            row = await self.cookies.find(value, place(session.id, tunnel))
+            if row is None or row.session != session.id:
+                continue
+            record = await self.records.get(session.thread)  # not before: there can be many cookies to look up
+            if not record.allows(row.epoch, (*row.via, row.digest)):
+                continue
+            role = _role(record, row.subject)
+            await self.cookies.use(row)
+            return Visitor(session.id, row.epoch, row.subject, role, row.digest, row.via, row)
         return None
+
+    async def check(self, session: SessionView, visitor: Visitor) -> GatewayRecord:
+        """Returns the session's record. Raises if it no longer lets this visitor in."""
+        record = await self.records.get(session.thread)
+        if (refusal := refusal_of(visitor, record)) is not None:
+            raise refusal
+        return record
+
+    @contextlib.asynccontextmanager
+    async def present(self, session: SessionView, visitor: Visitor) -> AsyncIterator[None]:
+        """Count somebody as here while a connection is open. Raises if they lost the right to it since they came.
+
+        Whoever takes a right away changes the record first, and then closes what is open. So somebody who is counted
+        first and checked afterwards is found by one of the two.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.visitors.present(visitor))
+            if visitor.cookie is not None:
+                stack.enter_context(self.cookies.in_use(visitor.cookie))
+            await self.check(session, visitor)
+            yield
 
     # --- issuing ---
 
@@ -84,20 +112,25 @@ class GatewayAccess:
         record = await self.records.get(session.thread)
         _role(record, subject)
         claims = tokens.Claims(subject, self._clock() // 1000 + seconds)
-        return tokens.issue(self._key(session.id, record.generation), session.id, claims), claims.expires
+        return tokens.issue(self._key(session.id, record.epoch), session.id, claims), claims.expires
 
     async def issue_ticket(self, session: SessionView, visitor: Visitor, tunnel: str) -> str:
         """Returns a token that takes a visitor of the session to the origin of a tunnel."""
-        record = await self.records.get(session.thread)
-        claims = tokens.Claims(visitor.subject, self._clock() // 1000 + TICKET_SECONDS, visitor.via)
-        key = tokens.session_key(self._ticket_secret, session.id, record.generation, tunnel)
+        await self.check(session, visitor)
+        claims = tokens.Claims(visitor.subject, self._clock() // 1000 + TICKET_SECONDS, visitor.credentials)
+        key = tokens.session_key(self._ticket_secret, session.id, visitor.epoch, tunnel)
         return tokens.issue(key, session.id, claims)
 
     async def issue_cookie(self, session: SessionView, visitor: Visitor, tunnel: str | None = None) -> str:
         """Returns the value of a new cookie for the origin of the session, or of a tunnel."""
-        record = await self.records.get(session.thread)
         where = place(session.id, tunnel)
-        return await self.cookies.issue(where, session.id, record.generation, visitor.subject, visitor.via)
+        value = await self.cookies.issue(where, session.id, visitor.epoch, visitor.subject, visitor.credentials)
+        try:
+            await self.check(session, visitor)  # what was revoked before it was stored was not removed with the others
+        except HoldfastError:
+            await self.cookies.remove_tree(session.id, tokens.digest(value))
+            raise
+        return value
 
     # --- members ---
 
@@ -113,10 +146,7 @@ class GatewayAccess:
                 raise Conflict(f"a session has at most {MAX_MEMBERS} members: remove one first")
             return {"type": MEMBER, "subject": subject, "role": role.value}
 
-        before = (await self.records.get(session.thread)).members.get(subject)
-        await self.records.change(session.thread, compose)
-        if before is not role:
-            self.visitors.dismiss(session.id, subject=subject)
+        self.visitors.review(session.id, await self.records.change(session.thread, compose))
 
     async def remove_member(self, session: SessionView, subject: str) -> None:
         def compose(record: GatewayRecord) -> dict[str, Any]:
@@ -124,8 +154,7 @@ class GatewayAccess:
                 raise NotFound(f"{subject[:80]!r} is not a member of session {session.id}")
             return {"type": MEMBER, "subject": subject, "role": None}
 
-        await self.records.change(session.thread, compose)
-        self.visitors.dismiss(session.id, subject=subject)
+        self.visitors.review(session.id, await self.records.change(session.thread, compose))
 
     # --- revoking ---
 
@@ -135,33 +164,30 @@ class GatewayAccess:
         def compose(record: GatewayRecord) -> dict[str, Any]:
             return {"type": REVOKED, "generation": record.generation + 1}
 
-        await self.records.change(session.thread, compose)
-        await self.cookies.revoke_session(session.id)
-        self.visitors.dismiss(session.id)
+        self.visitors.review(session.id, await self.records.change(session.thread, compose))
+        await self.cookies.remove_session(session.id)
 
     async def revoke(self, session: SessionView, credential: str) -> None:
-        """Make one token or cookie invalid, and close what is open with it. Raises `NotFound` if it is neither."""
-        name = tokens.digest(credential)
-        if not tokens.looks_like_token(credential):
-            if not await self.cookies.revoke(session.id, credential):
-                raise NotFound("this is neither a token nor a cookie of this session")
-            self.visitors.dismiss(session.id, credential=name)
-            return
-        record = await self.records.get(session.thread)
-        key = self._key(session.id, record.generation)
-        try:
-            claims = tokens.verify(credential, key, session.id, self._clock() / 1000)
-        except Unauthorized:
-            raise NotFound("this is not a valid token of this session") from None
+        """Make one token or cookie invalid with all that came from it, and close what is open with them. It may have
+        expired. Raises `NotFound` if it is neither."""
+        name, expires = tokens.digest(credential), 0
+        if tokens.looks_like_token(credential):
+            record = await self.records.get(session.thread)
+            try:
+                expires = tokens.parse(credential, self._key(session.id, record.epoch), session.id).expires
+            except Unauthorized:
+                raise NotFound("this is not a token of this session") from None
+        elif not await self.cookies.remove_tree(session.id, name):
+            raise NotFound("this is neither a token nor a cookie of this session")
+        until = max(expires, self._clock() // 1000) + _REMEMBERED_SECONDS
 
         def compose(record: GatewayRecord) -> dict[str, Any]:
             if len(record.revoked) >= _MOST_REVOKED:
-                raise Conflict("too many single tokens are revoked: revoke all credentials of the session")
-            return {"type": REVOKED, "token": name, "until": claims.expires}
+                raise Conflict("too many single credentials are revoked: revoke all credentials of the session")
+            return {"type": REVOKED, "token": name, "until": until}
 
-        await self.records.change(session.thread, compose)
-        await self.cookies.revoke_via(session.id, name)
-        self.visitors.dismiss(session.id, credential=name)
+        self.visitors.review(session.id, await self.records.change(session.thread, compose))
+        await self.cookies.remove_tree(session.id, name)
 
 
 def place(session: str, tunnel: str | None) -> str:

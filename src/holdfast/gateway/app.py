@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -64,15 +63,6 @@ class Gateway:
         """What a request to a host name of a session leads to. `path` is as in the request, still quoted."""
         return SessionSite(self, host, path)
 
-    @contextlib.contextmanager
-    def present(self, visitor: Visitor) -> Iterator[None]:
-        """Count somebody as here while a connection is open."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.access.visitors.present(visitor))
-            if visitor.cookie is not None:
-                stack.enter_context(self.access.cookies.in_use(visitor.cookie))
-            yield
-
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         host = self.hosts.named(first(scope["headers"], b"host") or b"")
         if host is None:
@@ -95,7 +85,7 @@ class Gateway:
             session, visitor, _ = await site.identify(headers)
             if protocol.SUBPROTOCOL not in socket.scope.get("subprotocols", ()):
                 raise InvalidRequest(f"a terminal needs the subprotocol {protocol.SUBPROTOCOL!r}")
-            with self.present(visitor):
+            async with self.access.present(session, visitor):
                 await self._serve_terminal(socket, session, visitor)
         except (_Left, WebSocketDisconnect):
             return
@@ -121,6 +111,7 @@ class Gateway:
                     hello = protocol.parse_hello(await _receive(socket))
             except TimeoutError:
                 raise InvalidRequest("the first message did not arrive in time") from None
+            visitor.check_not_over()
             process = await self.terminals.open(box, name, hello, may_start=types)
             if types:
                 with contextlib.suppress(BoxError, OSError):
@@ -130,7 +121,7 @@ class Gateway:
             flowing = asyncio.Event()
             flowing.set()
             down = _send_output(socket, process, start, flowing)
-            up = _take_input(socket, process, flowing, types=types)
+            up = _take_input(socket, process, flowing, visitor.over, types=types)
             if await _until_ended(down, up, visitor.over):
                 await _close(socket, 1000, f"the shell ended with {await _exit_code(process)}")
             else:
@@ -149,10 +140,14 @@ async def _send_output(socket: WebSocket, process: Process, start: int, flowing:
             await socket.send_bytes(protocol.OUTPUT + chunk.data[begin : begin + _MAX_FRAME])
 
 
-async def _take_input(socket: WebSocket, process: Process, flowing: asyncio.Event, *, types: bool) -> None:
+async def _take_input(
+    socket: WebSocket, process: Process, flowing: asyncio.Event, over: asyncio.Future[None], *, types: bool
+) -> None:
     """Pass on what the client types, until it leaves. What a viewer types is dropped here."""
     while True:
         message = protocol.parse(await _receive(socket))
+        if over.done():
+            return
         try:
             match message:
                 case protocol.Flow(paused):

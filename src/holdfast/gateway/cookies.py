@@ -38,10 +38,10 @@ class CookieRow:
     place: str
     """The session, or `<tunnel>--<session>`: it is valid at the origin that set it and nowhere else."""
     session: str
-    generation: int
+    epoch: str
     subject: str
-    via: str
-    """The digest of the token that was exchanged for it. It ends when that token is revoked."""
+    via: tuple[str, ...]
+    """The digests of the credentials that it came from, the first one first. It ends when one of them is revoked."""
     expires_at: int
     """UTC milliseconds."""
 
@@ -59,16 +59,13 @@ class CookieStore(Protocol):
         """Returns whether there is such a cookie."""
         ...
 
-    async def remove(self, digest: str) -> bool:
-        """Returns whether there was such a cookie."""
-        ...
-
     async def remove_session(self, session: str) -> int:
         """Remove all cookies of a session. Returns how many there were."""
         ...
 
-    async def remove_via(self, session: str, token: str) -> int:
-        """Remove the cookies of a session that a token was exchanged for. Returns how many there were."""
+    async def remove_tree(self, session: str, credential: str) -> int:
+        """Remove the cookies of a session that are the credential with this digest, or came from it. Returns how many
+        there were."""
         ...
 
     async def remove_expired(self, now: int) -> int:
@@ -95,28 +92,31 @@ class Cookies:
         self._idle_ms = idle_seconds * 1000
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
-    async def issue(self, place: str, session: str, generation: int, subject: str, via: str) -> str:
+    async def issue(self, place: str, session: str, epoch: str, subject: str, via: tuple[str, ...]) -> str:
         """Returns the value of a new cookie. It never takes over a value that a browser sent."""
         value = secrets.token_hex(32)
         expires = self._clock() + self._idle_ms
-        row = CookieRow(digest(value), place, session, generation, subject, via, expires)
+        row = CookieRow(digest(value), place, session, epoch, subject, via, expires)
         await self._store.add(row)
         self._remember(_Known(row, expires, expires))
         return value
 
-    async def find(self, value: str, place: str, generation: int) -> CookieRow | None:
-        """Returns the cookie with this value if it is valid here, and counts this as a use of it."""
+    async def find(self, value: str, place: str) -> CookieRow | None:
+        """Returns the cookie with this value if it is for this place and has not expired. The caller decides whether it
+        is valid, and then calls `use`: what is refused must not be renewed."""
         if not _FORM.fullmatch(value):
             return None
         # Looked up by a digest: how long that takes tells nothing about the value.
         known = await self._look_up(digest(value))
         if known is None:
             return None
-        row, now = known.row, self._clock()
-        if row.place != place or row.generation != generation or (now >= known.expires and not known.open):
-            return None
-        await self._use(known, now)
-        return known.row
+        expired = self._clock() >= known.expires and not known.open
+        return None if expired or known.row.place != place else known.row
+
+    async def use(self, row: CookieRow) -> None:
+        """Count this as a use of a cookie."""
+        if (known := self._known.get(row.digest)) is not None:
+            await self._use(known, self._clock())
 
     @contextlib.contextmanager
     def in_use(self, row: CookieRow) -> Iterator[None]:
@@ -131,24 +131,17 @@ class Cookies:
             known.open -= 1
             known.expires = self._clock() + self._idle_ms
 
-    async def revoke(self, session: str, value: str) -> bool:
-        """End a cookie of a session. Returns whether there was one."""
-        key = digest(value)
-        known = await self._look_up(key)
-        if known is None or known.row.session != session:
-            return False
-        self._known.pop(key, None)
-        return await self._store.remove(key)
+    async def remove_tree(self, session: str, credential: str) -> int:
+        """Remove the cookies of a session that are the credential with this digest, or came from it. Returns how many
+        there were. One that is being issued or looked up now can be missed: the session's record refuses it."""
+        count = await self._store.remove_tree(session, credential)
+        self._forget(lambda row: row.session == session and credential in (row.digest, *row.via))
+        return count
 
-    async def revoke_via(self, session: str, token: str) -> None:
-        """End the cookies of a session that the token with this digest was exchanged for."""
-        self._forget(lambda row: row.session == session and row.via == token)
-        await self._store.remove_via(session, token)
-
-    async def revoke_session(self, session: str) -> None:
-        """End all cookies of a session."""
-        self._forget(lambda row: row.session == session)
+    async def remove_session(self, session: str) -> None:
+        """Remove all cookies of a session."""
         await self._store.remove_session(session)
+        self._forget(lambda row: row.session == session)
 
     async def keep(self) -> None:
         """Write down which cookies are in use, and remove expired ones, until cancelled."""

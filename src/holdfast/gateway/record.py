@@ -5,7 +5,7 @@ Only entries with the server's seal for this thread count. A fork of the thread 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ TUNNEL: Final = "signal.gateway.tunnel"
 MEMBER: Final = "signal.gateway.member"
 """Somebody has a role from here on, or none."""
 REVOKED: Final = "signal.gateway.revoked"
-"""A generation of tokens and cookies begins, or one token is no longer valid."""
+"""A generation of tokens and cookies begins, or one token or cookie is no longer valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,18 @@ class GatewayRecord:
     members: Mapping[str, Role] = field(default_factory=dict)
     tunnels: Tunnels = field(default_factory=dict)
     revoked: Mapping[str, int] = field(default_factory=dict)
-    """Digests of revoked tokens, and when they expire, in seconds."""
+    """Digests of revoked tokens and cookies, and until when what came from them could be valid, in seconds."""
+    life: str = ""
+    """Tells this thread from an earlier one that had its id and was deleted."""
+
+    @property
+    def epoch(self) -> str:
+        """Tokens and cookies are valid in the epoch in which they were issued."""
+        return f"{self.life}/{self.generation}"
+
+    def allows(self, epoch: str, credentials: Iterable[str]) -> bool:
+        """Whether none of these credentials was revoked. `epoch` is the one in which they were issued."""
+        return epoch == self.epoch and self.revoked.keys().isdisjoint(credentials)
 
 
 def fold(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
@@ -74,6 +85,6 @@ def _revoke(record: GatewayRecord, payload: Mapping[str, Any]) -> GatewayRecord:
 
 
 def without_expired(record: GatewayRecord, now: float) -> GatewayRecord:
-    """Forget revoked tokens that have expired by themselves. `now` is in seconds."""
+    """Forget revocations of what is no longer valid anyway. `now` is in seconds."""
     live = {token: until for token, until in record.revoked.items() if until > now}
     return record if len(live) == len(record.revoked) else replace(record, revoked=live)

@@ -64,6 +64,7 @@ class Records:
                 entry = self._seals.seal(thread, Entry(new_entry_id(), self._clock(), payload))
                 await self._store.append(THREADS + thread, AppendRequest(keyed=(keyed(entry),)))
                 await self._catch_up(thread, known)
+            self._known[thread] = known  # it may have been forgotten among many, and read again before the change
             return known.record
 
     def _of(self, thread: str) -> _Known:
@@ -76,9 +77,10 @@ class Records:
         return known
 
     async def _catch_up(self, thread: str, known: _Known) -> None:
-        stream = (await self._store.head(THREADS + thread)).id
-        if stream != known.stream:
-            known.record, known.stream, known.position = GatewayRecord(), stream, 0
+        stream = await self._store.head(THREADS + thread)
+        if stream.id != known.stream:
+            life = f"{stream.id}.{stream.created_at}"
+            known.record, known.stream, known.position = GatewayRecord(life=life), stream.id, 0
         while True:
             piece = await self._store.read(THREADS + thread, known.position, _READ_BYTES)
             record = known.record

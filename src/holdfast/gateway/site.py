@@ -141,7 +141,7 @@ class SessionSite(Site):
         assert session is not None
         assert visitor is not None
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._gateway.present(visitor))
+            await stack.enter_async_context(self._gateway.access.present(session, visitor))
             try:
                 if session.box is None:
                     raise NotReady(self._what, session, "it has no box now")
@@ -151,7 +151,9 @@ class SessionSite(Site):
                 if isinstance(error, NotReady):
                     raise
                 raise NotReady(self._what, session, error.message) from error
-            yield await stack.enter_async_context(connection)
+            opened = await stack.enter_async_context(connection)
+            visitor.check_not_over()  # nothing is sent for somebody who lost the right to it meanwhile
+            yield opened
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         reply = refusal(error, request_id)
@@ -233,7 +235,7 @@ class SessionSite(Site):
                 return _redirect(308, f"/t/{found.name}/".encode() + _query(query))
             prefix = f"/t/{found.name}".encode()
         self._port, self._what = found.port, f"Tunnel {found.name}"
-        self._visitor = replace(visitor, tunnel=found.name)
+        self._visitor = replace(visitor, tunnel=found)
         return self._visit(method, route.path + _query(query), headers, scheme, prefix, authorization)
 
     async def _to_tunnel(self, session: SessionView, visitor: Visitor, label: str, path: bytes, query: bytes) -> Reply:

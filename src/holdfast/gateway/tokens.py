@@ -1,7 +1,7 @@
 """Tokens for one session: HS256 JWTs `{sub, sid, exp}`, and `jti`, which tells two of the same second apart.
 
-Each session has keys of its own, derived from the secret of the server, the session's id and its generation. A new
-generation makes all earlier tokens of the session invalid.
+Each session has keys of its own, derived from the secret of the server, the session's id and its epoch: which thread of
+that id it is, and its generation. A new generation makes all earlier tokens of the session invalid.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from holdfast.api.errors import Unauthorized
 MAX_TOKEN: Final = 4096
 """Characters. Longer texts are refused unread."""
 MAX_SUBJECT: Final = 256
+_MOST_VIA: Final = 4
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _OUR_PREFIXES: Final = ("hf_", "hfl_")
 _HINT: Final = "ask for a new link to this session"
@@ -33,14 +34,14 @@ class Claims:
     """Who it is for."""
     expires: int
     """In seconds."""
-    via: str | None = None
-    """Of a ticket to a tunnel: the digest of the token that its visitor came with."""
+    via: tuple[str, ...] = ()
+    """Of a ticket to a tunnel: the digests of the credentials that its visitor came with, the first one first."""
 
 
-def session_key(secret: bytes, session: str, generation: int, tunnel: str | None = None) -> bytes:
+def session_key(secret: bytes, session: str, epoch: str, tunnel: str | None = None) -> bytes:
     """Returns the key of a session's tokens. A tunnel has another, so that its tokens work at its own origin alone."""
     purpose = "session" if tunnel is None else f"tunnel {tunnel}"
-    info = f"holdfast gateway\n{session}\n{generation}\n{purpose}".encode()
+    info = f"holdfast gateway\n{session}\n{epoch}\n{purpose}".encode()
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
 
 
@@ -53,8 +54,8 @@ def issue(key: bytes, session: str, claims: Claims) -> str:
         "exp": claims.expires,
         "jti": secrets.token_hex(8),  # one can be revoked without the other
     }
-    if claims.via is not None:
-        payload["via"] = claims.via
+    if claims.via:
+        payload["via"] = list(claims.via)
     return jwt.encode(payload, key, "HS256")
 
 
@@ -64,7 +65,15 @@ def looks_like_token(text: str) -> bool:
 
 
 def verify(token: str, key: bytes, session: str, now: float) -> Claims:
-    """Returns the claims of a token for this session. `now` is in seconds. Raises `Unauthorized`."""
+    """Returns the claims of a valid token for this session. `now` is in seconds. Raises `Unauthorized`."""
+    claims = parse(token, key, session)
+    if now >= claims.expires:
+        raise Unauthorized("this token has expired", hint=_HINT)
+    return claims
+
+
+def parse(token: str, key: bytes, session: str) -> Claims:
+    """Returns the claims of a token that was issued for this session, also of an expired one. Raises `Unauthorized`."""
     import jwt
 
     if not looks_like_token(token):
@@ -87,12 +96,12 @@ def verify(token: str, key: bytes, session: str, now: float) -> Claims:
     except jwt.InvalidTokenError:
         raise Unauthorized("this token is not valid for this session", hint=_HINT) from None
     subject, sid, expires = claims.get("sub"), claims.get("sid"), claims.get("exp")
+    via = claims.get("via", [])
+    if not isinstance(via, list) or len(via) > _MOST_VIA or not all(isinstance(each, str) for each in via):
+        raise Unauthorized("this token is not valid for this session", hint=_HINT)
     if sid != session or not is_subject(subject) or type(expires) is not int:
         raise Unauthorized("this token is not valid for this session", hint=_HINT)
-    if now >= expires:
-        raise Unauthorized("this token has expired", hint=_HINT)
-    via = claims.get("via")
-    return Claims(str(subject), expires, via if isinstance(via, str) else None)
+    return Claims(str(subject), expires, tuple(via))
 
 
 def _is_canonical(signature: str) -> bool:

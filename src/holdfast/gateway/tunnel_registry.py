@@ -47,10 +47,7 @@ class TunnelRegistry:
             before_change()
             return {"type": TUNNEL, "name": new.name, "tunnel": self._shown(session.id, new).to_json()}
 
-        before = (await self._records.get(session.thread)).tunnels.get(new.name)
-        await self._records.change(session.thread, compose)
-        if before is not None and before.port != new.port:
-            self._visitors.dismiss(session.id, tunnel=new.name)
+        self._visitors.review(session.id, await self._records.change(session.thread, compose))
         return self._shown(session.id, new)
 
     async def delete(self, session: SessionView, name: str, before_change: Callable[[], None] = lambda: None) -> None:
@@ -62,8 +59,7 @@ class TunnelRegistry:
             before_change()
             return {"type": TUNNEL, "name": name, "tunnel": None}
 
-        await self._records.change(session.thread, compose)
-        self._visitors.dismiss(session.id, tunnel=name)
+        self._visitors.review(session.id, await self._records.change(session.thread, compose))
 
     def internal_routes(self) -> tuple[InternalRoute, ...]:
         return (

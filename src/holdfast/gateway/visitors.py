@@ -6,9 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
-from holdfast.api.gateway import Role
+from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
+from holdfast.api.gateway import NewTunnel, Role
 from holdfast.gateway.cookies import CookieRow
+from holdfast.gateway.record import GatewayRecord
+
+_HINT: Final = "ask for a new link to this session"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,18 +21,46 @@ class Visitor:
     """Somebody who makes a request."""
 
     session: str
+    epoch: str
+    """The epoch of the session in which they came."""
     subject: str
     role: Role
     credential: str
     """The digest of the token or the cookie."""
-    via: str
-    """The digest of the token that they came with at first."""
+    via: tuple[str, ...] = ()
+    """The digests of the credentials that it came from, the first one first."""
     cookie: CookieRow | None = None
     """None if it was a token."""
-    tunnel: str | None = None
-    """The name of the tunnel that they use."""
+    tunnel: NewTunnel | None = None
+    """The tunnel that they use."""
     over: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done when they lose the right to be here."""
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """Everything that they are here by. If one of them is revoked, they have to leave."""
+        return (*self.via, self.credential)
+
+    def check_not_over(self) -> None:
+        """Raises if they have lost the right to be here."""
+        if self.over.done():
+            raise Unauthorized("this session is no longer open to you", hint=_HINT)
+
+
+def refusal_of(visitor: Visitor, record: GatewayRecord) -> HoldfastError | None:
+    """Returns why a visitor may not be here, or not as what they came, or None. Pure."""
+    if not record.allows(visitor.epoch, visitor.credentials):
+        return Unauthorized("this token or cookie was revoked", hint=_HINT)
+    role = record.members.get(visitor.subject)
+    if role is None:
+        return Forbidden(f"{visitor.subject[:80]!r} is not a member of this session", hint="ask its owner for a link")
+    if role is not visitor.role:
+        return Forbidden(f"{visitor.subject[:80]!r} has another role now: {role.value}", hint="open this again")
+    if visitor.tunnel is not None:
+        tunnel = record.tunnels.get(visitor.tunnel.name)
+        if tunnel is None or tunnel.port != visitor.tunnel.port:
+            return NotFound(f"tunnel {visitor.tunnel.name} of this session was changed or deleted")
+    return None
 
 
 class Visitors:
@@ -44,20 +77,8 @@ class Visitors:
         finally:
             self._present.discard(visitor)
 
-    def dismiss(
-        self, session: str, *, subject: str | None = None, credential: str | None = None, tunnel: str | None = None
-    ) -> int:
-        """Close what is open in a session: everything, or what one subject or one credential opened, or what goes
-        through one tunnel. Returns how many connections that were."""
-        found = [
-            each
-            for each in self._present
-            if each.session == session
-            and (subject is None or each.subject == subject)
-            and (credential is None or credential in (each.credential, each.via))
-            and (tunnel is None or each.tunnel == tunnel)
-        ]
-        for each in found:
-            if not each.over.done():
+    def review(self, session: str, record: GatewayRecord) -> None:
+        """Close what is open in a session and may no longer be, after its record has changed."""
+        for each in self._present:
+            if each.session == session and not each.over.done() and refusal_of(each, record) is not None:
                 each.over.set_result(None)
-        return len(found)

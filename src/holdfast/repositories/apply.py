@@ -27,6 +27,7 @@ from holdfast.api.errors.repositories import CannotApply, RepositoryFailed
 from holdfast.repositories.changes import FILE_MODES, ChangedFiles, Version
 from holdfast.repositories.git import Git
 from holdfast.repositories.merge import Action, Side, decide, merge_lines
+from holdfast.repositories.surroundings import FolderOnDisk, outside_repositories
 from holdfast.repositories.working_tree import FOLDER, Blocked, WorkingTree
 
 _REF: Final = "refs/worktree/holdfast/"
@@ -108,18 +109,19 @@ class Apply:
         """
         self._git = git.in_checkout(folder)
         self._folder = folder
-        self._changed = changed
         self._again = again
         self._before_step = before_step
         self._ref = _REF + changed.thread
         try:
             self._git_dir = Path(self._ask("rev-parse", "--absolute-git-dir"))
-            self._prefix = os.fsencode(self._ask("rev-parse", "--show-prefix"))
+            self.prefix = os.fsencode(self._ask("rev-parse", "--show-prefix"))
         except RepositoryFailed as error:
             raise CannotApply(
                 f"{folder} is not in the working tree of a git repository: {error.message}",
                 hint="go to your checkout, or name it with --dir PATH",
             ) from None
+        self.around = FolderOnDisk(Path(self._ask("rev-parse", "--show-toplevel")))
+        self._changed = outside_repositories(changed, self.around, self.prefix)
         told = self._git.try_(folder, "config", "--type=bool", "--get", "core.fileMode")
         self._modes = told.stdout.strip() != b"false"
         self._format = self._ask("rev-parse", "--show-object-format")
@@ -127,6 +129,11 @@ class Apply:
         self._tree = WorkingTree(folder, self._spare, modes=self._modes)
         self._files: dict[str, Path] = {}
         """Contents that are at hand, by hash."""
+
+    @property
+    def changed(self) -> ChangedFiles:
+        """The changes that go into this folder."""
+        return self._changed
 
     def check(self) -> Applied:
         """Returns what `apply` would do. Raises `CannotApply` like it. Changes no file."""
@@ -170,8 +177,12 @@ class Apply:
             before, after = (_renamed(version, hashes) for version in (file.before, file.after))
             begin, last = note.applied.get(file.path, (before, before))
             bases[file.path], following[file.path] = (last, after), (begin, after)
+        left_out = {each.path for each in self._changed.left_out}
         for path, (begin, last) in note.applied.items():
-            bases.setdefault(path, (last, begin))  # the agent has undone its change since
+            if path in left_out:
+                following[path] = (begin, last)
+            else:
+                bases.setdefault(path, (last, begin))  # the agent has undone its change since
         steps, unchanged, blocked, discarded = [], 0, [], []
         removed: set[bytes] = set()
         # Removals come first: a folder can take the place of a file, and a file that of a folder.
@@ -249,7 +260,7 @@ class Apply:
     def _check_unmerged(self, paths: set[bytes]) -> None:
         unmerged = self._git.run(self._folder, "ls-files", "--unmerged", "-z", "--full-name")
         open_ = {line.partition(b"\t")[2] for line in unmerged.split(b"\0") if line}
-        waiting = [path for path in sorted(paths) if self._prefix + path in open_]
+        waiting = [path for path in sorted(paths) if self.prefix + path in open_]
         if waiting:
             raise CannotApply(
                 f"{_listed(waiting)} still has conflicts of an earlier merge",
@@ -269,7 +280,7 @@ class Apply:
             paths = [os.fsdecode(step.path) for step in conflicts[begin : begin + _BATCH]]
             status = ("status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--no-renames")
             told = self._git.run(self._folder, *status, "--ignore-submodules=all", "--", *paths)
-            changed += [line[3:].removeprefix(self._prefix) for line in told.split(b"\0") if line]
+            changed += [line[3:].removeprefix(self.prefix) for line in told.split(b"\0") if line]
         if changed:
             raise CannotApply(
                 f"{_listed(changed)} has changes that are not committed, and they conflict with the thread's",
@@ -299,7 +310,7 @@ class Apply:
         nothing = "0" * (2 * hashlib.new(self._format).digest_size)
         for step in note.pending:
             if step.stages is not None and step.path not in skipped:
-                path = self._prefix + step.path
+                path = self.prefix + step.path
                 entries.append(b"0 %b\t%b\0" % (nothing.encode(), path))
                 for number, version in enumerate(step.stages, 1):
                     if version is not None:

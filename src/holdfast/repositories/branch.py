@@ -20,6 +20,7 @@ from holdfast.repositories.address import check_ref, without_user
 from holdfast.repositories.changes import ChangedFiles, Version
 from holdfast.repositories.git import NETWORK_SECONDS, Git, last_words
 from holdfast.repositories.merge import Action, Side, decide, merge_lines
+from holdfast.repositories.surroundings import CommittedFiles, outside_repositories
 
 PROTOCOLS: Final = "https:ssh:file"
 _TRAILER: Final = "Holdfast-Thread"
@@ -52,6 +53,7 @@ def make_branch(git: Git, folder: Path, changed: ChangedFiles, name: str, work: 
     """
     check_ref(name)
     ref = f"refs/heads/{name}"
+    changed = outside_repositories(changed, files_at_begin(git, folder, changed), changed.prefix)
     with _index(git, folder, changed) as (base, more):
         tree = _tree(git, folder, changed, base, more)
         tip = _hash(git.try_(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").stdout)
@@ -115,9 +117,12 @@ def remote_url(git: Git, folder: Path, remote: str) -> str | None:
     return None if done.returncode else done.stdout.decode("utf-8", "replace").splitlines()[0]
 
 
-@contextlib.contextmanager
-def _index(git: Git, folder: Path, changed: ChangedFiles) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yields the commit that the thread began with, and the environment of an index with its files."""
+def files_at_begin(git: Git, folder: Path, changed: ChangedFiles) -> CommittedFiles:
+    """Returns the files of the commit that a branch begins with. Raises `CannotApply`."""
+    return CommittedFiles(git, folder, _base(git, folder, changed))
+
+
+def _base(git: Git, folder: Path, changed: ChangedFiles) -> str:
     source = changed.source
     wanted = "HEAD" if source is None or source.commit is None else source.commit
     base = _hash(git.try_(folder, "rev-parse", "--verify", "--quiet", f"{wanted}^{{commit}}").stdout)
@@ -126,6 +131,13 @@ def _index(git: Git, folder: Path, changed: ChangedFiles) -> Iterator[tuple[str,
             f"this repository does not have commit {wanted[:12]}, with which thread {changed.thread} began",
             hint="go to the checkout that the run began with, or fetch the commit",
         )
+    return base
+
+
+@contextlib.contextmanager
+def _index(git: Git, folder: Path, changed: ChangedFiles) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yields the commit that the thread began with, and the environment of an index with its files."""
+    base = _base(git, folder, changed)
     with tempfile.TemporaryDirectory(prefix="holdfast-branch-") as temporary:
         more = {"GIT_INDEX_FILE": str(Path(temporary) / "index")}
         git.run(folder, "read-tree", base, more=more)

@@ -116,7 +116,7 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
         path = os.fsencode(each["path"])
         before, after = (_version(each[name], known) for name in ("before", "after"))
         why = refusal(path, None) or next(
-            filter(None, (refusal(path, _target(contents, version)) for version in (before, after))), None
+            filter(None, (refusal(path, link_target(contents, version)) for version in (before, after))), None
         )
         if why is None and any(path == each or path.startswith(each + b"/") for each in beside):
             why = "it belongs to another repository of the environment"
@@ -152,7 +152,8 @@ def _version(value: Any, known: set[str]) -> Version | None:
     return Version(mode, hash)
 
 
-def _target(contents: Path, version: Version | None) -> bytes | None:
+def link_target(contents: Path, version: Version | None) -> bytes | None:
+    """Returns where a link leads, or None for anything else."""
     if version is None or not version.is_link:
         return None
     with (contents / version.hash).open("rb") as file:

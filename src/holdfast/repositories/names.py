@@ -47,6 +47,11 @@ def is_head(path: bytes) -> bool:
     return as_seen(path.rpartition(b"/")[2]).strip(b" .").lower() == b"head"
 
 
+def seen_name(name: bytes) -> bytes:
+    """Returns a name as the least exact file system reads it: in small letters, without what some drop."""
+    return as_seen(name).rstrip(b" .").lower()
+
+
 def as_seen(name: bytes) -> bytes:
     """Returns a name as some file systems read it: without characters that are not seen."""
     return _UNSEEN.sub("", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")

@@ -6,20 +6,27 @@ import asyncio
 
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict
+from holdfast.api.errors.runs import InvalidRun
+from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.ids import new_id
 from holdfast.api.run.imports import Imported, NewImport
 from holdfast.api.run.info import RunStatus
+from holdfast.harnesses.harness import Harness
+from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.placement import Agents
 from holdfast.runs.launch.plan import Options
 from holdfast.runs.run_log import RunLog
+from holdfast.threads.entries import check_storable
 from holdfast.threads.run_events import IMPORT, ThreadRuns, end_id, finished, start_id, started
 from holdfast.threads.service import Threads
 
 
 async def import_session(log: RunLog, threads: Threads, agents: Agents, wanted: NewImport) -> Imported:
-    """Create a thread with a session. All its entries are written at once, so there is never a part of it."""
+    """Create a thread with a session. All its entries are written at once, so there is never a part of it. Raises
+    `InvalidRun`, and creates nothing then.
+    """
     harness = agents.find(wanted.agent)
-    read = await asyncio.to_thread(harness.read_session, wanted.session.encode("utf-8", "replace"))
+    read = await asyncio.to_thread(_read, harness, wanted.session.encode("utf-8", "replace"))
     try:
         thread = (await threads.create(id=wanted.new_thread, title=wanted.title or read.title)).id
     except Conflict:
@@ -56,6 +63,18 @@ async def import_session(log: RunLog, threads: Threads, agents: Agents, wanted: 
             raise Conflict(f"thread {thread} already has runs: import into a new one") from None
         return Imported(thread=thread, run=known.run, entries=len(read.entries))
     return Imported(thread=thread, run=run, entries=len(read.entries))
+
+
+def _read(harness: Harness, data: bytes) -> ImportedSession:
+    read = harness.read_session(data)
+    title = (0, {"type": "title", "title": read.title})
+    for number, (ts, payload) in enumerate((title, *read.entries)):
+        try:
+            check_storable(Entry("-", ts, payload))
+        except InvalidEntry as error:
+            where = f"entry {number}" if number else "the title"
+            raise InvalidRun(f"the session cannot be imported: {where}: {error.message}") from None
+    return read
 
 
 class AlreadyImported(Exception):

@@ -20,6 +20,8 @@ _FIELDS: Final = frozenset({"id", "ts", "authorId", "payload"})
 _is_type: Final = functools.lru_cache(1024)(re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)*").fullmatch)
 """Cached because a server sees few types, and the same ones again and again."""
 _MAX_ID: Final = 128
+_AROUND: Final = 20
+"""How many levels there can be around an entry where it is stored or sent. orjson writes 254 in all."""
 
 
 Admit = Callable[[dict[str, Any]], Keyed | None]
@@ -87,6 +89,19 @@ def check_entry(value: Any) -> None:
         )
     if value.get("authorId") is not None and not _is_id(value["authorId"]):
         raise InvalidEntry(f"authorId must be 1 to {_MAX_ID} printable characters, not {value['authorId']!r}")
+
+
+def check_storable(entry: Entry) -> None:
+    """Raises `InvalidEntry` for what Python reads from JSON and `keyed` does not write: large integers, halves of
+    characters, too many values within values.
+    """
+    value: Any = entry.to_json()
+    for _ in range(_AROUND):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise InvalidEntry(f"the entry cannot be stored: {error}") from None
 
 
 def _is_id(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.repositories.apply import Applied
     from holdfast.repositories.branch import Work
     from holdfast.repositories.changes import ChangedFiles, LeftOut
+    from holdfast.repositories.surroundings import Surroundings
 
 _SHOWN: Final = 50
 _MOST_LEFT_OUT: Final = 5
@@ -66,9 +67,10 @@ def apply(
     folder, is_repository = checkout_of(directory)
     with changed_files(where, thread) as (changed, work), explained():
         from holdfast.repositories.apply import Apply
-        from holdfast.repositories.branch import make_branch
+        from holdfast.repositories.branch import files_at_begin, make_branch
         from holdfast.repositories.git import Git
         from holdfast.repositories.plain_folder import beside
+        from holdfast.repositories.surroundings import outside_repositories
 
         git = Git.of_user(os.environ)
         if not is_repository:
@@ -76,9 +78,10 @@ def apply(
                 raise _no_repository(folder)
             git = beside(git, folder, home_or_default(where.home) / APPLIED)
         if branch is not None:
-            consent(
-                changed, (file.path for file in changed.files), f"holdfast apply {thread} --branch {branch}", yes=yes
-            )
+            around = files_at_begin(git, folder, changed)
+            changed = outside_repositories(changed, around, changed.prefix)
+            command = f"holdfast apply {thread} --branch {branch}"
+            consent(changed, around, command, yes=yes, prefix=changed.prefix)
             made = make_branch(git, folder, changed, branch, work)
             if as_json:
                 write_json({"branch": made.name, "commit": made.commit, "new": made.is_new, **_left_out(changed)})
@@ -88,10 +91,14 @@ def apply(
             return Exit.OK
         place = folder if directory is not None or not is_repository else _place(folder, changed)
         work_here = Apply(git, place, changed, again=again)
-        if startup_files(file.path for file in changed.files):
-            planned = work_here.check()
-            command = f"holdfast apply {thread}{' --again' if again else ''}"
-            consent(changed, (*planned.changed, *planned.conflicts), command, yes=yes or check)
+        changed = work_here.changed
+
+        def planned() -> tuple[bytes, ...]:
+            plan = work_here.check()
+            return (*plan.changed, *plan.conflicts)
+
+        command = f"holdfast apply {thread}{' --again' if again else ''}"
+        consent(changed, work_here.around, command, yes=yes or check, prefix=work_here.prefix, planned=planned)
         done = work_here.check() if check else work_here.apply()
     if as_json:
         write_json({**_document(done), **_left_out(changed), "checked": check})
@@ -126,19 +133,28 @@ def _no_repository(folder: Path) -> CommandError:
     )
 
 
-def startup_files(paths: Iterable[bytes]) -> dict[bytes, str]:
-    """Return the files among these that run without being started, and who runs them."""
-    from holdfast.repositories.startup_files import why_it_runs
+def consent(
+    changed: ChangedFiles,
+    around: Surroundings,
+    command: str,
+    *,
+    yes: bool,
+    prefix: bytes,
+    planned: Callable[[], Iterable[bytes]] | None = None,
+) -> None:
+    """Name the changed files that run without being started, and ask, unless `yes`. Raises `CommandError`.
 
-    return {path: why for path in paths if (why := why_it_runs(path)) is not None}
-
-
-def consent(changed: ChangedFiles, paths: Iterable[bytes], command: str, *, yes: bool) -> None:
-    """Name the files among these that run without being started, and ask, unless `yes`. Raises `CommandError`.
-
-    `command` with `--yes` does it without asking.
+    `command` with `--yes` does it without asking. `around` is where the changes go, and `prefix` the folder of the
+    workspace there. `planned` returns the files that are written, if these are not all.
     """
-    found = startup_files(paths)
+    from holdfast.repositories.startup_files import startup_files
+    from holdfast.repositories.surroundings import links_after
+
+    all_found = startup_files((prefix + file.path for file in changed.files), links_after(changed, around, prefix))
+    found = {path.removeprefix(prefix): why for path, why in all_found.items()}
+    if found and planned is not None:
+        written = set(planned())
+        found = {path: why for path, why in found.items() if path in written}
     for number, (path, why) in enumerate(found.items()):
         if number < _SHOWN:
             note("look at", Cell(shown(path), "bold"), Cell(f"  {why}", "yellow"))

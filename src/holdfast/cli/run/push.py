@@ -108,15 +108,18 @@ def _pushed(
     where: Where, thread: str, branch: str | None, remote: str, directory: Path | None, command: str, *, yes: bool
 ) -> Iterator[tuple[Branch, str, bool, ChangedFiles, Work]]:
     """Push, and yield the branch, the remote's URL without credentials, and whether anything was new."""
-    from holdfast.repositories.branch import PROTOCOLS, make_branch
+    from holdfast.repositories.branch import PROTOCOLS, files_at_begin, make_branch
     from holdfast.repositories.branch import push as push_branch
     from holdfast.repositories.git import Git
+    from holdfast.repositories.surroundings import outside_repositories
 
     with changed_files(where, thread) as (changed, work), explained():
-        consent(changed, (file.path for file in changed.files), f"holdfast {command} {thread}", yes=yes)
         git = Git.of_user(os.environ, PROTOCOLS)
         name = branch or f"holdfast/{changed.thread}"
         with _repository(git, changed, remote, directory, home_or_default(where.home)) as (folder, url, to):
+            around = files_at_begin(git, folder, changed)
+            changed = outside_repositories(changed, around, changed.prefix)
+            consent(changed, around, f"holdfast {command} {thread}", yes=yes, prefix=changed.prefix)
             made = make_branch(git, folder, changed, name, work)
             is_new = push_branch(git, folder, made, to)
             yield made, url, is_new, changed, work

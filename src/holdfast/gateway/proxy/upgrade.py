@@ -119,6 +119,8 @@ class UpgradedConnection:
 
         async def up() -> None:
             while data := await self._reader.read(_BUFFER):
+                if over is not None and over.done():
+                    return  # it was sent, and waited here, before the visitor lost the right to it
                 await connection.write(data)
             await connection.close_write()
 

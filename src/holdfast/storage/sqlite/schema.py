@@ -278,7 +278,7 @@ CREATE TABLE IF NOT EXISTS gateway_cookies (
     digest TEXT NOT NULL,
     place TEXT NOT NULL,
     session TEXT NOT NULL,
-    generation INTEGER NOT NULL,
+    generation TEXT NOT NULL,
     subject TEXT NOT NULL,
     via TEXT NOT NULL,
     expires_at INTEGER NOT NULL,

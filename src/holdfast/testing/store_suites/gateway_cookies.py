@@ -10,7 +10,8 @@ import pytest
 from holdfast.gateway.cookies import CookieRow, CookieStore
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 
-ROW = CookieRow("a" * 64, "t-1", "t-1", 0, "ada", "b" * 64, 1000)
+TOKEN = "b" * 64
+ROW = CookieRow("a" * 64, "t-1", "t-1", "7.5/0", "ada", (TOKEN,), 1000)
 
 
 @pytest.mark.anyio
@@ -34,25 +35,30 @@ class CookieSuite:
         assert await store.find(ROW.digest) == replace(ROW, expires_at=2000)
         assert not await store.renew("c" * 64, 2000)
 
-    async def test_a_cookie_is_removed_once(self, store: CookieStore) -> None:
-        await store.add(ROW)
-        assert await store.remove(ROW.digest)
-        assert not await store.remove(ROW.digest)
-        assert await store.find(ROW.digest) is None
-
-    async def test_cookies_of_a_session_or_a_token_are_removed_together(self, store: CookieStore) -> None:
+    async def test_a_cookie_is_removed_with_all_that_came_from_it(self, store: CookieStore) -> None:
         rows = [
             ROW,
-            replace(ROW, digest="1" * 64, place="app--t-1"),
-            replace(ROW, digest="2" * 64, via="d" * 64),
-            replace(ROW, digest="3" * 64, session="t-2", place="t-2"),
+            replace(ROW, digest="1" * 64, place="app--t-1", via=(TOKEN, ROW.digest, "e" * 64)),
+            replace(ROW, digest="2" * 64),
+            replace(ROW, digest="3" * 64, via=("d" * 64,)),
+            replace(ROW, digest="4" * 64, session="t-2", place="t-2"),
         ]
+
+        async def left() -> list[bool]:
+            return [await store.find(row.digest) is not None for row in rows]
+
         for row in rows:
             await store.add(row)
-        assert await store.remove_via("t-1", ROW.via) == 2
-        assert [await store.find(row.digest) is not None for row in rows] == [False, False, True, True]
+        assert await store.find(rows[1].digest) == rows[1]
+        assert await store.remove_tree("t-2", ROW.digest) == 0
+        assert await store.remove_tree("t-1", "b") == 0
+        assert await store.remove_tree("t-1", ROW.digest) == 2
+        assert await left() == [False, False, True, True, True]
+        assert await store.remove_tree("t-1", ROW.digest) == 0
+        assert await store.remove_tree("t-1", TOKEN) == 1
+        assert await left() == [False, False, False, True, True]
         assert await store.remove_session("t-1") == 1
-        assert [await store.find(row.digest) is not None for row in rows] == [False, False, False, True]
+        assert await left() == [False, False, False, False, True]
 
     async def test_expired_cookies_are_removed(self, store: CookieStore) -> None:
         late = replace(ROW, digest="1" * 64, expires_at=1001)
@@ -72,6 +78,6 @@ class CookieSuite:
             await store.add(ROW)
             assert await other.find(ROW.digest) is None
             assert not await other.renew(ROW.digest, 5)
-            assert not await other.remove(ROW.digest)
+            assert await other.remove_tree("t-1", ROW.digest) == 0
             assert (await other.remove_session("t-1"), await other.remove_expired(10**6)) == (0, 0)
             assert await store.find(ROW.digest) == ROW
