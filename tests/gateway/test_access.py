@@ -16,6 +16,7 @@ from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.api.gateway import NewTunnel, Role
 from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
 from holdfast.gateway.app import Gateway
+from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
@@ -75,7 +76,8 @@ class World:
         records = Records(self.streams, Seals(b"of these tests"), self.clock)
         cookies = Cookies(self.store, self.clock)
         self.access = GatewayAccess(b"secret", records, cookies, self.visitors, self.clock)
-        self.tunnels = TunnelRegistry(records, SessionHosts("http", ":1"), self.visitors)
+        hosts, limit = SessionHosts("http", ":1"), ChangeLimit(self.clock)
+        self.tunnels = TunnelRegistry(records, hosts, self.visitors, limit)
 
     def clock(self) -> int:
         return self.now[0]

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -487,6 +488,36 @@ def test_a_member_who_is_removed_is_out_at_once(session: Session) -> None:
             client.recv(timeout=10)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
+
+
+def test_what_waits_for_a_program_is_not_passed_on_for_a_member_who_was_removed(
+    session: Session, listen: Listen
+) -> None:
+    asked, removed = threading.Event(), threading.Event()
+    got: list[bytes] = []
+
+    def answers_late(taken: socket.socket, head: bytes) -> None:
+        asked.set()
+        assert removed.wait(10)
+        taken.sendall(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
+        while piece := taken.recv(1024):
+            got.append(piece)
+
+    program = listen(answers_late)
+    session.tunnel("app", program.port)
+    with session.raw() as client:
+        upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec_websocket_version": "13"}
+        key = base64.b64encode(b"0" * 16).decode()
+        bearer = session.bearer("bob")
+        client.send(request("GET", "/t/app/", host=session.host, sec_websocket_key=key, **upgrade, **bearer))
+        client.send(b"typed")
+        assert asked.wait(10)
+        session.api.delete(f"/v1/sessions/{session.id}/members", params={"subject": "bob"})
+        removed.set()
+        while client.socket.recv(1024):
+            pass
+    program.close()
+    assert got == []
 
 
 def test_a_program_that_never_reads_holds_up_only_its_own_connection(session: Session, listen: Listen) -> None:
