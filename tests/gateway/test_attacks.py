@@ -250,11 +250,22 @@ def test_internal_routes_and_the_api_are_not_there_from_outside(session: Session
             assert session.visit(path, headers=headers).status_code in (401, 404)
             assert session.visit(path, "POST", headers=headers).status_code in (401, 403)
         stream = session.visit(f"/v1/stream/threads/{session.id}", headers=headers)
+        port = session.visit(f"/v1/boxes/{session.box}/ports/9/", headers=headers)
+        assert port.status_code in (401, 404)
         assert stream.status_code in (401, 404)
     own = {"authorization": f"Bearer {session.server.api_key}"}
     for path in ("/api/tunnels", "/guest/api/tunnels"):
         assert session.visit(path, host="127.0.0.1", headers=own).status_code in (404, 405)
         assert session.visit(path, "POST", host="127.0.0.1", headers=own, json={}).status_code == 404
+
+
+def test_the_way_of_a_box_to_the_server_is_not_a_way_in(session: Session) -> None:
+    """Behind this port is the internal API, which takes who comes from there for the box."""
+    refused = session.ask("POST", "/tunnels", name="app", port=3128)
+    assert (refused.status_code, "3128" in refused.text) == (400, True)
+    key = {"authorization": f"Bearer {session.server.api_key}"}
+    port = session.visit(f"/v1/boxes/{session.box}/ports/3128/api/tunnels", host="127.0.0.1", headers=key)
+    assert (port.status_code, "3128" in port.text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/t/../vscode/", "/t/%2e%2e/", "//vscode/", "/%74/app/", "/t/app%2f..%2f", "/T/app/"])
@@ -304,6 +315,23 @@ def test_a_page_of_a_foreign_origin_can_neither_post_nor_open_a_socket(session: 
     embedded = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     assert session.visit("/", host=host, headers={**tunnel, **embedded}).status_code == 403
     assert session.visit("/", "POST", host=host, headers={**tunnel, "origin": f"http://{host}"}).status_code == 200
+
+
+def test_a_page_of_another_origin_cannot_show_the_session_in_a_frame(session: Session, listen: Listen) -> None:
+    session.tunnel("app", listen().port)
+    own, tunnel = session.cookie(), enter(session, "app")
+    navigates = {"sec-fetch-mode": "navigate"}
+    for site in ("same-site", "cross-site"):
+        for dest in ("iframe", "frame", "embed", "object"):
+            framed = {**navigates, "sec-fetch-site": site, "sec-fetch-dest": dest}
+            for path in ("/vscode/", "/vnc/", "/tty/", "/t/app/", "/"):
+                assert session.visit(path, headers={**own, **framed}).status_code == 403
+            # The editor shows tunnels in frames.
+            assert session.visit("/", host=session.tunnel_host("app"), headers={**tunnel, **framed}).status_code == 200
+        link = {**navigates, "sec-fetch-site": site, "sec-fetch-dest": "document"}
+        assert session.visit("/", headers={**own, **link}).status_code == 200
+    within = {**navigates, "sec-fetch-site": "same-origin", "sec-fetch-dest": "iframe"}
+    assert session.visit("/tty/", headers={**own, **within}).status_code == 200
 
 
 def test_a_redirect_never_leads_to_another_host(session: Session) -> None:

@@ -49,6 +49,7 @@ def test_a_tunnel_has_a_name_a_port_and_a_protocol(value: dict[str, Any]) -> Non
         {"name": 5, "port": 80},
         {"name": "a", "port": 0},
         {"name": "a", "port": 65536},
+        {"name": "a", "port": 3128},
         {"name": "a", "port": "80"},
         {"name": "a", "port": True},
         {"name": "a", "port": 80.0},
@@ -218,11 +219,14 @@ def test_an_answer_cannot_set_our_cookie_or_end_the_login() -> None:
     headers = [
         (b"set-cookie", b"holdfast_session=" + b"0" * 64),
         (b"set-cookie", b" Holdfast_Session =x"),
+        (b"set-cookie", b"=holdfast_session=" + b"0" * 64),
+        (b"set-cookie", b" = holdfast_session=x; Path=/vscode/a"),
         (b"set-cookie", b"theme=dark; Domain=localhost"),
         (b"clear-site-data", b'"*"'),
         (b"transfer-encoding", b"chunked"),
     ]
-    assert for_the_browser(headers, shares_origin=True) == [(b"set-cookie", b"theme=dark")]
+    framing = (b"content-security-policy", b"frame-ancestors 'self'")
+    assert for_the_browser(headers, shares_origin=True) == [(b"set-cookie", b"theme=dark"), framing]
 
 
 # --- what a thread says ---

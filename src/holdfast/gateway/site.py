@@ -49,6 +49,8 @@ TOKEN: Final = "token"
 TICKET: Final = "holdfast_token"
 """The query parameter by which a browser comes to a tunnel. A program may have a `token` of its own."""
 _OURS: Final = frozenset({COOKIE.encode()})
+_ELSEWHERE: Final = frozenset({b"cross-site", b"same-site"})
+_FRAMES: Final = frozenset({b"iframe", b"frame", b"embed", b"object", b"fencedframe"})
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_FROM_PROGRAMS: Final = frozenset({b"clear-site-data"})
 """With it, a program could end the login of the session, whose origin it shares."""
@@ -88,6 +90,8 @@ class SessionSite(Site):
         check_origin(method, headers, upgrade=upgrade)
         if self._host.tunnel is not None:
             check_no_service_worker(headers)
+        else:
+            check_not_framed(headers)
         tokens, rest = self._take_tokens(query)
         if tokens:
             query = rest  # it is never for the program
@@ -269,9 +273,14 @@ def check_origin(method: str, headers: list[Header], *, upgrade: bool) -> None:
     ours = (b"http://" + host.lower(), b"https://" + host.lower())
     if origin is not None and origin.lower() not in ours and (upgrade or method not in _SAFE):
         raise Forbidden("a page of another origin cannot use this session")
-    site = first(headers, b"sec-fetch-site")
-    if site in (b"cross-site", b"same-site") and first(headers, b"sec-fetch-mode") != b"navigate":
+    if first(headers, b"sec-fetch-site") in _ELSEWHERE and first(headers, b"sec-fetch-mode") != b"navigate":
         raise Forbidden("a page of another origin cannot use this session")
+
+
+def check_not_framed(headers: list[Header]) -> None:
+    """A page of another origin, such as that of a tunnel, cannot show the session inside itself. Raises `Forbidden`."""
+    if first(headers, b"sec-fetch-site") in _ELSEWHERE and first(headers, b"sec-fetch-dest") in _FRAMES:
+        raise Forbidden("a page of another origin cannot show this session in a frame")
 
 
 def check_no_service_worker(headers: list[Header]) -> None:
@@ -323,7 +332,9 @@ def for_the_browser(headers: list[Header], *, shares_origin: bool) -> list[Heade
                 continue
             value = cookie
         kept.append((name, value))
-    if not shares_origin:
+    if shares_origin:
+        kept.append((b"content-security-policy", b"frame-ancestors 'self'"))  # each policy holds, also beside others
+    else:
         kept.append((b"vary", b"service-worker"))
     return kept
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from holdfast.api.errors import Conflict, InvalidRequest
 from holdfast.api.gateway import MAX_TUNNELS, NewTunnel, TunnelProtocol
+from holdfast.boxes.network_policy import PROXY_PORT
 
 RESERVED: Final = frozenset(
     {"vscode", "vnc", "tty", "ttyd", "t", "api", "health", "opencode", "index", "login", "logout"}
@@ -32,6 +33,8 @@ def parse_tunnel(value: Any) -> NewTunnel:
         raise InvalidRequest(f"name {name!r} is that of a route of the gateway: choose another one")
     if type(port) is not int or not 1 <= port <= 65535:
         raise InvalidRequest(f"port {_shown(port)} is not a number from 1 to 65535")
+    if port == PROXY_PORT:
+        raise InvalidRequest(f"port {port} leads from the box to the server, and not into the box: choose another one")
     if protocol not in list(TunnelProtocol):
         raise InvalidRequest(f"protocol {_shown(protocol)} is not http, ws or auto")
     return NewTunnel(name=name, port=port, protocol=TunnelProtocol(protocol))

@@ -69,9 +69,11 @@ def without_cookies(value: bytes, ours: Collection[bytes]) -> bytes:
 
 
 def host_only(cookie: bytes, ours: Collection[bytes]) -> bytes | None:
-    """Restrict a cookie that a box sets to its own host. Returns None if it has the name of one of ours."""
+    """Restrict a cookie that a box sets to its own host. Returns None if it has the name of one of ours, or no
+    name: browsers send such a cookie with the value `a=b` as if its name were `a`."""
     pair, *attributes = cookie.split(b";")
-    if pair.partition(b"=")[0].strip().lower() in ours:
+    name = pair.partition(b"=")[0].strip().lower()
+    if not name or name in ours:
         return None
     kept = [each for each in attributes if each.partition(b"=")[0].strip().lower() != b"domain"]
     return b";".join([pair, *kept])

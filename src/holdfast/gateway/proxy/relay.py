@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection
-from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.errors import Forbidden, HoldfastError, Unavailable
 from holdfast.api.errors.boxes import BoxError
+from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.gateway.proxy.answer import Answer, CutShort, Head
 from holdfast.gateway.proxy.headers import BadAnswer, Header
 from holdfast.gateway.proxy.site import Reply, Site, Visit
@@ -42,7 +43,12 @@ class _Left(Exception):
 
 
 async def connect(box: Box, port: int, seconds: float = CONNECT_SECONDS) -> Connection:
-    """Connect to a port of an open box. Raises `SlowAnswer` if that takes too long."""
+    """Connect to a port of an open box. Raises `SlowAnswer` if that takes too long.
+
+    Raises `Forbidden` for the port of the box's egress: what comes from there counts as the box itself.
+    """
+    if port == PROXY_PORT:
+        raise Forbidden(f"port {port} of a box leads to the server, and cannot be reached from outside")
     try:
         async with time_limit(seconds):
             return await box.connect(port)

@@ -14,7 +14,7 @@ from holdfast.gateway.proxy.headers import Header, first
 from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
 from holdfast.gateway.routes import TERMINAL_SOCKET
 from holdfast.server.lazy import Lazy
-from holdfast.server.wire.box_hosts import PreviewAddress
+from holdfast.server.wire.box_hosts import PortTarget, PreviewAddress
 from holdfast.server.wire.ports import Ports
 
 if TYPE_CHECKING:
@@ -58,31 +58,38 @@ class Dispatch:
 
     def ends_with_client(self, headers: list[Header], path: bytes, address: PreviewAddress | None) -> bool:
         """Whether a request goes to a program in a box, and ends when its client leaves."""
-        if self.ports.find(headers, path, address) is not None:
-            return True
-        return address is None and self._session(first(headers, b"host") or b"") is not None
+        return self._session_or_port(headers, path, address) is not None
 
     def upgraded_site(self, headers: list[Header], path: bytes, address: PreviewAddress | None) -> Site | None:
         """The program that a WebSocket is for. None if this server answers it itself."""
-        target = self.ports.find(headers, path, address)
-        if target is not None:
-            return self.relay.site(target)
-        session = self._session(first(headers, b"host") or b"")
-        if session is None or (session.tunnel is None and path == TERMINAL_SOCKET):
+        found = self._session_or_port(headers, path, address)
+        if isinstance(found, PortTarget):
+            return self.relay.site(found)
+        if found is None or (found.tunnel is None and path == TERMINAL_SOCKET):
             return None
-        return _SessionSite(self._gateway, session, path)
+        return _SessionSite(self._gateway, found, path)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = scope["type"]
-        address = scope["state"].get("preview") if kind == "http" else None
-        if kind == "http" and self.ports.find(scope["headers"], scope["raw_path"], address) is not None:
-            await self.relay(scope, receive, send)
-        elif kind in ("http", "websocket") and self._session(first(scope["headers"], b"host") or b"") is not None:
+        found: SessionHost | PortTarget | None = None
+        if kind in ("http", "websocket"):
+            address = scope["state"].get("preview") if kind == "http" else None
+            found = self._session_or_port(scope["headers"], scope["raw_path"], address)
+        if isinstance(found, SessionHost):
             await (await self._gateway.get()).app(scope, receive, send)
+        elif kind == "http" and found is not None:
+            await self.relay(scope, receive, send)
         elif kind == "http" and scope["path"].startswith(_GUEST):
             await self._guest_api(scope, receive, send)
         else:
             await (await self._api.get())(scope, receive, send)
+
+    def _session_or_port(
+        self, headers: list[Header], path: bytes, address: PreviewAddress | None
+    ) -> SessionHost | PortTarget | None:
+        """On the host of a session, no path means a port of a box."""
+        session = self._session(first(headers, b"host") or b"") if address is None else None
+        return session if session is not None else self.ports.find(headers, path, address)
 
     def _session(self, host: bytes) -> SessionHost | None:
         return self._session_hosts.named(host)
