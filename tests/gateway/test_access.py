@@ -260,10 +260,13 @@ async def test_what_is_typed_at_the_moment_of_the_removal_does_not_reach_the_she
         async def write(self, data: bytes) -> None:
             typed.append(data)
 
-    sent = iter([{"type": "websocket.receive", "bytes": b"0rm -rf /\n"}, {"type": "websocket.disconnect"}])
+    sent: list[dict[str, Any]] = [
+        {"type": "websocket.receive", "bytes": b"0rm -rf /\n"},
+        {"type": "websocket.disconnect"},
+    ]
 
     async def receive() -> dict[str, Any]:
-        return next(sent)
+        return sent.pop(0)
 
     async def send(message: dict[str, Any]) -> None: ...
 
