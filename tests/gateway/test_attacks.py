@@ -177,6 +177,13 @@ def test_a_cookie_of_the_attackers_choice_is_never_taken_over(session: Session, 
     assert session.visit("/", headers={"cookie": f"holdfast_session={chosen}; {real}"}).status_code == 200
 
 
+def test_planted_cookies_do_not_hide_the_real_one(session: Session) -> None:
+    """A page of the editor can set hundreds, for paths that browsers send before ours."""
+    planted = "; ".join(f"holdfast_session={number:064x}" for number in range(180))
+    assert session.visit("/", headers={"cookie": f"{planted}; {session.cookie()['cookie']}"}).status_code == 200
+    assert session.visit("/", headers={"cookie": planted}).status_code == 401
+
+
 def test_no_credential_gets_into_the_box(session: Session, listen: Listen) -> None:
     program = listen()
     session.tunnel("app", program.port)

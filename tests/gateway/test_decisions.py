@@ -196,7 +196,7 @@ def test_parts_of_other_pages_are_refused_and_links_from_them_are_not() -> None:
 def test_a_program_sees_neither_our_credentials_nor_headers_of_the_hop() -> None:
     headers = [
         HOST,
-        (b"cookie", b"a=b; holdfast_session=secret; c=d"),
+        (b"cookie", b"a=b; holdfast_session=secret; __Host-holdfast_session=secret; c=d"),
         (b"authorization", b"Bearer secret"),
         (b"referer", b"http://t-1.localhost:1/?token=eyJsecret"),
         (b"connection", b"keep-alive, x-hop"),
@@ -219,6 +219,7 @@ def test_an_answer_cannot_set_our_cookie_or_end_the_login() -> None:
     headers = [
         (b"set-cookie", b"holdfast_session=" + b"0" * 64),
         (b"set-cookie", b" Holdfast_Session =x"),
+        (b"set-cookie", b"__Host-holdfast_session=x; Secure; Path=/"),
         (b"set-cookie", b"=holdfast_session=" + b"0" * 64),
         (b"set-cookie", b" = holdfast_session=x; Path=/vscode/a"),
         (b"set-cookie", b"theme=dark; Domain=localhost"),

@@ -7,15 +7,20 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.gateway.conftest import HTML, Session, free_port, path_of
+from tests.gateway.conftest import HTML, Session, free_port, new_session, path_of
+from tests.server.box_providers import dummies
+from tests.server.conftest import api_of
 from tests.server.test_box_ports import OK, Listener
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_websockets
+
+from holdfast.testing.server import ServerProcess
 
 Listen = Callable[..., Listener]
 
@@ -262,6 +267,23 @@ def test_logins_tunnels_and_revocations_survive_a_restart(session: Session, list
     assert session.visit("/", headers=cookie).status_code == 200
     assert session.visit("/t/app/", headers=bearer).text == "ok"
     assert session.visit("/", headers=gone).status_code == 401
+
+
+def test_behind_https_the_cookie_belongs_to_its_host_alone(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "home", providers=dummies, preview_url="https://work.example.com") as server,
+        api_of(server) as api,
+    ):
+        session = new_session(server, api)
+        host = f"{session.id}.work.example.com"
+        cookie = session.visit(f"/?token={session.link()}", host=host).headers["set-cookie"]
+        form = r"__Host-holdfast_session=[0-9a-f]{64}; Path=/; HttpOnly; SameSite=Lax; Secure"
+        assert re.fullmatch(form, cookie)
+        named = cookie.partition(";")[0]
+        assert session.visit("/", host=host, headers={"cookie": named}).status_code == 200
+        # A name that a program could set does not count here.
+        assert session.visit("/", host=host, headers={"cookie": named.removeprefix("__Host-")}).status_code == 401
+        api.delete(f"/v1/boxes/{session.box}")
 
 
 def test_the_script_of_the_terminal_is_served_to_members_alone(session: Session) -> None:

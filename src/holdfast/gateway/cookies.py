@@ -1,7 +1,7 @@
 """Cookies: who has opened a session in a browser, for as long as they use it.
 
-A cookie is 64 random hexadecimal digits. The store has only its digest, so that cookies survive a restart and a copy of
-the database opens nothing.
+A cookie is 64 hexadecimal digits that nobody can guess. The store has only its digest, so that cookies survive a
+restart and a copy of the database opens nothing.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from holdfast.gateway.cookie_values import is_of, new_value
 from holdfast.gateway.tokens import digest
 
 log = logging.getLogger(__name__)
 
 COOKIE: Final = "holdfast_session"
+SECURE_COOKIE: Final = f"__Host-{COOKIE}"
+"""Its name over https. Browsers take a cookie of such a name only from its own host, for all paths."""
 IDLE_SECONDS: Final = 15 * 60
 """How long a cookie is valid after its last use."""
-_FORM: Final = re.compile(r"[0-9a-f]{64}")
 _RENEW_MS: Final = 60_000
 """A use is written to the store at most this often."""
 _SWEEP_SECONDS: Final = 60.0
@@ -86,15 +86,19 @@ class _Known:
 class Cookies:
     """Issues, finds, renews and ends cookies. What it remembers, it can read again from the store."""
 
-    def __init__(self, store: CookieStore, clock: Callable[[], int], *, idle_seconds: int = IDLE_SECONDS) -> None:
+    def __init__(
+        self, store: CookieStore, clock: Callable[[], int], key: bytes, *, idle_seconds: int = IDLE_SECONDS
+    ) -> None:
+        """`key` authenticates the values of cookies."""
         self._store = store
         self._clock = clock
+        self._key = key
         self._idle_ms = idle_seconds * 1000
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def issue(self, place: str, session: str, epoch: str, subject: str, via: tuple[str, ...]) -> str:
         """Returns the value of a new cookie. It never takes over a value that a browser sent."""
-        value = secrets.token_hex(32)
+        value = new_value(self._key, place)
         expires = self._clock() + self._idle_ms
         row = CookieRow(digest(value), place, session, epoch, subject, via, expires)
         await self._store.add(row)
@@ -104,7 +108,7 @@ class Cookies:
     async def find(self, value: str, place: str) -> CookieRow | None:
         """Returns the cookie with this value if it is for this place and has not expired. The caller decides whether it
         is valid, and then calls `use`: what is refused must not be renewed."""
-        if not _FORM.fullmatch(value):
+        if not is_of(self._key, place, value):
             return None
         # Looked up by a digest: how long that takes tells nothing about the value.
         known = await self._look_up(digest(value))

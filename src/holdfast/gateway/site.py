@@ -13,7 +13,7 @@ from holdfast.api.box.process import Connection
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Refused, Unauthorized
 from holdfast.api.errors.boxes import BoxError
 from holdfast.gateway import pages
-from holdfast.gateway.cookies import COOKIE
+from holdfast.gateway.cookies import COOKIE, SECURE_COOKIE
 from holdfast.gateway.hosts import SessionHost
 from holdfast.gateway.proxy.headers import (
     HOP_BY_HOP,
@@ -48,7 +48,7 @@ TOKEN: Final = "token"
 """The query parameter of a link to a session."""
 TICKET: Final = "holdfast_token"
 """The query parameter by which a browser comes to a tunnel. A program may have a `token` of its own."""
-_OURS: Final = frozenset({COOKIE.encode()})
+_OURS: Final = frozenset({COOKIE.lower().encode(), SECURE_COOKIE.lower().encode()})
 _ELSEWHERE: Final = frozenset({b"cross-site", b"same-site"})
 _FRAMES: Final = frozenset({b"iframe", b"frame", b"embed", b"object", b"fencedframe"})
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -76,6 +76,7 @@ class SessionSite(Site):
         self._gateway = gateway
         self._host = host
         self._path = path
+        self._cookie = SECURE_COOKIE if gateway.hosts.scheme == "https" else COOKIE
         self._session: SessionView | None = None
         self._visitor: Visitor | None = None
         self._port = 0
@@ -130,7 +131,7 @@ class SessionSite(Site):
                 return session, await access.by_token(session, token), False
             except HoldfastError as error:
                 problem = error
-        visitor = await access.by_cookies(session, cookies_named(headers, COOKIE), tunnel)
+        visitor = await access.by_cookies(session, cookies_named(headers, self._cookie), tunnel)
         if visitor is not None:
             return session, visitor, token is None or not is_of_holdfast(token)
         raise problem or _unauthorized()
@@ -193,12 +194,12 @@ class SessionSite(Site):
                 visitor = await access.by_ticket(session, token, tunnel)
         except Refused:
             # Somebody who is already here may open an old link again.
-            if await access.by_cookies(session, cookies_named(headers, COOKIE), tunnel) is None:
+            if await access.by_cookies(session, cookies_named(headers, self._cookie), tunnel) is None:
                 raise
             return _redirect(303, location)
         value = await access.issue_cookie(session, visitor, tunnel)
-        secure = "; Secure" if self._gateway.hosts.scheme == "https" else ""
-        cookie = f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax{secure}".encode()
+        secure = "; Secure" if self._cookie == SECURE_COOKIE else ""
+        cookie = f"{self._cookie}={value}; Path=/; HttpOnly; SameSite=Lax{secure}".encode()
         return _redirect(303, location, (b"set-cookie", cookie))
 
     # --- where it leads ---

@@ -45,6 +45,11 @@ def session_key(secret: bytes, session: str, epoch: str, tunnel: str | None = No
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
 
 
+def cookie_key(secret: bytes) -> bytes:
+    """Returns the key that authenticates the values of cookies."""
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=b"holdfast gateway cookies").derive(secret)
+
+
 def issue(key: bytes, session: str, claims: Claims) -> str:
     import jwt
 

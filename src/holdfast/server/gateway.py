@@ -27,6 +27,7 @@ from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
 from holdfast.gateway.terminals import Terminals
+from holdfast.gateway.tokens import cookie_key
 from holdfast.gateway.tunnel_registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitors
 from holdfast.runs.launch.plan import key_of
@@ -116,7 +117,7 @@ class SessionGateway:
         """`secret` is what the keys of sessions are derived from."""
         sessions = ThreadSessions(threads, boxes)
         records = Records(storage.streams, seals, clock)
-        cookies = Cookies(storage.gateway_cookies, clock)
+        cookies = Cookies(storage.gateway_cookies, clock, cookie_key(secret))
         visitors = Visitors()
         access = GatewayAccess(secret, records, cookies, visitors, clock)
         tunnels = TunnelRegistry(records, hosts, visitors, ChangeLimit(clock))

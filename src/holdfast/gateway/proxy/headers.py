@@ -25,8 +25,10 @@ NOT_TO_THE_CLIENT: Final = frozenset(
 )
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
-_MOST_CREDENTIALS: Final = 8
-"""A box may have tried to set a cookie of the name of ours, so there can be several. More are not looked at."""
+_MOST_TOKENS: Final = 8
+_MOST_COOKIES: Final = 1024
+"""More than a head has room for. A page may have set many cookies of the name of ours, so all are looked at, which must
+be cheap for those that are not."""
 
 
 class BadAnswer(Refused):
@@ -59,12 +61,12 @@ def first(headers: list[Header], name: bytes) -> bytes | None:
 def cookies_named(headers: list[Header], cookie: str) -> list[str]:
     """All values of a cookie."""
     pairs = (each.strip().partition(b"=") for name, value in headers if name == b"cookie" for each in value.split(b";"))
-    return [value.decode("latin-1") for name, _, value in pairs if name == cookie.encode()][:_MOST_CREDENTIALS]
+    return [value.decode("latin-1") for name, _, value in pairs if name == cookie.encode()][:_MOST_COOKIES]
 
 
 def without_cookies(value: bytes, ours: Collection[bytes]) -> bytes:
-    """The value of a Cookie header without our own cookies."""
-    kept = [each for each in value.split(b";") if each.partition(b"=")[0].strip() not in ours]
+    """The value of a Cookie header without our own cookies. `ours` are in lower case."""
+    kept = [each for each in value.split(b";") if each.partition(b"=")[0].strip().lower() not in ours]
     return b";".join(kept).strip()
 
 
@@ -87,7 +89,7 @@ def take_parameter(query: bytes, parameter: str) -> tuple[list[str], bytes]:
     start = parameter.encode() + b"="
     parts = query.split(b"&") if query else []
     values = [part[len(start) :].decode("latin-1") for part in parts if part.startswith(start)]
-    return values[:_MOST_CREDENTIALS], b"&".join(part for part in parts if not part.startswith(start))
+    return values[:_MOST_TOKENS], b"&".join(part for part in parts if not part.startswith(start))
 
 
 def is_navigation(headers: list[Header]) -> bool:
