@@ -4,6 +4,7 @@ tests/server/test_sessions.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ pytestmark = pytest.mark.box
 
 
 @pytest.fixture
-def model(server: ServerProcess) -> str:
+def model(server: ServerProcess) -> Iterator[str]:
+    """A model that is never asked. Other tests of this server count on the models that they add."""
     with SyncClient(server.url, api_key=server.api_key) as client:
-        client.models.add("nobody", apis=[Api.OPENAI_CHAT], base_url="http://127.0.0.1:9", model="m")
-    return "nobody"
+        client.models.add("idle", apis=[Api.OPENAI_CHAT], base_url="http://127.0.0.1:9", model="m")
+        yield "idle"
+        client.models.remove("idle")
 
 
 def test_a_session_is_created_sleeps_wakes_and_ends(cli: Cli, model: str, tmp_path: Path) -> None:
@@ -39,7 +42,7 @@ def test_a_session_is_created_sleeps_wakes_and_ends(cli: Cli, model: str, tmp_pa
     assert "hibernated" in slept.out
     assert cli("session", "restore", id[:-1], "--json").json()["state"] == "running"
     shown = cli("session", "status", id)
-    assert "pi, nobody/m" in shown.out
+    assert "pi, idle/m" in shown.out
     assert "0 waiting, 0 at work, 0 ended" in shown.out
     refused = cli("session", "delete", id)
     assert refused.exit == 6

@@ -117,6 +117,7 @@ def test_a_client_that_counts_along_gets_only_what_it_missed(session: Session) -
         terminal = Terminal(socket)
         terminal.run("echo before")
         terminal.type("sleep 0.2; echo mis''sed\r")
+        terminal.until(b"mis''sed\r\n")  # the shell has read the line
         left_at, shown = terminal.offset, terminal.output
     with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
         again = Terminal(socket, offset=left_at)
