@@ -65,6 +65,18 @@ def test_the_cost_of_a_run_is_what_the_server_counted_and_unknown_is_not_nothing
     assert charged()[-1].endswith("entries")  # an agent that does not know a price says 0
 
 
+def test_a_failed_setup_shows_what_its_command_printed() -> None:
+    story = Story()
+    story.add("signal.run.started", run="r-1", epoch=1, agent="pi", model="mine/a", prompts=[])
+    printed = "\n".join(f"line {number}" for number in range(12))
+    message = f"the setup command ended with 1: pip install pytest\n{printed}"
+    error = {"code": "setup_failed", "message": message, "hint": "correct the command"}
+    story.add("signal.run.finished", run="r-1", status="failed", error=error)
+    shown = render(story.entries)
+    begins = shown.index("    the setup command ended with 1: pip install pytest")
+    assert shown[begins + 1 :] == [*(f"    line {number}" for number in range(2, 12)), "    correct the command"]
+
+
 def test_a_failover_and_a_budget_are_shown() -> None:
     story = Story()
     story.add("signal.run.started", run="r-1", epoch=1, agent="pi", model="mine/a", prompts=[])
@@ -84,6 +96,7 @@ def test_a_failover_and_a_budget_are_shown() -> None:
     )
     far = {**nearly, "limit": 0.00002}
     story.add("signal.model.budget", run="r-1", state="warning", spent=0.3, **far)
+    story.add("signal.model.budget", run="r-1", state="reached", spent=0.3, **far)  # is not said twice
     assert render(story.entries, None)[-5:] == [
         "    ⇄ mine/a has too many requests: going on with spare/b",
         "    ⇄ mine/a has too many requests: no other is left",

@@ -257,7 +257,7 @@ class SessionSite(Site):
 
     async def _index(self, session: SessionView) -> Reply:
         tunnels = (await self._gateway.access.records.get(session.thread)).tunnels
-        links = [("Terminal", "/tty/"), *((_TITLES[each], f"/{each}/") for each in session.services if each in _TITLES)]
+        links = [("Terminal", "/tty/")]
         links += [(f"{each.name} (port {each.port})", f"/t/{each.name}/") for each in tunnels.values()]
         return pages.index_page(session.id, session.state, links)
 

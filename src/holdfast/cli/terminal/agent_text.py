@@ -34,8 +34,13 @@ def plain(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The first line that is not blank, with `…` if there are more."""
-    lines = [line.strip() for line in plain(text).split("\n") if line.strip()]
+    lines = lines_of(text)
     return "" if not lines else lines[0] if len(lines) == 1 else f"{lines[0]} …"
+
+
+def lines_of(text: str) -> list[str]:
+    """All lines that are not blank."""
+    return [line.strip() for line in plain(text).split("\n") if line.strip()]
 
 
 def width_of(text: str) -> int:

@@ -16,7 +16,7 @@ from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
-from holdfast.cli.terminal.agent_text import cut, describe_time, one_line, pad, plain, width_of, wrap
+from holdfast.cli.terminal.agent_text import cut, describe_time, lines_of, one_line, pad, plain, width_of, wrap
 from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
 from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
 from holdfast.exports.marks import FAILOVERS
@@ -54,6 +54,9 @@ _FILES: Final = {
 }
 _BOX_LOST: Final = {"box_gone": "is gone", "box_stopped": "was stopped or killed"}
 """What happened to the box, by the error code of the run."""
+_WITH_OUTPUT: Final = frozenset({"setup_failed", "service_failed"})
+"""Errors whose message has, below its first line, what a command of the environment printed."""
+_MOST_OUTPUT: Final = 10
 _STAGES: Final = {
     "started": "getting a box",
     "box": "preparing the agent",
@@ -97,12 +100,16 @@ class RunSeen:
     """As the server counted it."""
     unpriced: int = 0
     """Calls of models whose price the server does not know. Then what the agent says is not known either."""
+    budget: str = ""
+    """The last remark on a budget."""
     cancel: str = ""
     """What was requested: cancel or interrupt."""
     status: str = ""
     code: str = ""
     """The code of the error."""
     error: str = ""
+    output: tuple[str, ...] = ()
+    """The last lines that a failed command of the environment printed."""
     hint: str = ""
     usage: Mapping[str, Any] = field(default_factory=dict)
     may_have_changed: bool = False
@@ -317,7 +324,9 @@ class RunLines:
                 is_reached = _word(payload, "state") == "reached" or spent >= limit
                 state = "is used up" if is_reached else "is nearly used up"
                 text = f"the budget of this {_word(payload, 'scope')} {state}: {show(spent)} of {show(limit)}"
-                yield self._remark("!", text, "yellow")
+                if text != run.budget:  # a warning that comes late says what the end of the budget says again
+                    run.budget = text
+                    yield self._remark("!", text, "yellow")
 
     def _installing(self, run: RunSeen, what: str, ms: float | None) -> Iterator[Line]:
         """An agent is installed when it is first used on a machine, which takes a while."""
@@ -401,7 +410,11 @@ class RunLines:
         error = payload.get("error")
         if isinstance(error, Mapping):
             run.code = _word(error, "code")
-            run.error, run.hint = one_line(_text(error, "message")), one_line(_text(error, "hint"))
+            message = _text(error, "message")
+            run.error, run.hint = one_line(message), one_line(_text(error, "hint"))
+            if run.code in _WITH_OUTPUT:
+                run.error, *output = lines_of(message) or [""]
+                run.output = tuple(output[-_MOST_OUTPUT:])
         self._open.clear()
         run.entries = self.entries
         took = describe_time(ts - self._chain_began(run))
@@ -430,9 +443,9 @@ class RunLines:
 
     def _error_lines(self, run: RunSeen) -> Iterator[Line]:
         error = "" if run.error == self._noticed else run.error  # some agents have already printed it
-        for text in filter(None, (error, as_called(run.hint))):
-            for line in self._wrapped(text, 4):
-                yield (Cell(_INDENT), Cell(line))
+        for text, style in ((error, ""), *((line, "dim") for line in run.output), (as_called(run.hint), "")):
+            for line in self._wrapped(text, 4) if text else ():
+                yield (Cell(_INDENT), Cell(line, style))
 
     def _continues(self, run: RunSeen) -> bool:
         """Returns whether the run continues unfinished work, rather than following a completed run."""

@@ -136,7 +136,9 @@ export class Timeline {
     if (name === "budget") {
       const isReached = payload.state === "reached" || (number(payload.spent) ?? 0) >= (number(payload.limit) ?? Infinity);
       const state = isReached ? "is used up" : "is nearly used up";
-      this.#add("remark warning", ts, `! the budget of this ${firstLine(payload.scope)} ${state}`);
+      const remark = `! the budget of this ${firstLine(payload.scope)} ${state}`;
+      if (remark !== run.budget) this.#add("remark warning", ts, remark);
+      run.budget = remark;
     }
   }
 
@@ -146,7 +148,7 @@ export class Timeline {
     if (!run) {
       run = {
         id, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
-        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, counted: null, unpriced: 0, announced: false, interrupted: false,
+        session: "", boxTook: null, stage: "started", installing: "", status: "", cost: null, counted: null, unpriced: 0, budget: "", announced: false, interrupted: false,
       };
       this.runs.set(id, run);
       this.run = run;
