@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
@@ -657,12 +657,15 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
-        terminated, so is this one.
+        terminated, so is this one. `workstation` starts a desktop and an editor in its box: by default, if the image
+        for it was built. `context` are files for the agent, such as personas, by name.
         """
         return self._loop.run(
             self._async.create(
@@ -683,12 +686,18 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                workstation=workstation,
+                context=context,
                 author_id=author_id,
             )
         )
 
     def get(self, id: str) -> SessionInfo:
         return self._loop.run(self._async.get(id))
+
+    def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return self._loop.run(self._async.diagnose(id))
 
     def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""

@@ -21,6 +21,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
+    from holdfast.api.sessions import SessionStep
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
+    from holdfast.threads.rows import ThreadRow
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -131,6 +133,7 @@ async def open_boxes(
         "holdfast.server.wire.websocket_protocol",
         "holdfast.gateway.proxy.upgrade",
     )
+    from holdfast.boxes.labels import WORKSTATION
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
 
@@ -138,7 +141,7 @@ async def open_boxes(
     providers = (await accounts.get()).providers
     if storage.is_exclusive:
         await _release_leases(rows)
-    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
+    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
     boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
@@ -162,6 +165,13 @@ async def _release_leases(rows: BoxRows) -> None:
 def _log_sweep(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the first sweep of boxes failed", exc_info=error)
+
+
+async def _start_workstation(box: Box) -> None:
+    await _load("holdfast.sessions.workstation")
+    from holdfast.sessions.workstation import start_workstation
+
+    await start_workstation(box)
 
 
 async def _start_kernel(box: Box) -> None:
@@ -364,6 +374,7 @@ async def open_session_gateway(
     threads: Threads,
     seals: Seals,
     boxes: Lazy[Boxes],
+    sessions: Lazy[Sessions],
     hosts: SessionHosts,
     relay: Callable[[], Relay],
     secret: bytes,
@@ -374,8 +385,11 @@ async def open_session_gateway(
     await load_in_thread(lambda: storage.gateway_cookies)
     from holdfast.server.gateway import SessionGateway
 
+    async def programs(row: ThreadRow) -> Sequence[SessionStep]:
+        return await (await sessions.get()).programs(row)
+
     async with SessionGateway.open(
-        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock
+        storage, threads, seals, await boxes.get(), programs, hosts, relay(), secret, clock
     ) as gateway:
         yield gateway
 

@@ -289,6 +289,7 @@ async def _serve(
                 threads,
                 seals,
                 boxes,
+                sessions,
                 session_hosts,
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
