@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import BrowserContext, Page, async_playwright, expect
 from tests.gateway.conftest import Session
 from tests.page.conftest import CHROMIUM
+from tests.sessions.workstation_image import workstation_home
 from tests.sessions.workstations import a_server, end, needs_desktop, new_workstation, ready, run, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.box, pytest.mark.browser, pytest.mark.slow]
@@ -70,3 +71,36 @@ async def test_keys_and_clicks_on_the_desktop_reach_a_program(session: Session, 
             break
     else:
         raise AssertionError("what was typed did not arrive")
+
+
+@pytest.fixture
+def built() -> Iterator[Session]:
+    """A session with the image of a workstation."""
+    with workstation_home() as home, a_server(home) as served:
+        made = new_workstation(*served)
+        yield made
+        end(made)
+
+
+async def test_what_is_typed_in_the_editor_is_a_file_in_the_box(built: Session, context: BrowserContext) -> None:
+    assert {each["state"] for each in ready(built)["steps"].values()} <= {"running", "done"}
+    run(built, "printf 'first\\n' > /workspace/notes.txt")
+    page = await opened(built, context)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    await page.get_by_role("link", name="Editor").click()
+    await expect(page.locator(".monaco-workbench")).to_be_visible()
+    await page.get_by_role("treeitem", name="notes.txt").dblclick()
+    lines = page.locator(".editor-instance .view-lines")
+    await expect(lines).to_contain_text("first")
+    await lines.click()
+    await page.keyboard.press("Control+Home")
+    await page.keyboard.type("typed in a browser ")
+    await page.keyboard.press("Control+S")
+    await expect(page.locator(".tab.dirty")).to_have_count(0)
+    assert until(lambda: "typed" in (text := run(built, "cat /workspace/notes.txt")) and text) == (
+        "typed in a browser first\n"
+    )
+    # Its own way to other ports is closed: tunnels have origins of their own.
+    assert built.visit("/vscode/proxy/6080/", headers=built.cookie()).status_code == 403
+    assert complaints == []

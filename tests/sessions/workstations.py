@@ -25,9 +25,9 @@ needs_desktop = pytest.mark.skipif(
 
 
 @contextmanager
-def a_server(home: Path, *options: str) -> Iterator[tuple[ServerProcess, httpx.Client]]:
+def a_server(home: Path, **settings: Any) -> Iterator[tuple[ServerProcess, httpx.Client]]:
     """A server with a model that is never asked."""
-    with ServerProcess(home, *options) as server, api_of(server) as api:
+    with ServerProcess(home, **settings) as server, api_of(server) as api:
         model = {"apis": ["openai-chat"], "baseUrl": "http://127.0.0.1:9", "model": "m"}
         answer = api.put("/v1/models/none", json=model)
         assert answer.status_code < 300, answer.text
