@@ -21,6 +21,7 @@ from holdfast.api.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
 from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.images import would_pull
 from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
@@ -316,6 +317,19 @@ class LaunchPlanner:
         if row is not None and row.provider != spec.provider:
             with suppress(BoxGone):  # then there is nothing to move
                 await self._boxes.check_move(row.id, lambda _: spec)
+
+    async def check_image(self, before: BoxSpec, wanted: BoxSpec) -> None:
+        """Raises if another provider would pull the image of a thread, which may be named by a file of a repository:
+        nobody has named it for that provider.
+        """
+        if wanted.image is None or wanted.provider == before.provider or wanted.image != before.image:
+            return
+        if await would_pull(self._boxes.provider(wanted.provider).images, wanted.image):
+            raise InvalidRun(
+                f"{wanted.provider} would pull image {wanted.image}, which nobody has named for {wanted.provider}",
+                hint=f"name it: holdfast box move BOX --to {wanted.provider} --image {wanted.image}; then resume the"
+                " thread",
+            )
 
     def fit(self, options: Options) -> Options:
         """Returns the options with a spec that the provider supports. Raises if there is none."""
