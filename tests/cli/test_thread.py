@@ -218,7 +218,7 @@ def test_tail_into_a_pipe_that_closes_is_quiet(thread: str, server: ServerProces
 
 
 def test_pin_and_unpin_keep_other_labels(cli: Cli) -> None:
-    thread = cli("thread", "new", "Pinned", "--label", "team=web", "--json").json()["id"]
+    thread = cli("thread", "new", "Pinned", "--label", "team:web", "--json").json()["id"]
     assert cli("thread", "pin", thread, "--json").json()["labels"] == {"team": "web", "pinned": "true"}
     assert cli("thread", "pin", thread, "--undo", "--json").json()["labels"] == {"team": "web"}
 
