@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "append": "thread.commands:append",
             "rename": "thread.commands:rename",
             "archive": "thread.commands:archive",
+            "pin": "thread.commands:pin",
             "delete": "thread.commands:delete",
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
