@@ -100,7 +100,11 @@ async def open_accounts(
     from holdfast.providers.registry import descriptors
     from holdfast.server.providers import ServerProviders
 
-    kinds = {each.name: each for each in await asyncio.to_thread(descriptors)}
+    kinds = {
+        each.name: each
+        for each in await asyncio.to_thread(descriptors)
+        if settings.provider_kinds is None or each.name in settings.provider_kinds
+    }
     proxy = (await egress.get()).proxy
     store = await load_in_thread(lambda: storage.provider_accounts)
     async with Accounts(store, secret, kinds) as accounts:

@@ -29,6 +29,7 @@ from holdfast.server.routes import (
     images,
     interpreters,
     keys,
+    members,
     models,
     page,
     providers,
@@ -44,9 +45,10 @@ from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.services import Services, UseMetrics, services_of
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 
-_ROUTERS = (
+ROUTERS = (
     threads.router,
     keys.router,
+    members.router,
     agents.router,
     boxes.router,
     files.router,
@@ -85,7 +87,7 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
         app.mount(path, mounted)
     # Not `include_router`, which builds every route once more, at the first request: most of a second. The routers are
     # complete by themselves.
-    for each in (websockets.router, completion_socket.router, *_ROUTERS):
+    for each in (websockets.router, completion_socket.router, *ROUTERS):
         app.router.routes.extend(each.routes)
 
     # The errors of the other routes refer to the schema that this adds to the OpenAPI document.
