@@ -66,6 +66,8 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "members": "session_gateway:members",
             "revoke": "session_gateway:revoke",
             "tunnel": "session_gateway:tunnel",
+            "tools": "session_tools:tools",
+            "call": "session_tools:call",
             "hibernate": "sessions:hibernate",
             "restore": "sessions:restore",
             "terminate": "sessions:terminate",

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
@@ -657,12 +658,13 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
-        terminated, so is this one.
+        terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
         """
         return self._loop.run(
             self._async.create(
@@ -683,6 +685,7 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                tools=tools,
                 author_id=author_id,
             )
         )
@@ -710,6 +713,14 @@ class SyncSessions(SyncHandle):
     def wait_for_prompt(self, id: str, prompt: str) -> PromptInfo:
         """Wait until a prompt has ended, and return it."""
         return self._loop.run(self._async.wait_for_prompt(id, prompt))
+
+    def tools(self) -> list[ToolRecord]:
+        """Returns the operations that sessions can be allowed to use."""
+        return self._loop.run(self._async.tools())
+
+    def call_tool(self, id: str, tool: str, input: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call an operation in the name of a session, as its agent would. Returns its result."""
+        return self._loop.run(self._async.call_tool(id, tool, input))
 
     def hibernate(self, id: str, *, by: str | None = None) -> SessionInfo:
         """Save the files of a session, and free everything else. Raises `SessionBusy` if its agent works."""

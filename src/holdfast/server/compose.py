@@ -38,6 +38,7 @@ from holdfast.server.components import (
     open_runs,
     open_secrets,
     open_session_gateway,
+    open_session_tools,
     open_sessions,
 )
 from holdfast.server.config import Settings
@@ -47,7 +48,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import GuestApi, Internal
+from holdfast.server.wire.guest_api import GuestApi, Internal, SessionTools
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
@@ -259,6 +260,10 @@ async def _serve(
             "sessions",
             lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
         )
+        session_tools = Lazy(
+            "tools of sessions",
+            lambda: open_session_tools(storage, threads, projection, seals, sessions, clocks, settings.delegation),
+        )
         interpreters = Lazy(
             "interpreters",
             lambda: open_interpreters(store, threads, seals, boxes, egress, models, gateway, home.path, os.environ),
@@ -279,6 +284,7 @@ async def _serve(
         stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(sessions.close)
+        stack.push_async_callback(session_tools.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
         shutdown = Shutdown()
@@ -293,12 +299,16 @@ async def _serve(
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
                 clocks.now,
+                session_tools,
             ),
         )
         stack.push_async_callback(session_gateway.close)
 
         async def internal_api() -> Internal:
             return (await session_gateway.get()).internal_api
+
+        async def tools_of_sessions() -> SessionTools:
+            return (await session_tools.get()).operations
 
         guest_api = GuestApi(
             surface,
@@ -308,6 +318,7 @@ async def _serve(
             gateway,
             max_body=settings.max_body,
             internal_api=internal_api,
+            session_tools=tools_of_sessions,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts)
@@ -352,6 +363,7 @@ async def _serve(
                 session_gateway,
                 lambda: storage.daytona_records,
                 sessions,
+                session_tools,
             )
             return create_app(services, mounts)
 
@@ -401,7 +413,7 @@ async def _serve(
             home.announce(running, storage.make_room)
 
         def on_started() -> None:
-            for part in (app, boxes, models, gateway, runs, sessions):
+            for part in (app, boxes, models, gateway, runs, sessions, session_tools):
                 part.begin()
             beside.append(asyncio.create_task(_load_sockets(app)))
             started(running, first_key)

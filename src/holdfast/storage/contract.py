@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.environments.store import EnvironmentStore
     from holdfast.gateway.cookies import CookieStore
     from holdfast.providers.accounts import AccountStore
+    from holdfast.sessions.tools.memory_rows import MemoryStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
@@ -86,6 +87,9 @@ class Storage(Protocol):
 
     @property
     def gateway_cookies(self) -> CookieStore: ...
+
+    @property
+    def memories(self) -> MemoryStore: ...
 
     @property
     def daytona_records(self) -> RecordStore: ...

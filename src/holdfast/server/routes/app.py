@@ -35,6 +35,7 @@ from holdfast.server.routes import (
     runs,
     runtime_tests,
     secrets,
+    session_tools,
     sessions,
     tasks,
     threads,
@@ -65,6 +66,7 @@ _ROUTERS = (
     runs.router,
     runtime_tests.router,
     secrets.router,
+    session_tools.router,
     sessions.router,
     tasks.router,
 )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.session_tools import ServerTools
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -74,6 +75,7 @@ class Services:
     daytona_records: Callable[[], RecordStore]
     """Also of a server that does not serve the Daytona API now."""
     sessions: Lazy[Sessions]
+    session_tools: Lazy[ServerTools]
 
 
 def services_of(connection: HTTPConnection) -> Services:
