@@ -67,11 +67,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "members": "session_gateway:members",
             "revoke": "session_gateway:revoke",
             "tunnel": "session_gateway:tunnel",
+            "tools": "session_tools:tools",
+            "call": "session_tools:call",
             "hibernate": "sessions:hibernate",
             "restore": "sessions:restore",
             "terminate": "sessions:terminate",
             "delete": "sessions:delete",
         },
+    ),
+    "inbox": Group(
+        "Inbox: what the agents of sessions tell people, and how to answer.",
+        {"list": "inbox:list_", "show": "inbox:show", "reply": "inbox:reply", "delete": "inbox:delete"},
     ),
     "box": Group(
         "Boxes: isolated machines to work in, save and copy.",

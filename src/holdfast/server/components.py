@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.session_tools import ServerTools
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
@@ -335,6 +336,30 @@ async def open_sessions(
 
 
 @asynccontextmanager
+async def open_session_tools(
+    storage: Storage,
+    threads: Threads,
+    projection: Projection,
+    seals: Seals,
+    sessions: Lazy[Sessions],
+    clocks: Clocks,
+    delegation: str,
+) -> AsyncIterator[ServerTools]:
+    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too."""
+    opened = await sessions.get()
+    await _load("holdfast.server.session_tools")
+    from holdfast.api.run.tasks import DelegationLimits
+    from holdfast.runs.run_log import RunLog
+    from holdfast.server.session_tools import ServerTools
+
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    async with ServerTools.open(
+        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+    ) as tools:
+        yield tools
+
+
+@asynccontextmanager
 async def open_environments(
     storage: Storage,
     boxes: Lazy[Boxes],
@@ -372,14 +397,20 @@ async def open_session_gateway(
     relay: Callable[[], Relay],
     secret: bytes,
     clock: Callable[[], int],
+    tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
-    await _load("holdfast.server.gateway", "jwt")
+    await _load("holdfast.server.gateway", "holdfast.server.session_tools", "jwt")
     await load_in_thread(lambda: storage.gateway_cookies)
     from holdfast.server.gateway import SessionGateway
+    from holdfast.server.session_tools import internal_routes
+    from holdfast.sessions.tools.service import SessionTools
+
+    async def operations() -> SessionTools:
+        return (await tools.get()).operations
 
     async with SessionGateway.open(
-        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock
+        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock, internal_routes(operations)
     ) as gateway:
         yield gateway
 

@@ -37,6 +37,7 @@ from holdfast.server.components import (
     open_runs,
     open_secrets,
     open_session_gateway,
+    open_session_tools,
     open_sessions,
 )
 from holdfast.server.config import Settings
@@ -46,7 +47,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import GuestApi, Internal
+from holdfast.server.wire.guest_api import GuestApi, Internal, SessionTools
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews, expiry
@@ -264,6 +265,10 @@ async def open_tenant(
             "sessions",
             lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
         )
+        session_tools = Lazy(
+            "tools of sessions",
+            lambda: open_session_tools(storage, threads, projection, seals, sessions, clocks, settings.delegation),
+        )
         interpreters = Lazy(
             "interpreters",
             lambda: open_interpreters(store, threads, seals, boxes, egress, models, gateway, home.path, os.environ),
@@ -284,6 +289,7 @@ async def open_tenant(
         stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(sessions.close)
+        stack.push_async_callback(session_tools.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
         session_gateway = Lazy(
@@ -297,12 +303,16 @@ async def open_tenant(
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
                 clocks.now,
+                session_tools,
             ),
         )
         stack.push_async_callback(session_gateway.close)
 
         async def internal_api() -> Internal:
             return (await session_gateway.get()).internal_api
+
+        async def tools_of_sessions() -> SessionTools:
+            return (await session_tools.get()).operations
 
         guest_api = GuestApi(
             surface,
@@ -312,6 +322,7 @@ async def open_tenant(
             gateway,
             max_body=settings.max_body,
             internal_api=internal_api,
+            session_tools=tools_of_sessions,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts)
@@ -354,6 +365,7 @@ async def open_tenant(
                 session_gateway,
                 lambda: storage.daytona_records,
                 sessions,
+                session_tools,
                 storage.members,
                 server.tenants if is_default else None,
             )
@@ -394,7 +406,15 @@ async def open_tenant(
         front = Dispatch(app, ports, make_relay, guest_api.by_url, session_hosts, session_gateway)
         await projection.start()
         tenant = Tenant(
-            name, storage, access, streams, front, app, (boxes, models, gateway, runs, sessions), boxes, addresses
+            name,
+            storage,
+            access,
+            streams,
+            front,
+            app,
+            (boxes, models, gateway, runs, sessions, session_tools),
+            boxes,
+            addresses,
         )
         sweep = asyncio.create_task(tenant.keep_previews_swept(), name="sweep of preview addresses")
         try:

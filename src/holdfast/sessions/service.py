@@ -57,6 +57,9 @@ class Opening:
     labels: dict[str, str] | None = None
     parent: str | None = None
     by: str | None = None
+    prompt: str | None = None
+    """Its first prompt, on disk together with the session."""
+    prompt_author: str | None = None
 
 
 class Sessions:
@@ -108,6 +111,8 @@ class Sessions:
 
     async def create(self, opening: Opening, options: Options) -> ThreadRow:
         """Create a session. Returns once it is on disk, before it has a box. Raises what a launch would raise."""
+        if opening.prompt is not None:
+            check_prompt(opening.prompt)
         checked = await self._runs.check(options)
         if checked.workspace is not None:
             self._runs.workspaces.check(checked.workspace)
@@ -131,7 +136,11 @@ class Sessions:
             entry = self._log.entry(made)
             if fold_session(None, entry.to_json(), 0) is None:
                 raise InvalidRun("the settings of the session are too large", hint="give it a smaller environment")
-            new = await self._log.create(id, self._log.entry({"type": "signal.thread.created", **about}), entry)
+            first = [self._log.entry({"type": "signal.thread.created", **about}), entry]
+            if opening.prompt is not None:
+                chat = prompted(opening.prompt, PromptMode.FOLLOWUP, 0)
+                first.append(self._log.entry(chat, author=opening.prompt_author))
+            new = await self._log.create(id, *first)
         if not new:
             raise Conflict(f"thread {id} already exists", hint="leave the id out, or use another one")
         self._due.add(id)

@@ -33,6 +33,8 @@ from holdfast.api.errors.boxes import (
     Unsupported,
 )
 from holdfast.api.errors.runs import RunOver
+from holdfast.api.run.tasks import TOOLS
+from holdfast.api.tools.catalogue import tools_of
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import BASE, BASE_LOST, KEY, MOVED_FROM, TENANT
 from holdfast.boxes.network_policy import GUEST_API_URL
@@ -445,8 +447,9 @@ class Launcher:
         model_token = issue(RunScope.MODEL, model=str(model)).token
         state = f"{prepared.home}/.holdfast/threads/{launch.thread}/{harness.name}"
         files: dict[str, bytes] = {}
-        if launch.options.delegates:
-            files = tool_files(state, prepared.guest_api, issue(RunScope.DELEGATE).token)
+        tools = (*(TOOLS if launch.options.delegates else ()), *tools_of(launch.options.tools))
+        if tools:
+            files = tool_files(state, prepared.guest_api, issue(RunScope.DELEGATE).token, tools)
         task = Task(
             prompt=launch.prompt,
             place=Place(

@@ -7,7 +7,7 @@ perhaps through a relay: then the token alone tells the box, and only tokens tha
 Requests to `/api/…` are those of a session's internal API. They need no token: only the box itself can make them.
 
 A runner appends to its thread in its own epoch, sends heartbeats and renews its token; an agent uses the model of its
-run, and may delegate tasks.
+run, and may delegate tasks and use the tools of its session.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import orjson
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused, TooLarge, Unavailable
 from holdfast.api.guest_url import GUEST_PREFIX
+from holdfast.api.run.tasks import TOOLS
 from holdfast.server.wire.streams import bearer
 from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.threads.access.authority import Author, Writer
@@ -41,6 +42,7 @@ _STREAM: Final = "/v1/stream/"
 _RUNS: Final = "/v1/runs/"
 _TOOLS: Final = "/v1/tools/"
 _INTERNAL: Final = "/api/"
+_DELEGATION: Final = frozenset(each.name for each in TOOLS)
 _MOST_ARGUMENTS: Final = 8 * 1024 * 1024
 """Of a call of a tool: a prompt of a million characters, however they are written."""
 _HEAD_SECONDS: Final = 20.0
@@ -124,6 +126,12 @@ class Internal(Protocol):
     async def respond(self, box: str, method: str, path: str, query: bytes, body: bytes) -> tuple[int, bytes]: ...
 
 
+class SessionTools(Protocol):
+    """What the agents of sessions ask for (`holdfast.sessions.tools`)."""
+
+    async def call(self, session: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
 class GuestApi:
     """Serves the connections that the egress hands over. Until the runs are open, it answers "try again"."""
 
@@ -137,6 +145,7 @@ class GuestApi:
         *,
         max_body: int,
         internal_api: Callable[[], Awaitable[Internal]] | None = None,
+        session_tools: Callable[[], Awaitable[SessionTools]] | None = None,
     ) -> None:
         self._surface = surface
         self._access = access
@@ -145,6 +154,7 @@ class GuestApi:
         self._runs = runs
         self._models = models
         self._internal_api = internal_api
+        self._session_tools = session_tools
         self._config = make_config(
             self._answer,
             _GuestProtocol,
@@ -238,10 +248,10 @@ class GuestApi:
     async def _call_tool(self, credential: str | None, box: str | None, tool: str, receive: Receive) -> Response:
         grant = self._access.grant_run(credential, box)
         if grant.scope is not RunScope.DELEGATE:
-            raise Forbidden("this token is not for delegation")
+            raise Forbidden("this token is not for tools")
         runs = self._open_runs()
         if not await runs.lives(grant.thread, grant.run, grant.epoch):
-            raise Forbidden(f"run {grant.run} has ended, so it can no longer delegate")
+            raise Forbidden(f"run {grant.run} has ended, so it can no longer use tools")
         body = await self._body(receive, min(_MOST_ARGUMENTS, self._max_body))
         try:
             arguments = orjson.loads(body or b"{}")
@@ -249,7 +259,10 @@ class GuestApi:
             raise InvalidRequest(f"the arguments are not valid JSON: {error}") from None
         if not isinstance(arguments, dict):
             raise InvalidRequest("the arguments must be a JSON object")
-        return _json(await runs.call_tool(grant.thread, grant.run, tool, arguments))
+        if tool in _DELEGATION or self._session_tools is None:
+            return _json(await runs.call_tool(grant.thread, grant.run, tool, arguments))
+        tools = await self._session_tools()
+        return _json(await tools.call(grant.thread, tool, arguments))
 
     async def _append(
         self, grant: RunGrant, raw_path: str, headers: dict[bytes, bytes], body: bytes, request_id: str

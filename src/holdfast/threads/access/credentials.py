@@ -45,7 +45,7 @@ class RunScope(StrEnum):
     MODEL = "model"
     """Call the model of its run while the run is alive."""
     DELEGATE = "delegate"
-    """Delegate tasks of its thread, and ask about them, while the run is alive."""
+    """Delegate tasks of its thread, and use the tools of its session, while the run is alive. Its options say which."""
 
 
 @dataclass(frozen=True, slots=True)
