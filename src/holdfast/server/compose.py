@@ -47,7 +47,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import GuestApi, Internal
+from holdfast.server.wire.guest_api import GuestApi, Internal, SessionHub
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
@@ -257,7 +257,19 @@ async def _serve(
         )
         sessions = Lazy(
             "sessions",
-            lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
+            lambda: open_sessions(
+                storage,
+                threads,
+                projection,
+                seals,
+                boxes,
+                runs,
+                surface,
+                streams.next_request_id,
+                internal_api,
+                clocks,
+                settings.max_sessions,
+            ),
         )
         interpreters = Lazy(
             "interpreters",
@@ -300,6 +312,11 @@ async def _serve(
         async def internal_api() -> Internal:
             return (await session_gateway.get()).internal_api
 
+        async def hub() -> SessionHub:
+            found = (await sessions.get()).hub
+            assert found is not None
+            return found
+
         guest_api = GuestApi(
             surface,
             access,
@@ -308,6 +325,7 @@ async def _serve(
             gateway,
             max_body=settings.max_body,
             internal_api=internal_api,
+            hub=hub,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts)
