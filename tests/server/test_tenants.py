@@ -116,7 +116,11 @@ def furnish(world: World) -> None:
     ask("POST", f"/v1/threads/{thread}/chat", json={"text": SECRET})
     box = ask("POST", "/v1/boxes", json={"key": f"{MARK}-box"})["box"]["id"]
     ask("PUT", f"/v1/secrets/{MARK}", json={"value": f"very-{SECRET}-value", "bindings": [{"host": "api.example.com"}]})
-    ask("PUT", f"/v1/models/{MARK}", json={"apis": ["openai-chat"], "baseUrl": "http://127.0.0.1:9/v1", "key": "sk-1234567"})
+    ask(
+        "PUT",
+        f"/v1/models/{MARK}",
+        json={"apis": ["openai-chat"], "baseUrl": "http://127.0.0.1:9/v1", "key": "sk-1234567"},
+    )
     ask("PUT", f"/v1/environments/{MARK}", json={"text": "egress = []\n"})
     ask("PUT", f"/v1/members/{MARK}", json={"role": "member"})
     key = ask("POST", "/v1/keys", json={"name": f"{MARK} key"})["id"]

@@ -41,11 +41,13 @@ if TYPE_CHECKING:
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
     from holdfast.server.session_tools import ServerTools
+    from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
+    from holdfast.threads.protocol.surface import StreamSurface
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -315,23 +317,39 @@ async def open_sessions(
     seals: Seals,
     boxes: Lazy[Boxes],
     runs: Lazy[Runs],
+    surface: StreamSurface,
+    next_request_id: Callable[[], str],
+    internal_api: Callable[[], Awaitable[InternalApi]],
     clocks: Clocks,
     most: int,
 ) -> AsyncIterator[Sessions]:
     """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
     opened = await runs.get()
-    await _load("holdfast.sessions.service")
+    await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
     from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.turn_writer import TurnWriter
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     sessions = Sessions(
         storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
     )
+    hub = Hub(
+        run_log,
+        TurnWriter(surface, next_request_id),
+        opened,
+        opened.ends,
+        clock=clocks.now,
+        internal_api=internal_api,
+        on_terminate=sessions.terminate,
+    )
+    sessions.use_hub(hub)
     try:
         await sessions.start()
         yield sessions
     finally:
+        await hub.close()
         await sessions.close()
 
 

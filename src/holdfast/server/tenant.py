@@ -47,7 +47,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import GuestApi, Internal, SessionTools
+from holdfast.server.wire.guest_api import GuestApi, Internal, SessionHub, SessionTools
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews, expiry
@@ -263,7 +263,19 @@ async def open_tenant(
         )
         sessions = Lazy(
             "sessions",
-            lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
+            lambda: open_sessions(
+                storage,
+                threads,
+                projection,
+                seals,
+                boxes,
+                runs,
+                surface,
+                server.next_request_id,
+                internal_api,
+                clocks,
+                settings.max_sessions,
+            ),
         )
         session_tools = Lazy(
             "tools of sessions",
@@ -311,6 +323,11 @@ async def open_tenant(
         async def internal_api() -> Internal:
             return (await session_gateway.get()).internal_api
 
+        async def hub() -> SessionHub:
+            found = (await sessions.get()).hub
+            assert found is not None
+            return found
+
         async def tools_of_sessions() -> SessionTools:
             return (await session_tools.get()).operations
 
@@ -323,6 +340,7 @@ async def open_tenant(
             max_body=settings.max_body,
             internal_api=internal_api,
             session_tools=tools_of_sessions,
+            hub=hub,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts)

@@ -26,6 +26,7 @@ from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.sessions.driver import SessionDriver
+from holdfast.sessions.hub.hub import Hub
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
 from holdfast.sessions.sweep import SWEEP_SECONDS, SessionSweep
@@ -91,11 +92,17 @@ class Sessions:
         self._driver = SessionDriver(
             self._sessions, runs, boxes, projection, self.tasks, most=most, on_due=self._due.add, ticks=ticks
         )
+        self.hub: Hub | None = None
         self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
         self._creating = asyncio.Lock()
         self.sweep = self._sweep.sweep
         self.settle = self._driver.settle
         self.box_of = self._driver.box_of
+
+    def use_hub(self, hub: Hub) -> None:
+        """From now on, agents with a server get their prompts over this hub. The caller closes it."""
+        self.hub = hub
+        self._runs.use_hub(hub)
 
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
