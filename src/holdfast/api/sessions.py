@@ -31,6 +31,7 @@ from holdfast.api.limits import (
 from holdfast.api.run.info import RunError
 from holdfast.api.run.repositories import Source
 from holdfast.api.run.runs import RunBox
+from holdfast.api.tools.operation import ToolGroup
 
 MOST_PROMPTS: Final = 100
 """Prompts that may wait in one session."""
@@ -192,6 +193,8 @@ class NewSession(Document):
     `holdfast/workstation`, if that was built. None: if that was built, and no image or environment is given."""
     context: ContextFiles = ()
     """Files for the agent, such as personas: `MOST_CONTEXT` characters together."""
+    tools: Annotated[tuple[ToolGroup, ...], Limits(max_length=len(ToolGroup))] = ()
+    """What else the session and its agent may ask for: docs/session-tools.md."""
     author_id: Printable | None = None
 
 

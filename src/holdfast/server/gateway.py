@@ -17,12 +17,12 @@ from holdfast.api.errors import NotFound
 from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.api.sessions import SessionStep
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.app import Gateway
-from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookies import Cookies
 from holdfast.gateway.hosts import SessionHosts
-from holdfast.gateway.internal_api import InternalApi
+from holdfast.gateway.internal_api import InternalApi, InternalRoute
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
@@ -133,8 +133,10 @@ class SessionGateway:
         relay: Relay,
         secret: bytes,
         clock: Callable[[], int],
+        routes: Sequence[InternalRoute] = (),
     ) -> AsyncIterator[SessionGateway]:
-        """`secret` is what the keys of sessions are derived from."""
+        """`secret` is what the keys of sessions are derived from. `routes` are those of other parts, for the internal
+        API."""
         sessions = ThreadSessions(threads, boxes, programs)
         records = Records(storage.streams, seals, clock)
         cookies = Cookies(storage.gateway_cookies, clock, cookie_key(secret))
@@ -145,7 +147,7 @@ class SessionGateway:
         app = Gateway(sessions, access, hosts, Terminals(), relay, open_boxes)
         sweep = asyncio.create_task(cookies.keep(), name="sweep of cookies")
         try:
-            yield cls(app, tunnels, InternalApi(sessions, tunnels.internal_routes()))
+            yield cls(app, tunnels, InternalApi(sessions, (*tunnels.internal_routes(), *routes)))
         finally:
             sweep.cancel()
             await asyncio.gather(sweep, return_exceptions=True)

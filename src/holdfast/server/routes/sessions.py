@@ -76,6 +76,7 @@ async def create_session(
         budget=None if run.budget is None or run.budget.is_empty else run.budget,
         delegates=new.delegate,
         context=new.context,
+        tools=tuple(each.value for each in dict.fromkeys(new.tools)),
     )
     options = await with_workstation(options, new.workstation, boxes)
     opening = Opening(new.new_session, new.title, dict(new.labels), new.parent, new.author_id)
