@@ -35,6 +35,13 @@ _FLUXBOX: Final = {
         "[end]\n"
     ),
 }
+_EDITOR: Final = {
+    # Its own assistant would ask for an account elsewhere: the session has an agent.
+    ".local/share/code-server/User/settings.json": (
+        '{"chat.disableAIFeatures": true, "telemetry.telemetryLevel": "off", "update.mode": "none",'
+        ' "extensions.autoCheckUpdates": false, "extensions.autoUpdate": false, "workbench.startupEditor": "none"}\n'
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,7 @@ PROGRAMS: Final = (
          # Its own way to other ports would show them on the origin of the session. Tunnels have their own.
          "--disable-proxy"),
         port=EDITOR_PORT,
+        files=_EDITOR,
         path="/vscode/?folder={workdir}",
     ),
 )  # fmt: skip
