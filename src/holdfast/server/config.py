@@ -52,6 +52,8 @@ class Settings:
     """Limits of trees of tasks that differ from the defaults, as `DelegationLimits` reads them."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
+    public_only: bool = False
+    """Whether models and registries are reached at public addresses only. So it is for tenants."""
     provider_kinds: tuple[str, ...] | None = None
     """Kinds of providers that boxes may have. None means all."""
     tenant_providers: tuple[str, ...] = ("local",)

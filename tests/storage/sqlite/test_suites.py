@@ -27,6 +27,7 @@ from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -42,6 +43,7 @@ from holdfast.testing.store_suites import (
     CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
+    MemberSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
@@ -51,6 +53,7 @@ from holdfast.testing.store_suites import (
     ThreadRowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
+from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
@@ -73,6 +76,17 @@ class TestSqliteApiKeys(ApiKeySuite):
         async def open_store(tenant: str) -> AsyncIterator[KeyStore]:
             async with open_streams(tmp_path) as streams:
                 yield SqliteApiKeys(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMembers(MemberSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[Stores]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[Stores]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteMembers(streams, tenant=tenant), SqliteApiKeys(streams, tenant=tenant)
 
         return open_store
 

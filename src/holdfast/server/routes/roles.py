@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 
 SOCKET: Final = "WEBSOCKET"
 """Takes the place of the method."""
@@ -108,12 +108,12 @@ def _parse(text: str) -> frozenset[tuple[str, str]]:
 
 
 LEAST: Final = {
-    **dict.fromkeys(_parse(_VIEWER), Role.VIEWER),
-    **dict.fromkeys(_parse(_MEMBER), Role.MEMBER),
-    **dict.fromkeys(_parse(_OWNER), Role.OWNER),
+    **dict.fromkeys(_parse(_VIEWER), TenantRole.VIEWER),
+    **dict.fromkeys(_parse(_MEMBER), TenantRole.MEMBER),
+    **dict.fromkeys(_parse(_OWNER), TenantRole.OWNER),
 }
 
 
-def least_role(method: str, path: str) -> Role:
+def least_role(method: str, path: str) -> TenantRole:
     """Returns the role that a route needs. `path` is the pattern of the route."""
-    return LEAST.get((method, path), Role.OWNER)
+    return LEAST.get((method, path), TenantRole.OWNER)
