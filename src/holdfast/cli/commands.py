@@ -212,6 +212,10 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "Tenants of a server, each with its own threads, boxes, keys and settings.",
         {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
     ),
+    "config": Group(
+        "The settings of the server, and where each comes from.",
+        {"show": "server.config:show"},
+    ),
     "backup": "server.backup:backup",
     "restore": "server.restore:restore",
     "check": "server.check:check",
