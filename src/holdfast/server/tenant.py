@@ -37,6 +37,7 @@ from holdfast.server.components import (
     open_runs,
     open_secrets,
     open_session_gateway,
+    open_session_tools,
     open_sessions,
 )
 from holdfast.server.config import Settings
@@ -46,7 +47,7 @@ from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import GuestApi, Internal
+from holdfast.server.wire.guest_api import GuestApi, Internal, SessionHub, SessionTools
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews, expiry
@@ -262,7 +263,23 @@ async def open_tenant(
         )
         sessions = Lazy(
             "sessions",
-            lambda: open_sessions(storage, threads, projection, seals, boxes, runs, clocks, settings.max_sessions),
+            lambda: open_sessions(
+                storage,
+                threads,
+                projection,
+                seals,
+                boxes,
+                runs,
+                surface,
+                server.next_request_id,
+                internal_api,
+                clocks,
+                settings.max_sessions,
+            ),
+        )
+        session_tools = Lazy(
+            "tools of sessions",
+            lambda: open_session_tools(storage, threads, projection, seals, sessions, clocks, settings.delegation),
         )
         interpreters = Lazy(
             "interpreters",
@@ -284,6 +301,7 @@ async def open_tenant(
         stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(sessions.close)
+        stack.push_async_callback(session_tools.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
         session_gateway = Lazy(
@@ -297,12 +315,21 @@ async def open_tenant(
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
                 clocks.now,
+                session_tools,
             ),
         )
         stack.push_async_callback(session_gateway.close)
 
         async def internal_api() -> Internal:
             return (await session_gateway.get()).internal_api
+
+        async def hub() -> SessionHub:
+            found = (await sessions.get()).hub
+            assert found is not None
+            return found
+
+        async def tools_of_sessions() -> SessionTools:
+            return (await session_tools.get()).operations
 
         guest_api = GuestApi(
             surface,
@@ -312,6 +339,8 @@ async def open_tenant(
             gateway,
             max_body=settings.max_body,
             internal_api=internal_api,
+            session_tools=tools_of_sessions,
+            hub=hub,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts)
@@ -354,6 +383,7 @@ async def open_tenant(
                 session_gateway,
                 lambda: storage.daytona_records,
                 sessions,
+                session_tools,
                 storage.members,
                 server.tenants if is_default else None,
             )
@@ -394,7 +424,15 @@ async def open_tenant(
         front = Dispatch(app, ports, make_relay, guest_api.by_url, session_hosts, session_gateway)
         await projection.start()
         tenant = Tenant(
-            name, storage, access, streams, front, app, (boxes, models, gateway, runs, sessions), boxes, addresses
+            name,
+            storage,
+            access,
+            streams,
+            front,
+            app,
+            (boxes, models, gateway, runs, sessions, session_tools),
+            boxes,
+            addresses,
         )
         sweep = asyncio.create_task(tenant.keep_previews_swept(), name="sweep of preview addresses")
         try:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.session_tools import ServerTools
     from holdfast.server.tenants import Tenants
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
@@ -78,6 +79,7 @@ class Services:
     daytona_records: Callable[[], RecordStore]
     """Also of a server that does not serve the Daytona API now."""
     sessions: Lazy[Sessions]
+    session_tools: Lazy[ServerTools]
     members: MemberStore
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""

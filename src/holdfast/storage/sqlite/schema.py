@@ -350,6 +350,37 @@ CREATE TABLE IF NOT EXISTS secret_events (
 );
 CREATE INDEX IF NOT EXISTS secret_events_by_name ON secret_events (tenant, name, number DESC);
 
+CREATE TABLE IF NOT EXISTS memories (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    category TEXT NOT NULL,
+    content TEXT NOT NULL,
+    session TEXT NOT NULL,
+    root TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    UNIQUE (tenant, id)
+);
+
+CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    type TEXT NOT NULL,
+    content TEXT NOT NULL,
+    from_session TEXT,
+    from_person TEXT,
+    created_at INTEGER NOT NULL,
+    context_session TEXT,
+    context_task TEXT,
+    reply_to TEXT,
+    read_at INTEGER,
+    UNIQUE (tenant, id)
+);
+CREATE INDEX IF NOT EXISTS messages_by_recipient ON messages (tenant, kind, recipient, number);
+
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',
     kind TEXT NOT NULL,

@@ -45,7 +45,9 @@ class RunScope(StrEnum):
     MODEL = "model"
     """Call the model of its run while the run is alive."""
     DELEGATE = "delegate"
-    """Delegate tasks of its thread, and ask about them, while the run is alive."""
+    """Delegate tasks of its thread, and use the tools of its session, while the run is alive. Its options say which."""
+    HUB = "hub"
+    """Be the runner of its session at the hub. It names no run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class RunGrant:
     tenant: str
     thread: str
     run: str
+    """Empty for what stays in a session between its runs: the run that is alive is meant."""
     epoch: int
     box: str
     scope: RunScope
