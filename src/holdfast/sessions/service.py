@@ -87,7 +87,15 @@ class Sessions:
         self.tasks = BackgroundTasks()
         self._due = DueThreads()
         self._driver = SessionDriver(
-            self._sessions, runs, boxes, projection, self.tasks, most=most, on_due=self._due.add, ticks=ticks
+            self._sessions,
+            runs,
+            boxes,
+            projection,
+            self.tasks,
+            most=most,
+            on_due=self._due.add,
+            stop_runner=self._stop_runner,
+            ticks=ticks,
         )
         self.hub: Hub | None = None
         self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
@@ -100,6 +108,10 @@ class Sessions:
         """From now on, agents with a server get their prompts over this hub. The caller closes it."""
         self.hub = hub
         self._runs.use_hub(hub)
+
+    async def _stop_runner(self, id: str) -> None:
+        if self.hub is not None:
+            await self.hub.stop(id)
 
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
