@@ -74,6 +74,10 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "sessions:delete",
         },
     ),
+    "inbox": Group(
+        "Inbox: what the agents of sessions tell people, and how to answer.",
+        {"list": "inbox:list_", "show": "inbox:show", "reply": "inbox:reply", "delete": "inbox:delete"},
+    ),
     "box": Group(
         "Boxes: isolated machines to work in, save and copy.",
         {

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.gateway import Link, Member, Role, Tunnel
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.inbox import InboxMessage, SentReply
     from holdfast.api.interpreters import (
         InterpreterDetail,
         InterpreterInfo,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
+    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
@@ -131,6 +133,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def inbox(self) -> SyncInbox:
+        return SyncInbox._wrap(self._async.inbox, self)
 
     @property
     def gateway(self) -> SyncSessionGateways:
@@ -441,6 +447,29 @@ class SyncSessionGateways(SyncHandle):
 
     def delete_tunnel(self, session: str, name: str) -> None:
         self._loop.run(self._async.delete_tunnel(session, name))
+
+
+class SyncInbox(SyncHandle):
+    """`Inbox` for code without `await`."""
+
+    _async: Inbox
+
+    def list(
+        self, *, to: str | None = None, unread: bool = False, after: str | None = None, limit: int = 50
+    ) -> list[InboxMessage]:
+        """Returns messages to one person, or to all people, oldest first."""
+        return self._loop.run(self._async.list(to=to, unread=unread, after=after, limit=limit))
+
+    def read(self, id: str) -> InboxMessage:
+        """Returns a message, and marks it as read."""
+        return self._loop.run(self._async.read(id))
+
+    def reply(self, id: str, text: str) -> SentReply:
+        """Answer a message. The session that wrote it gets the answer as a prompt."""
+        return self._loop.run(self._async.reply(id, text))
+
+    def delete(self, id: str) -> None:
+        self._loop.run(self._async.delete(id))
 
 
 class SyncModelStore(SyncHandle):

@@ -349,7 +349,9 @@ async def open_session_tools(
     from holdfast.server.session_tools import ServerTools
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
-    async with ServerTools.open(storage, projection, opened, run_log, DelegationLimits.parse(delegation)) as tools:
+    async with ServerTools.open(
+        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+    ) as tools:
         yield tools
 
 

@@ -18,8 +18,11 @@ from holdfast.sessions.service import Sessions
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
 from holdfast.sessions.tools.service import RATE, SessionTools
+from holdfast.sessions.tools.tasks import Tasks
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 
 if TYPE_CHECKING:
@@ -31,20 +34,30 @@ class ServerTools:
     """The operations, and the services behind them that people use too."""
 
     operations: SessionTools
+    mailbox: Mailbox
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, storage: Storage, projection: Projection, sessions: Sessions, run_log: RunLog, limits: DelegationLimits
+        cls,
+        storage: Storage,
+        projection: Projection,
+        seals: Seals,
+        sessions: Sessions,
+        run_log: RunLog,
+        limits: DelegationLimits,
     ) -> AsyncIterator[ServerTools]:
         tree = SessionTree(SessionLog(run_log), projection)
-        memory_store = await load_in_thread(lambda: storage.memories)
+        memory_store, messages = await load_in_thread(lambda: (storage.memories, storage.messages))
+        mailbox = Mailbox(messages, tree, sessions, run_log)
         handlers = (
             Children(sessions, tree, run_log, limits).handlers,
             Memories(memory_store, run_log.clock).handlers,
+            Tasks(storage.streams, seals, run_log, tree).handlers,
+            mailbox.handlers,
         )
         limit = ChangeLimit(run_log.clock, RATE, what="what this session")
-        yield cls(SessionTools(tree, handlers, limit))
+        yield cls(SessionTools(tree, handlers, limit), mailbox)
 
 
 def internal_routes(tools: Callable[[], Awaitable[SessionTools]]) -> tuple[InternalRoute, ...]:

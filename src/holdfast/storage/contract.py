@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.environments.store import EnvironmentStore
     from holdfast.gateway.cookies import CookieStore
     from holdfast.providers.accounts import AccountStore
+    from holdfast.sessions.tools.mailbox_rows import MessageStore
     from holdfast.sessions.tools.memory_rows import MemoryStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.rows import RowStore
@@ -87,6 +88,9 @@ class Storage(Protocol):
 
     @property
     def gateway_cookies(self) -> CookieStore: ...
+
+    @property
+    def messages(self) -> MessageStore: ...
 
     @property
     def memories(self) -> MemoryStore: ...

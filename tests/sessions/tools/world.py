@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.runs.world import SEALS
 from tests.sessions.world import SessionWorld
 from tests.sessions.world import a_world as a_world_of_sessions
 
@@ -16,9 +17,12 @@ from holdfast.change_limit import ChangeLimit
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
 from holdfast.sessions.tools.service import RATE, SessionTools
+from holdfast.sessions.tools.tasks import Tasks
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.mailbox import SqliteMessages
 from holdfast.storage.sqlite.memories import SqliteMemories
 
 ALL_TOOLS = tuple(each.value for each in ToolGroup)
@@ -42,7 +46,9 @@ class ToolWorld:
         self.databases.append(database)
         self.memory_store = SqliteMemories(database)
         self.memories = Memories(self.memory_store, log.clock, most=20)
-        tables = (self.children.handlers, self.memories.handlers)
+        self.tasks = Tasks(self.base.base.store, SEALS, log, self.tree)
+        self.mailbox = Mailbox(SqliteMessages(database), self.tree, self.base.sessions, log, most=5)
+        tables = [each.handlers for each in (self.children, self.memories, self.tasks, self.mailbox)]
         self.tools = SessionTools(self.tree, tables, ChangeLimit(log.clock, RATE, what="it"))
 
     async def restart(self) -> None:

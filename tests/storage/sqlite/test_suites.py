@@ -20,6 +20,7 @@ from holdfast.environments.secrets import NamedSecretStore
 from holdfast.environments.store import EnvironmentStore
 from holdfast.gateway.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
+from holdfast.sessions.tools.mailbox_rows import MessageStore
 from holdfast.sessions.tools.memory_rows import MemoryStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
@@ -28,6 +29,7 @@ from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.mailbox import SqliteMessages
 from holdfast.storage.sqlite.memories import SqliteMemories
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
@@ -45,6 +47,7 @@ from holdfast.testing.store_suites import (
     DecisionSuite,
     EnvironmentSuite,
     MemorySuite,
+    MessageSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
@@ -120,6 +123,17 @@ class TestSqliteMemories(MemorySuite):
         async def open_store(tenant: str) -> AsyncIterator[MemoryStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteMemories(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMessages(MessageSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[MessageStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[MessageStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteMessages(database, tenant=tenant)
 
         return open_store
 

@@ -75,11 +75,11 @@ class SessionTree:
         root, depth = row.id, 0
         above = session_of(row).parent
         while above is not None and depth < _HIGHEST:
-            root, depth = above, depth + 1
             try:
-                above = session_of(await self._sessions.find(above)).parent
+                found = await self._sessions.find(above)
             except NotFound:  # it was deleted
                 break
+            root, depth, above = above, depth + 1, session_of(found).parent
         return Caller(row, root, depth, person)
 
     async def below(self, caller: Caller, id: str) -> ThreadRow:

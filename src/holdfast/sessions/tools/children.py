@@ -22,7 +22,7 @@ from holdfast.runs.launch.plan import Options, session_options
 from holdfast.runs.run_log import RunLog
 from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of
-from holdfast.sessions.tools.caller import Caller, Handler, SessionTree, keyed_id, missing
+from holdfast.sessions.tools.caller import Caller, Handler, SessionTree, keyed_id
 from holdfast.sessions.tools.conversation import read_messages
 from holdfast.sessions.views import agent_state, joint_state, sandbox_state
 from holdfast.threads.rows import ThreadRow
@@ -216,6 +216,3 @@ def _check_repository(input: Mapping[str, Any], source: Source | None) -> None:
                 f"{name} {input[name]!r:.200} is not that of this session: a session below it starts with its files",
                 hint="leave it out, and let the new session fetch what it needs over its own network",
             )
-
-
-__all__ = ["Children", "missing"]

@@ -343,6 +343,25 @@ CREATE TABLE IF NOT EXISTS memories (
     UNIQUE (tenant, id)
 );
 
+CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    type TEXT NOT NULL,
+    content TEXT NOT NULL,
+    from_session TEXT,
+    from_person TEXT,
+    created_at INTEGER NOT NULL,
+    context_session TEXT,
+    context_task TEXT,
+    reply_to TEXT,
+    read_at INTEGER,
+    UNIQUE (tenant, id)
+);
+CREATE INDEX IF NOT EXISTS messages_by_recipient ON messages (tenant, kind, recipient, number);
+
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',
     kind TEXT NOT NULL,

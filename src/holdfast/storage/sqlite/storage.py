@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.environments import SqliteEnvironments
     from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+    from holdfast.storage.sqlite.mailbox import SqliteMessages
     from holdfast.storage.sqlite.memories import SqliteMemories
     from holdfast.storage.sqlite.model_prices import SqlitePrices
     from holdfast.storage.sqlite.models import SqliteModels
@@ -130,6 +131,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 
         return SqliteCookies(self._database)
+
+    @cached_property
+    def messages(self) -> SqliteMessages:
+        from holdfast.storage.sqlite.mailbox import SqliteMessages
+
+        return SqliteMessages(self._database)
 
     @cached_property
     def memories(self) -> SqliteMemories:
