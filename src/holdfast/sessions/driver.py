@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -89,10 +89,11 @@ class SessionDriver:
         *,
         most: int,
         on_due: Callable[[str], None],
+        stop_runner: Callable[[str], Awaitable[None]],
         ticks: Callable[[], int],
     ) -> None:
-        """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `ticks` returns
-        the milliseconds of a monotonic clock.
+        """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `stop_runner` ends
+        what stays in the box of a session between its runs. `ticks` returns the milliseconds of a monotonic clock.
         """
         self._sessions = sessions
         self._log = sessions.runs
@@ -103,6 +104,7 @@ class SessionDriver:
         self._boots = boots
         self._most = most
         self._on_due = on_due
+        self._stop_runner = stop_runner
         self._ticks = ticks
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, int]] = {}
@@ -304,6 +306,7 @@ class SessionDriver:
             await self._end(id, "its box is gone")
             return
         await self._runs.checkpoints.settle(id)  # of the last run, which still uses the box
+        await self._stop_runner(id)
         try:
             if box.state not in _ASLEEP:
                 try:

@@ -100,6 +100,7 @@ class Sessions:
             self._boots,
             most=most,
             on_due=self._due.add,
+            stop_runner=self._stop_runner,
             ticks=ticks,
         )
         self.hub: Hub | None = None
@@ -113,6 +114,10 @@ class Sessions:
         """From now on, agents with a server get their prompts over this hub. The caller closes it."""
         self.hub = hub
         self._runs.use_hub(hub)
+
+    async def _stop_runner(self, id: str) -> None:
+        if self.hub is not None:
+            await self.hub.stop(id)
 
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
