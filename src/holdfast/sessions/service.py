@@ -21,7 +21,7 @@ from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, Se
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.launch.plan import Options, check_prompt, key_of
+from holdfast.runs.launch.plan import Options, check_prompt, kept_context, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
@@ -152,7 +152,7 @@ class Sessions:
             made = created(
                 agent=checked.agent,
                 model=checked.model or "",
-                options=checked.to_json(),
+                options=checked.to_json() | kept_context(checked.context),
                 parent=opening.parent,
                 by=opening.by,
             )
