@@ -38,7 +38,7 @@ POST /v1/threads/{id}/forks  POST /v1/threads/{id}/rewind  POST /v1/threads/{id}
 POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
 POST /v1/runs/{id}/cancel  POST /v1/runs/{id}/steer  POST /v1/runs/{id}/resume
 POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibernate  POST /v1/sessions/{id}/restore
-POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
+GET /v1/sessions/{id}/diagnosis  POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
