@@ -25,6 +25,8 @@ find_missing_packages() {
     want docker-registry docker-registry
     want chromium chromium fonts-dejavu-core
     want "dnf rpmbuild createrepo_c" dnf rpm createrepo-c
+    want "Xvfb xdotool fluxbox xterm" xvfb xdotool fluxbox xterm
+    [[ -d /usr/lib/python3/dist-packages/PIL ]] || missing_packages+=(python3-pil)
     want git git
     want /usr/bin/pip python3-pip
     want /usr/bin/npm npm
