@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
+    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
@@ -139,6 +140,12 @@ class Client:
         from holdfast.client.providers import ProviderStore
 
         return ProviderStore(self._connection)
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        from holdfast.client.inbox import Inbox
+
+        return Inbox(self._connection)
 
     @cached_property
     def gateway(self) -> SessionGateways:

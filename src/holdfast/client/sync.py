@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.gateway import Link, Member, Role, Tunnel
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.inbox import InboxMessage, SentReply
     from holdfast.api.interpreters import (
         InterpreterDetail,
         InterpreterInfo,
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
+    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
@@ -130,6 +133,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def inbox(self) -> SyncInbox:
+        return SyncInbox._wrap(self._async.inbox, self)
 
     @property
     def gateway(self) -> SyncSessionGateways:
@@ -442,6 +449,29 @@ class SyncSessionGateways(SyncHandle):
         self._loop.run(self._async.delete_tunnel(session, name))
 
 
+class SyncInbox(SyncHandle):
+    """`Inbox` for code without `await`."""
+
+    _async: Inbox
+
+    def list(
+        self, *, to: str | None = None, unread: bool = False, after: str | None = None, limit: int = 50
+    ) -> list[InboxMessage]:
+        """Returns messages to one person, or to all people, oldest first."""
+        return self._loop.run(self._async.list(to=to, unread=unread, after=after, limit=limit))
+
+    def read(self, id: str) -> InboxMessage:
+        """Returns a message, and marks it as read."""
+        return self._loop.run(self._async.read(id))
+
+    def reply(self, id: str, text: str) -> SentReply:
+        """Answer a message. The session that wrote it gets the answer as a prompt."""
+        return self._loop.run(self._async.reply(id, text))
+
+    def delete(self, id: str) -> None:
+        self._loop.run(self._async.delete(id))
+
+
 class SyncModelStore(SyncHandle):
     """`ModelStore` for code without `await`."""
 
@@ -657,12 +687,13 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
-        terminated, so is this one.
+        terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
         """
         return self._loop.run(
             self._async.create(
@@ -683,6 +714,7 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                tools=tools,
                 author_id=author_id,
             )
         )
@@ -710,6 +742,14 @@ class SyncSessions(SyncHandle):
     def wait_for_prompt(self, id: str, prompt: str) -> PromptInfo:
         """Wait until a prompt has ended, and return it."""
         return self._loop.run(self._async.wait_for_prompt(id, prompt))
+
+    def tools(self) -> list[ToolRecord]:
+        """Returns the operations that sessions can be allowed to use."""
+        return self._loop.run(self._async.tools())
+
+    def call_tool(self, id: str, tool: str, input: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call an operation in the name of a session, as its agent would. Returns its result."""
+        return self._loop.run(self._async.call_tool(id, tool, input))
 
     def hibernate(self, id: str, *, by: str | None = None) -> SessionInfo:
         """Save the files of a session, and free everything else. Raises `SessionBusy` if its agent works."""

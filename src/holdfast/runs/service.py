@@ -36,6 +36,7 @@ from holdfast.runs.delegate.rules import title_of
 from holdfast.runs.delegate.tree import Trees
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import is_session, thread_busy
+from holdfast.runs.launch.hosted import AgentHub
 from holdfast.runs.launch.launches import GO_ON, Launches
 from holdfast.runs.launch.plan import (
     LaunchPlan,
@@ -181,7 +182,7 @@ class Runs:
             limits=delegation_limits or DelegationLimits(),
         )
         self.call_tool = AgentTools(self.delegations, run_log).call
-        self.beat, self.limit, self.lives = live.beat, live.limit, live.lives
+        self.beat, self.limit, self.lives, self.current = live.beat, live.limit, live.lives, live.current
         self.report_model_error, self.model_terms = live.report_model_error, live.model_terms
 
     async def start(self) -> None:
@@ -252,6 +253,10 @@ class Runs:
         row = await self._log.row(thread)
         options = session_options(row.runs, await self._planner.box_of(thread), row.lineage.base)
         return await self._launcher.prepare(thread, self._planner.fit(options), row.runs, row.lineage.base)
+
+    def use_hub(self, hub: AgentHub) -> None:
+        """From now on, agents with a server get the prompts of sessions over the hub."""
+        self._launcher.hub = hub
 
     async def launch_queued(self, thread: str, prompts: Sequence[str]) -> Launched | None:
         """Launch a run for prompts of a session. Returns None if they wait no longer. What is wrong with the options

@@ -52,6 +52,10 @@ class Settings:
     """Limits of trees of tasks that differ from the defaults, as `DelegationLimits` reads them."""
     registry_mirrors: tuple[str, ...] = ()
     """URLs of registries to try before Docker Hub."""
+    provider_kinds: tuple[str, ...] | None = None
+    """Kinds of providers that boxes may have. None means all."""
+    tenant_providers: tuple[str, ...] = ("local",)
+    """Kinds of providers that tenants may use. The default tenant, which is the operator's, may use all."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Settings that providers declare, by name (`holdfast.providers.descriptor`), given on the command line."""
     provider_environment: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -20,6 +20,8 @@ from holdfast.environments.secrets import NamedSecretStore
 from holdfast.environments.store import EnvironmentStore
 from holdfast.gateway.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
+from holdfast.sessions.tools.mailbox_rows import MessageStore
+from holdfast.sessions.tools.memory_rows import MemoryStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
@@ -27,6 +29,8 @@ from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.mailbox import SqliteMessages
+from holdfast.storage.sqlite.memories import SqliteMemories
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -42,6 +46,8 @@ from holdfast.testing.store_suites import (
     CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
+    MemorySuite,
+    MessageSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
@@ -106,6 +112,28 @@ class TestSqliteEnvironments(EnvironmentSuite):
         async def open_store(tenant: str) -> AsyncIterator[EnvironmentStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteEnvironments(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMemories(MemorySuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[MemoryStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[MemoryStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteMemories(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMessages(MessageSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[MessageStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[MessageStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteMessages(database, tenant=tenant)
 
         return open_store
 

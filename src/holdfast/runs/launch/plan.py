@@ -70,6 +70,8 @@ class Options:
     """For the run."""
     delegates: bool = False
     """Give the agent the tools to delegate tasks."""
+    tools: tuple[str, ...] = ()
+    """Of a session: the groups of operations that it may use (`holdfast.api.tools`)."""
     shares: str | None = None
     """The thread whose box is used, instead of a box of its own."""
     forks: str | None = None
@@ -96,6 +98,7 @@ class Options:
             **({"fallbacks": list(self.fallbacks)} if self.fallbacks else {}),
             **({} if self.budget is None else {"budget": self.budget.to_json()}),
             **({"delegates": True} if self.delegates else {}),
+            **({"tools": list(self.tools)} if self.tools else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
         }
@@ -119,10 +122,17 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         fallbacks=fallbacks_in(kept),
         budget=budget_in(kept),
         delegates=kept.get("delegates") is True,
+        tools=tools_in(kept),
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
         environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
+
+
+def tools_in(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the groups of operations from options that were kept on the thread."""
+    names = kept.get("tools")
+    return tuple(each for each in names if isinstance(each, str)) if isinstance(names, list) else ()
 
 
 def environment_of(run: Run) -> EnvironmentUse | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
+from holdfast.api.tenants import Role
 from holdfast.gateway.proxy.headers import (
     HOP_BY_HOP,
     NOT_TO_THE_BOX,
@@ -31,7 +32,8 @@ from holdfast.gateway.proxy.site import Visit
 from holdfast.server.wire.box_hosts import BoxHosts, PortTarget, PreviewAddress
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
-from holdfast.threads.access.credentials import KEY_PREFIX, Access
+from holdfast.threads.access.credentials import Access
+from holdfast.threads.access.tenant_names import KEY_PREFIX
 
 _NOT_TO_THE_BOX: Final = NOT_TO_THE_BOX | {b"x-daytona-preview-token"}
 _NOT_ON_OUR_ORIGIN: Final = frozenset({b"set-cookie", b"clear-site-data", b"nel", b"report-to", b"reporting-endpoints"})
@@ -129,6 +131,7 @@ class Ports:
                 grant = await self.access.grant(credential)
                 ours = True
                 grant.check_administer()
+                grant.check_role(Role.MEMBER)
                 return False
             except Refused as error:
                 ours = ours or credential.startswith(KEY_PREFIX)
