@@ -22,7 +22,7 @@ from tests.server.conftest import api_of
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 from holdfast.server.routes import app as app_module
 from holdfast.server.routes import completion_socket, roles
 from holdfast.server.routes.box import websockets as box_websockets
@@ -81,7 +81,7 @@ class World:
 
         return re.sub(r"\{([^}]+)\}", value, pattern)
 
-    def key(self, role: Role) -> str:
+    def key(self, role: TenantRole) -> str:
         answer = self.owner.post("/v1/keys", json={"name": f"{role.value} key", "role": role.value})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["key"])
@@ -216,8 +216,8 @@ def test_no_route_answers_without_a_credential(world: World) -> None:
                 assert ask(nobody, method, path).status_code == 401, f"{method} {path}"
 
 
-@pytest.mark.parametrize("role", [Role.VIEWER, Role.MEMBER])
-def test_a_route_refuses_a_role_that_is_not_enough(world: World, role: Role) -> None:
+@pytest.mark.parametrize("role", [TenantRole.VIEWER, TenantRole.MEMBER])
+def test_a_route_refuses_a_role_that_is_not_enough(world: World, role: TenantRole) -> None:
     key = world.key(role)
     before = state_of(world)
     with world.with_key(key) as client:
@@ -236,7 +236,7 @@ def test_a_route_refuses_a_role_that_is_not_enough(world: World, role: Role) -> 
 
 def test_a_viewer_reads_and_a_member_works(world: World) -> None:
     thread = world.ids["threads"]
-    with world.with_key(world.key(Role.VIEWER)) as viewer, world.with_key(world.key(Role.MEMBER)) as member:
+    with world.with_key(world.key(TenantRole.VIEWER)) as viewer, world.with_key(world.key(TenantRole.MEMBER)) as member:
         assert SECRET in viewer.get(f"/v1/threads/{thread}/entries").text
         assert SECRET in viewer.get(f"/v1/stream/threads/{thread}?offset=-1").text
         assert viewer.get("/v1/caller").json()["role"] == "viewer"
@@ -328,7 +328,7 @@ def test_the_daytona_api_has_the_boxes_of_its_tenant_only(world: World) -> None:
     assert listed.status_code == 200
     assert box not in listed.text
     assert world.stranger.get(f"{api}/sandbox/{box}").status_code == 404
-    with world.with_key(world.key(Role.VIEWER)) as viewer:
+    with world.with_key(world.key(TenantRole.VIEWER)) as viewer:
         assert viewer.get(f"{api}/sandbox").status_code == 403
 
 

@@ -19,7 +19,7 @@ TenantName = Annotated[str, Limits(pattern=f"^{TENANT_NAME}$")]
 MemberName = Annotated[str, Limits(pattern=f"^{MEMBER_NAME}$")]
 
 
-class Role(StrEnum):
+class TenantRole(StrEnum):
     """What a member or a key may do in its tenant. Each role includes the next one."""
 
     OWNER = "owner"
@@ -33,11 +33,11 @@ class Role(StrEnum):
     def rank(self) -> int:
         return _RANKS[self]
 
-    def includes(self, other: Role) -> bool:
+    def includes(self, other: TenantRole) -> bool:
         return self.rank >= other.rank
 
 
-_RANKS: Final = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
+_RANKS: Final = {TenantRole.VIEWER: 0, TenantRole.MEMBER: 1, TenantRole.OWNER: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +65,19 @@ class CreatedTenant(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewMember(Document):
-    role: Role = Role.MEMBER
+class NewTenantMember(Document):
+    role: TenantRole = TenantRole.MEMBER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member(Document):
+class TenantMember(Document):
     """A person of a tenant. Their keys and logins have their role, at any time."""
 
     name: str
-    role: Role
+    role: TenantRole
     created_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberList(Document):
-    members: tuple[Member, ...]
+class TenantMemberList(Document):
+    members: tuple[TenantMember, ...]

@@ -82,7 +82,12 @@ def make_outside(settings: Settings) -> Outside:
     """The network of this machine."""
     from holdfast.server.egress import this_machine
 
-    return this_machine(os.environ, allow_private=settings.allow_private, proxy=settings.egress_proxy)
+    return this_machine(
+        os.environ,
+        allow_private=settings.allow_private,
+        proxy=settings.egress_proxy,
+        public_only=settings.public_only,
+    )
 
 
 def serve(

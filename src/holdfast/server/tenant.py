@@ -311,6 +311,7 @@ async def open_tenant(
                 threads,
                 seals,
                 boxes,
+                sessions,
                 session_hosts,
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),

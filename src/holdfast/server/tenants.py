@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors import Conflict, InvalidRequest, NotFound
-from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME, Role, TenantRecord
+from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME, TenantRecord, TenantRole
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy
@@ -47,6 +47,7 @@ def settings_of(settings: Settings, name: str) -> Settings:
         home=settings.home / FOLDER / name,
         first_key=False,
         allow_private=(),
+        public_only=True,
         provider_settings={},
         provider_environment={},
         provider_kinds=settings.tenant_providers,
@@ -171,7 +172,7 @@ class Tenants:
             await self._store.add(name, now)
             lazy = self._others[name] = self._lazy(name)
             try:
-                key, secret = await (await lazy.get()).access.create_key("first", Role.OWNER)
+                key, secret = await (await lazy.get()).access.create_key("first", TenantRole.OWNER)
             except BaseException:
                 await self._drop(name)
                 raise

@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from holdfast.api.errors import NotFound
 from holdfast.api.keys import Caller, CreatedKey, Key, KeyList, NewKey, Token
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
 from holdfast.threads.access.credentials import ApiKey, IssuedToken
 
@@ -41,7 +41,7 @@ async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey
     """Create an API key. It is returned only this once."""
     if new.member is not None and await services.members.find(new.member) is None:
         raise NotFound(f"there is no member {new.member}", hint="add one with holdfast member add NAME")
-    key, secret = await services.access.create_key(new.name, Role(new.role), new.member)
+    key, secret = await services.access.create_key(new.name, TenantRole(new.role), new.member)
     return CreatedKey(id=key.id, name=key.name, created_at=key.created_at, key=secret)
 
 

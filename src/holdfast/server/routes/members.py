@@ -12,12 +12,12 @@ from holdfast.api.tenants import (
     MEMBER_NAME,
     TENANT_NAME,
     CreatedTenant,
-    Member,
-    MemberList,
-    NewMember,
     NewTenant,
-    Role,
+    NewTenantMember,
     TenantList,
+    TenantMember,
+    TenantMemberList,
+    TenantRole,
 )
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use
 from holdfast.server.tenants import Tenants
@@ -32,15 +32,15 @@ TenantName = Annotated[str, Path(pattern=f"^{TENANT_NAME}$")]
 
 
 @router.get("/members", tags=["members"])
-async def list_members(services: Use, _: Administrator) -> MemberList:
+async def list_members(services: Use, _: Administrator) -> TenantMemberList:
     """List the members of your tenant."""
-    return MemberList(members=tuple(await services.members.list()))
+    return TenantMemberList(members=tuple(await services.members.list()))
 
 
 @router.put("/members/{name}", tags=["members"])
-async def put_member(name: MemberName, new: NewMember, services: Use, grant: Administrator) -> Member:
+async def put_member(name: MemberName, new: NewTenantMember, services: Use, grant: Administrator) -> TenantMember:
     """Add a member, or change the role of one. It holds at once, also for keys that they have."""
-    if grant.user == name and new.role is not Role.OWNER:
+    if grant.user == name and new.role is not TenantRole.OWNER:
         raise Conflict("you cannot take the role of owner from yourself", hint="ask another owner")
     member = await services.members.put(name, new.role, services.access.now())
     services.access.forget()
@@ -95,5 +95,5 @@ async def create_tenant_key(name: TenantName, new: NewKey, tenants: UseTenants) 
     if new.member is not None:
         raise InvalidRequest("a key of a member is created in the tenant", hint="use POST /v1/keys with a key of it")
     tenant = await tenants.named(name)
-    key, secret = await tenant.access.create_key(new.name, Role(new.role))
+    key, secret = await tenant.access.create_key(new.name, TenantRole(new.role))
     return CreatedKey(id=key.id, name=key.name, created_at=key.created_at, key=secret)

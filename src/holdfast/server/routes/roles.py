@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 
 SOCKET: Final = "WEBSOCKET"
 """Takes the place of the method."""
@@ -28,7 +28,7 @@ GET /v1/egress/default  GET /v1/egress/policies  GET /v1/egress/policies/{enviro
 GET /v1/environments  GET /v1/environments/{name}  GET /v1/environments/{name}/versions
 GET /v1/models  GET /v1/models/{name}  GET /v1/prices  GET /v1/costs  GET /v1/budgets
 GET /v1/providers  GET /v1/providers/{name}
-GET /v1/members
+GET /v1/members  GET /v1/inbox  GET /v1/session-tools
 """
 
 _MEMBER: Final = """
@@ -41,7 +41,8 @@ POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibern
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
-DELETE /v1/sessions/{id}/tunnels/{name}
+DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
+DELETE /v1/inbox/{id}  POST /v1/inbox/{id}/read  POST /v1/inbox/{id}/reply
 POST /v1/boxes  GET /v1/boxes/diagnose  POST /v1/boxes/prune  DELETE /v1/boxes/{id}
 POST /v1/boxes/{id}/stop  POST /v1/boxes/{id}/start  POST /v1/boxes/{id}/fork  POST /v1/boxes/{id}/move
 GET /v1/boxes/{id}/ping  GET /v1/boxes/{id}/diagnose  GET /v1/boxes/{id}/python
@@ -87,7 +88,13 @@ GET /v1/tenants  POST /v1/tenants  DELETE /v1/tenants/{name}  POST /v1/tenants/{
 PUBLIC: Final = frozenset(
     {
         ("GET", "/"),
+        ("GET", "/new"),
+        ("GET", "/boxes"),
+        ("GET", "/settings"),
+        ("GET", "/settings/{part}"),
+        ("GET", "/compare/{a}/{b}"),
         ("GET", "/t/{id}"),
+        ("GET", "/t/{id}/{view}"),
         ("GET", "/page/{name}"),
         ("GET", "/health"),
         ("GET", "/v1/openapi.json"),
@@ -108,12 +115,12 @@ def _parse(text: str) -> frozenset[tuple[str, str]]:
 
 
 LEAST: Final = {
-    **dict.fromkeys(_parse(_VIEWER), Role.VIEWER),
-    **dict.fromkeys(_parse(_MEMBER), Role.MEMBER),
-    **dict.fromkeys(_parse(_OWNER), Role.OWNER),
+    **dict.fromkeys(_parse(_VIEWER), TenantRole.VIEWER),
+    **dict.fromkeys(_parse(_MEMBER), TenantRole.MEMBER),
+    **dict.fromkeys(_parse(_OWNER), TenantRole.OWNER),
 }
 
 
-def least_role(method: str, path: str) -> Role:
+def least_role(method: str, path: str) -> TenantRole:
     """Returns the role that a route needs. `path` is the pattern of the route."""
-    return LEAST.get((method, path), Role.OWNER)
+    return LEAST.get((method, path), TenantRole.OWNER)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 from holdfast.gateway.proxy.headers import (
     HOP_BY_HOP,
     NOT_TO_THE_BOX,
@@ -131,7 +131,7 @@ class Ports:
                 grant = await self.access.grant(credential)
                 ours = True
                 grant.check_administer()
-                grant.check_role(Role.MEMBER)
+                grant.check_role(TenantRole.MEMBER)
                 return False
             except Refused as error:
                 ours = ours or credential.startswith(KEY_PREFIX)

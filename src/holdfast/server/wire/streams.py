@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
 from holdfast.threads.access.credentials import Access, Grant
@@ -147,7 +147,7 @@ class StreamService:
         if needs_grant(path):
             grant = await tenant.access.grant(credential)
             grant.check_administer()
-            grant.check_role(Role.MEMBER)
+            grant.check_role(TenantRole.MEMBER)
         response = await tenant.subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise NotFound(f"there is no {path}")

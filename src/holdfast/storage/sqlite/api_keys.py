@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from holdfast.api.tenants import Role
+from holdfast.api.tenants import TenantRole
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.access.credentials import ApiKey
 
@@ -60,9 +60,9 @@ class SqliteApiKeys:
 
 def _key(row: tuple[Any, ...]) -> ApiKey:
     id, name, created_at, revoked_at, role, member, role_of_member = row
-    given = Role(role) if role is not None else Role.OWNER
+    given = TenantRole(role) if role is not None else TenantRole.OWNER
     if member is not None:
-        now = Role(role_of_member) if role_of_member is not None else Role.VIEWER
+        now = TenantRole(role_of_member) if role_of_member is not None else TenantRole.VIEWER
         given = min(given, now, key=lambda each: each.rank)
         if role_of_member is None and revoked_at is None:
             revoked_at = created_at  # nobody's key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sqlite3
 
-from holdfast.api.tenants import Member, Role
+from holdfast.api.tenants import TenantMember, TenantRole
 from holdfast.storage.sqlite.streams import SqliteStreams
 
 
@@ -16,17 +16,17 @@ class SqliteMembers:
         self._streams = streams
         self._tenant = tenant
 
-    async def find(self, name: str) -> Member | None:
+    async def find(self, name: str) -> TenantMember | None:
         query = "SELECT name, role, created_at FROM members WHERE tenant = ? AND name = ?"
         rows = self._streams.look_up(query, (self._tenant, name))
         return _member(rows[0]) if rows else None
 
-    async def list(self) -> builtins.list[Member]:
+    async def list(self) -> builtins.list[TenantMember]:
         query = "SELECT name, role, created_at FROM members WHERE tenant = ? ORDER BY name"
         rows = await self._streams.query(lambda connection: connection.execute(query, (self._tenant,)).fetchall())
         return [_member(row) for row in rows]
 
-    async def put(self, name: str, role: Role, now: int) -> Member:
+    async def put(self, name: str, role: TenantRole, now: int) -> TenantMember:
         statement = (
             "INSERT INTO members (tenant, name, role, created_at) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (tenant, name) DO UPDATE SET role = excluded.role"
@@ -54,5 +54,5 @@ class SqliteMembers:
         return changed > 0
 
 
-def _member(row: tuple[str, str, int]) -> Member:
-    return Member(name=row[0], role=Role(row[1]), created_at=row[2])
+def _member(row: tuple[str, str, int]) -> TenantMember:
+    return TenantMember(name=row[0], role=TenantRole(row[1]), created_at=row[2])

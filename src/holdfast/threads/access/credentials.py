@@ -19,7 +19,7 @@ from holdfast.api.ids import new_id, now_ms
 from holdfast.api.keys import Caller
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
-from holdfast.api.tenants import DEFAULT_TENANT, Role
+from holdfast.api.tenants import DEFAULT_TENANT, TenantRole
 from holdfast.threads.access.tenant_names import KEY_PREFIX, LINK_PREFIX, key_prefix, link_mark
 from holdfast.threads.protocol.surface import THREADS
 
@@ -64,7 +64,7 @@ class Grant:
     which replaces another under the same name is the same user."""
     key: str | None = None
     """The id of the API key."""
-    role: Role = Role.OWNER
+    role: TenantRole = TenantRole.OWNER
     """What the caller may do in the tenant. Of a token, `thread` and `scope` say it."""
 
     @property
@@ -75,7 +75,7 @@ class Grant:
         if self.thread is not None:
             raise Forbidden("a thread token cannot do this: use an API key")
 
-    def check_role(self, needed: Role) -> None:
+    def check_role(self, needed: TenantRole) -> None:
         """Raises `Forbidden` if the role of an API key does not include `needed`."""
         if not self.role.includes(needed):
             raise Forbidden(
@@ -93,8 +93,8 @@ class Grant:
 
     def check_stream(self, path: str, method: str) -> None:
         if self.thread is None:
-            if self.role is Role.VIEWER and method not in ("GET", "HEAD"):
-                self.check_role(Role.MEMBER)
+            if self.role is TenantRole.VIEWER and method not in ("GET", "HEAD"):
+                self.check_role(TenantRole.MEMBER)
             return
         if not path.startswith(THREADS):
             raise Forbidden(f"this token is for thread {self.thread}, not for stream {path}")
@@ -128,7 +128,7 @@ class ApiKey:
     name: str
     created_at: int
     revoked_at: int | None = None
-    role: Role = Role.OWNER
+    role: TenantRole = TenantRole.OWNER
     """What it may do at most."""
     member: str | None = None
     """Whose key it is. None for keys of services."""
@@ -306,7 +306,7 @@ class Access:
             raise Unauthorized("this link is not valid on this server", hint="get a new one: holdfast attach THREAD")
         if self._clock() >= seconds * 1000:
             raise Unauthorized("this link has expired", hint="get a new one: holdfast attach THREAD")
-        return Grant(self._tenant, thread, Scope.READ, role=Role.VIEWER), seconds * 1000
+        return Grant(self._tenant, thread, Scope.READ, role=TenantRole.VIEWER), seconds * 1000
 
     def _check_token(self, token: str) -> tuple[Grant, int]:
         import jwt  # here and below: it loads much that only asymmetric keys need, and no start should wait for that
@@ -467,7 +467,9 @@ class Access:
 
     # --- keys ---
 
-    async def create_key(self, name: str, role: Role = Role.OWNER, member: str | None = None) -> tuple[ApiKey, str]:
+    async def create_key(
+        self, name: str, role: TenantRole = TenantRole.OWNER, member: str | None = None
+    ) -> tuple[ApiKey, str]:
         secret = new_key(self._tenant)
         key = ApiKey(new_id("k"), name, self._clock(), role=role, member=member)
         await self._keys.add_key(key, digest_key(secret))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.api.tenants import Member, Role, TenantRecord
+from holdfast.api.tenants import TenantMember, TenantRecord, TenantRole
 
 
 class MemberStore(Protocol):
     """The members of one tenant."""
 
-    async def find(self, name: str) -> Member | None: ...
+    async def find(self, name: str) -> TenantMember | None: ...
 
-    async def list(self) -> list[Member]:
+    async def list(self) -> list[TenantMember]:
         """Returns all members, by name."""
         ...
 
-    async def put(self, name: str, role: Role, now: int) -> Member:
+    async def put(self, name: str, role: TenantRole, now: int) -> TenantMember:
         """Add a member, or change the role of one. `created_at` stays."""
         ...
 
