@@ -37,11 +37,18 @@ class HostedRunner(Protocol):
         """The agent's session, by channel."""
         ...
 
+    @property
+    def last_turn(self) -> str:
+        """The latest run that it worked on."""
+        ...
+
 
 class AgentHub(Protocol):
     """What launches ask of the hub. A runner that it returned is one of its own."""
 
-    def connected(self, thread: str, box: str) -> Any: ...
+    def connected(self, thread: str, box: str) -> Any:
+        """Returns the `HostedRunner` of a session in a box, or None."""
+        ...
 
     async def wait(self, thread: str, box: str, process: str, seconds: float) -> Any: ...
 
@@ -61,11 +68,23 @@ def is_hosted(before: ThreadRuns, harness: Harness, options: Options, guest_api:
     return before.session is not None and harness.hosted and not options.delegates and guest_api == GUEST_API_URL
 
 
+def session_of(runner: HostedRunner | None, before: ThreadRuns) -> str | None:
+    """Returns the agent's session that the next prompt continues, or None if it has to be looked for.
+
+    If the thread was rewound, the runner knows too much.
+    """
+    if runner is None or before.latest is None or runner.last_turn != before.latest.run:
+        return None
+    return runner.sessions.get(CHANNEL)
+
+
 async def spawn_runner(
     box: Box, python: tuple[str, ...], harness: Harness, task: Task, *, thread: str, url: str, token: str, state: str
 ) -> Process:
     """Start the runner of a session. It connects to the hub by itself."""
-    process = await box.spawn(boot_session_argv(python), cwd=box.spec.workdir, stdin=True, tree=True)
+    process = await box.spawn(
+        boot_session_argv(python), env={"HOLDFAST_SESSION": thread}, cwd=box.spec.workdir, stdin=True, tree=True
+    )
     config = {
         "thread": thread,
         "agent": harness.name,

@@ -46,7 +46,7 @@ from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.launch.hosted import CHANNEL, CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, spawn_runner
+from holdfast.runs.launch.hosted import CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, session_of, spawn_runner
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
 from holdfast.runs.launch.services import start_services
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
@@ -435,7 +435,7 @@ class Launcher:
         """Send the prompt to the runner of the session, which is started if there is none."""
         box, harness, thread = prepared.box, plan.harness, launch.thread
         runner = hub.connected(thread, box.id)
-        known = None if runner is None else runner.sessions.get(CHANNEL)
+        known = session_of(runner, launch.before)
         # These tokens are for all runs of the session: the guest API asks which of them is alive.
         issue = partial(self._access.issue_run, thread, "", 0, box.id)
         token = issue(RunScope.MODEL, model=str(plan.model)).token
