@@ -15,16 +15,16 @@ from starlette.websockets import WebSocket, WebSocketState
 from holdfast.api.box.box import Box
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.api.gateway import NewTunnel, Role
+from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
 from holdfast.gateway.app import Gateway, _take_input
-from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookie_values import new_value
 from holdfast.gateway.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
-from holdfast.gateway.sessions import SessionView
+from holdfast.gateway.sessions import ProgramView, SessionView
 from holdfast.gateway.terminals import Terminals
 from holdfast.gateway.tokens import digest
 from holdfast.gateway.tunnel_registry import TunnelRegistry
@@ -184,6 +184,9 @@ class OneSession:
 
     async def find(self, id: str) -> SessionView | None:
         return SESSION
+
+    async def programs(self, session: SessionView) -> list[ProgramView]:
+        return []
 
     async def of_box(self, box: str) -> SessionView | None:
         return None

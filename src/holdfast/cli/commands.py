@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "append": "thread.commands:append",
             "rename": "thread.commands:rename",
             "archive": "thread.commands:archive",
+            "pin": "thread.commands:pin",
             "delete": "thread.commands:delete",
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
@@ -61,6 +62,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "new": "sessions:new",
             "list": "sessions:list_",
             "status": "sessions:status",
+            "diagnose": "session_diagnosis:diagnose",
             "prompt": "sessions:prompt",
             "command": "session_agent:command",
             "abort": "session_agent:abort",
@@ -73,11 +75,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "members": "session_gateway:members",
             "revoke": "session_gateway:revoke",
             "tunnel": "session_gateway:tunnel",
+            "tools": "session_tools:tools",
+            "call": "session_tools:call",
             "hibernate": "sessions:hibernate",
             "restore": "sessions:restore",
             "terminate": "sessions:terminate",
             "delete": "sessions:delete",
         },
+    ),
+    "inbox": Group(
+        "Inbox: what the agents of sessions tell people, and how to answer.",
+        {"list": "inbox:list_", "show": "inbox:show", "reply": "inbox:reply", "delete": "inbox:delete"},
     ),
     "box": Group(
         "Boxes: isolated machines to work in, save and copy.",
@@ -210,6 +218,18 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "key": Group(
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
+    ),
+    "member": Group(
+        "Members of your tenant, and their roles: owner, member, viewer.",
+        {"add": "member:add", "list": "member:list_", "role": "member:role", "remove": "member:remove"},
+    ),
+    "tenant": Group(
+        "Tenants of a server, each with its own threads, boxes, keys and settings.",
+        {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
+    ),
+    "config": Group(
+        "The settings of the server, and where each comes from.",
+        {"show": "server.config:show"},
     ),
     "backup": "server.backup:backup",
     "restore": "server.restore:restore",

@@ -12,6 +12,7 @@ from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.sessions import (
     AgentModel,
     AgentModels,
+    ContextFile,
     DeletedWorkspace,
     NewAnswer,
     NewCommand,
@@ -25,10 +26,13 @@ from holdfast.api.sessions import (
     QuestionList,
     RevertRequest,
     SessionChange,
+    SessionDiagnosis,
     SessionInfo,
     SessionPage,
     SessionState,
 )
+from holdfast.api.tools.operation import ToolGroup
+from holdfast.api.tools.records import ToolList, ToolRecord
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, Resource
 
@@ -44,6 +48,7 @@ class Sessions:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._sessions = Resource(connection, "/v1/sessions")
+        self._tools = Resource(connection, "/v1/session-tools")
 
     async def create(
         self,
@@ -65,12 +70,17 @@ class Sessions:
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
+        tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
-        terminated, so is this one.
+        terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
+        `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
+        are files for the agent, such as personas, by name.
         """
         new = NewSession(
             agent=agent,
@@ -90,6 +100,9 @@ class Sessions:
             fallbacks=tuple(fallbacks),
             budget=budget,
             delegate=delegate,
+            workstation=workstation,
+            context=tuple(ContextFile(name=name, text=text) for name, text in (context or {}).items()),
+            tools=tuple(map(ToolGroup, tools)),
             author_id=author_id,
         )
         request = new.to_request() | ({} if not box else {"box": dict(box)})
@@ -98,6 +111,10 @@ class Sessions:
 
     async def get(self, id: str) -> SessionInfo:
         return (await self._sessions.below(id).ask("GET")).read(SessionInfo.from_json)
+
+    async def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return (await self._sessions.below(id).ask("GET", "/diagnosis")).read(SessionDiagnosis.from_json)
 
     async def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""
@@ -176,6 +193,17 @@ class Sessions:
                 return found
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def tools(self) -> list[ToolRecord]:
+        """Returns the operations that sessions can be allowed to use."""
+        return list((await self._tools.ask("GET")).read(ToolList.from_json).tools)
+
+    async def call_tool(self, id: str, tool: str, input: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call an operation in the name of a session, as its agent would. Returns its result."""
+        answer = await self._sessions.below(id, "tools", tool).ask(
+            "POST", "", dict(input or {}), repeatable="key" in (input or {}), timeout=LONG_SECONDS
+        )
+        return answer.read(dict)
 
     async def hibernate(self, id: str, *, by: str | None = None) -> SessionInfo:
         """Save the files of a session, and free everything else. Raises `SessionBusy` if its agent works."""

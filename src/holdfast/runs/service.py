@@ -290,8 +290,11 @@ class Runs:
         agent: str | None = None,
         model: str | None = None,
         change: Callable[[Options], Options] = lambda options: options,
+        names_image: bool = False,
     ) -> Launched:
-        """Launch the next run of a thread, with the options of its last run or changed ones."""
+        """Launch the next run of a thread, with the options of its last run or changed ones. `names_image` says that
+        the caller has named the image of the box.
+        """
         if prompt is not None:
             check_prompt(prompt.text)
             if (same := await self._same(thread, prompt)) is not None:
@@ -308,8 +311,11 @@ class Runs:
         if row.runs.live is not None:
             raise thread_busy(thread, row.runs.live.run)
         box = await self._planner.box_of(thread)
-        plan = self._planner.plan(change(next_options(row.runs, agent, model, box, row.lineage.base)))
+        before = next_options(row.runs, agent, model, box, row.lineage.base)
+        plan = self._planner.plan(change(before))
         check_workspace(row.runs, plan.options)
+        if not names_image:
+            await self._planner.check_image(before.box, plan.options.box)
         await self._planner.check_move(thread, plan.options)
         if prompt is None and not row.runs.waiting:
             prompt = Prompt(GO_ON)

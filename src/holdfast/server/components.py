@@ -21,6 +21,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
+    from holdfast.api.sessions import SessionStep
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.session_tools import ServerTools
     from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
     from holdfast.threads.protocol.surface import StreamSurface
+    from holdfast.threads.rows import ThreadRow
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -102,7 +105,11 @@ async def open_accounts(
     from holdfast.providers.registry import descriptors
     from holdfast.server.providers import ServerProviders
 
-    kinds = {each.name: each for each in await asyncio.to_thread(descriptors)}
+    kinds = {
+        each.name: each
+        for each in await asyncio.to_thread(descriptors)
+        if settings.provider_kinds is None or each.name in settings.provider_kinds
+    }
     proxy = (await egress.get()).proxy
     store = await load_in_thread(lambda: storage.provider_accounts)
     async with Accounts(store, secret, kinds) as accounts:
@@ -133,6 +140,7 @@ async def open_boxes(
         "holdfast.server.wire.websocket_protocol",
         "holdfast.gateway.proxy.upgrade",
     )
+    from holdfast.boxes.labels import WORKSTATION
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
 
@@ -140,7 +148,7 @@ async def open_boxes(
     providers = (await accounts.get()).providers
     if storage.is_exclusive:
         await _release_leases(rows)
-    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
+    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
     boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
@@ -164,6 +172,13 @@ async def _release_leases(rows: BoxRows) -> None:
 def _log_sweep(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the first sweep of boxes failed", exc_info=error)
+
+
+async def _start_workstation(box: Box) -> None:
+    await _load("holdfast.sessions.workstation")
+    from holdfast.sessions.workstation import start_workstation
+
+    await start_workstation(box)
 
 
 async def _start_kernel(box: Box) -> None:
@@ -349,6 +364,30 @@ async def open_sessions(
 
 
 @asynccontextmanager
+async def open_session_tools(
+    storage: Storage,
+    threads: Threads,
+    projection: Projection,
+    seals: Seals,
+    sessions: Lazy[Sessions],
+    clocks: Clocks,
+    delegation: str,
+) -> AsyncIterator[ServerTools]:
+    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too."""
+    opened = await sessions.get()
+    await _load("holdfast.server.session_tools")
+    from holdfast.api.run.tasks import DelegationLimits
+    from holdfast.runs.run_log import RunLog
+    from holdfast.server.session_tools import ServerTools
+
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    async with ServerTools.open(
+        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+    ) as tools:
+        yield tools
+
+
+@asynccontextmanager
 async def open_environments(
     storage: Storage,
     boxes: Lazy[Boxes],
@@ -382,18 +421,37 @@ async def open_session_gateway(
     threads: Threads,
     seals: Seals,
     boxes: Lazy[Boxes],
+    sessions: Lazy[Sessions],
     hosts: SessionHosts,
     relay: Callable[[], Relay],
     secret: bytes,
     clock: Callable[[], int],
+    tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
-    await _load("holdfast.server.gateway", "jwt")
+    await _load("holdfast.server.gateway", "holdfast.server.session_tools", "jwt")
     await load_in_thread(lambda: storage.gateway_cookies)
     from holdfast.server.gateway import SessionGateway
+    from holdfast.server.session_tools import internal_routes
+    from holdfast.sessions.tools.service import SessionTools
+
+    async def operations() -> SessionTools:
+        return (await tools.get()).operations
+
+    async def programs(row: ThreadRow) -> Sequence[SessionStep]:
+        return await (await sessions.get()).programs(row)
 
     async with SessionGateway.open(
-        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock
+        storage,
+        threads,
+        seals,
+        await boxes.get(),
+        programs,
+        hosts,
+        relay(),
+        secret,
+        clock,
+        internal_routes(operations),
     ) as gateway:
         yield gateway
 

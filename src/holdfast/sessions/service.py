@@ -18,7 +18,7 @@ from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import AgentAway, SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionState
+from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, SessionState, SessionStep
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
@@ -26,6 +26,7 @@ from holdfast.runs.launch.plan import Options, check_prompt, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
+from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
 from holdfast.sessions.hub.hub import Hub, Question
 from holdfast.sessions.rules import is_wanted
@@ -59,6 +60,9 @@ class Opening:
     labels: dict[str, str] | None = None
     parent: str | None = None
     by: str | None = None
+    prompt: str | None = None
+    """Its first prompt, on disk together with the session."""
+    prompt_author: str | None = None
 
 
 class Sessions:
@@ -87,12 +91,14 @@ class Sessions:
         self._sessions = SessionLog(run_log)
         self.tasks = BackgroundTasks()
         self._due = DueThreads()
+        self._boots = SessionBoots(self._sessions, boxes, self.tasks, ticks)
         self._driver = SessionDriver(
             self._sessions,
             runs,
             boxes,
             projection,
             self.tasks,
+            self._boots,
             most=most,
             on_due=self._due.add,
             stop_runner=self._stop_runner,
@@ -128,6 +134,9 @@ class Sessions:
 
     async def create(self, opening: Opening, options: Options) -> ThreadRow:
         """Create a session. Returns once it is on disk, before it has a box. Raises what a launch would raise."""
+        check_context(options.context)
+        if opening.prompt is not None:
+            check_prompt(opening.prompt)
         checked = await self._runs.check(options)
         if checked.workspace is not None:
             self._runs.workspaces.check(checked.workspace)
@@ -151,7 +160,11 @@ class Sessions:
             entry = self._log.entry(made)
             if fold_session(None, entry.to_json(), 0) is None:
                 raise InvalidRun("the settings of the session are too large", hint="give it a smaller environment")
-            new = await self._log.create(id, self._log.entry({"type": "signal.thread.created", **about}), entry)
+            first = [self._log.entry({"type": "signal.thread.created", **about}), entry]
+            if opening.prompt is not None:
+                chat = prompted(opening.prompt, PromptMode.FOLLOWUP, 0)
+                first.append(self._log.entry(chat, author=opening.prompt_author))
+            new = await self._log.create(id, *first)
         if not new:
             raise Conflict(f"thread {id} already exists", hint="leave the id out, or use another one")
         self._due.add(id)
@@ -178,6 +191,15 @@ class Sessions:
         if self._driver.lock(id).locked() or session_of(row).is_over:
             return row
         return await self._driver.drive(id)
+
+    async def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        row = await self.get(id)
+        return await self._boots.diagnose(row, await self.box_of(id))
+
+    async def programs(self, row: ThreadRow) -> tuple[SessionStep, ...]:
+        """Returns what became of the programs of a session's workstation. Empty if it has none."""
+        return await self._boots.programs(session_of(row), await self.box_of(row.id))
 
     async def list(self, wanted: RowFilter) -> ThreadPage:
         """Returns sessions, most recently active first. `wanted` names the states."""

@@ -14,7 +14,6 @@ from holdfast.api.box.process import Process
 from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.harnesses.harness import Harness, Task
 from holdfast.harnesses.runner_archive import boot_session_argv, pack_session, stdin_of
-from holdfast.runs.launch.plan import Options
 from holdfast.threads.run_events import ThreadRuns
 from holdfast.time_limit import time_limit
 
@@ -59,13 +58,11 @@ class AgentHub(Protocol):
     async def prompt(self, connection: Any, run: str, fields: dict[str, Any]) -> None: ...
 
 
-def is_hosted(before: ThreadRuns, harness: Harness, options: Options, guest_api: str) -> bool:
+def is_hosted(before: ThreadRuns, harness: Harness, guest_api: str) -> bool:
     """Returns whether a run gets its prompt over the hub: on a session, from an agent with a server, in a box whose
     connections tell which box it is.
-
-    Not with tools to delegate: their token is for one run.
     """
-    return before.session is not None and harness.hosted and not options.delegates and guest_api == GUEST_API_URL
+    return before.session is not None and harness.hosted and guest_api == GUEST_API_URL
 
 
 def session_of(runner: HostedRunner | None, before: ThreadRuns) -> str | None:

@@ -9,7 +9,7 @@ The runner of a session holds a WebSocket to the hub (`/v1/hub`), with a token f
 Requests to `/api/…` are those of a session's internal API. They need no token: only the box itself can make them.
 
 A runner appends to its thread in its own epoch, sends heartbeats and renews its token; an agent uses the model of its
-run, and may delegate tasks.
+run, and may delegate tasks and use the tools of its session.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import orjson
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused, TooLarge, Unavailable
 from holdfast.api.guest_url import GUEST_PREFIX
+from holdfast.api.run.tasks import TOOLS
 from holdfast.guest.hub_messages import LONGEST_MESSAGE
 from holdfast.server.wire.streams import bearer
 from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
@@ -47,6 +48,7 @@ _STREAM: Final = "/v1/stream/"
 _RUNS: Final = "/v1/runs/"
 _TOOLS: Final = "/v1/tools/"
 _INTERNAL: Final = "/api/"
+_DELEGATION: Final = frozenset(each.name for each in TOOLS)
 HUB: Final = "/v1/hub"
 _RUNNER_ID: Final = re.compile(r"[0-9a-f]{16}")
 _PROCESS_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -138,6 +140,12 @@ class Internal(Protocol):
     async def respond(self, box: str, method: str, path: str, query: bytes, body: bytes) -> tuple[int, bytes]: ...
 
 
+class SessionTools(Protocol):
+    """What the agents of sessions ask for (`holdfast.sessions.tools`)."""
+
+    async def call(self, session: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
 class SessionHub(Protocol):
     """The hub of sessions (`holdfast.sessions.hub`)."""
 
@@ -159,6 +167,7 @@ class GuestApi:
         *,
         max_body: int,
         internal_api: Callable[[], Awaitable[Internal]] | None = None,
+        session_tools: Callable[[], Awaitable[SessionTools]] | None = None,
         hub: Callable[[], Awaitable[SessionHub]] | None = None,
     ) -> None:
         self._surface = surface
@@ -168,6 +177,7 @@ class GuestApi:
         self._runs = runs
         self._models = models
         self._internal_api = internal_api
+        self._session_tools = session_tools
         self._hub = hub
         self._config = make_config(
             self._answer,
@@ -289,10 +299,11 @@ class GuestApi:
     async def _call_tool(self, credential: str | None, box: str | None, tool: str, receive: Receive) -> Response:
         grant = self._access.grant_run(credential, box)
         if grant.scope is not RunScope.DELEGATE:
-            raise Forbidden("this token is not for delegation")
+            raise Forbidden("this token is not for tools")
         runs = self._open_runs()
+        grant = await self._current(runs, grant)
         if not await runs.lives(grant.thread, grant.run, grant.epoch):
-            raise Forbidden(f"run {grant.run} has ended, so it can no longer delegate")
+            raise Forbidden(f"run {grant.run} has ended, so it can no longer use tools")
         body = await self._body(receive, min(_MOST_ARGUMENTS, self._max_body))
         try:
             arguments = orjson.loads(body or b"{}")
@@ -300,7 +311,10 @@ class GuestApi:
             raise InvalidRequest(f"the arguments are not valid JSON: {error}") from None
         if not isinstance(arguments, dict):
             raise InvalidRequest("the arguments must be a JSON object")
-        return _json(await runs.call_tool(grant.thread, grant.run, tool, arguments))
+        if tool in _DELEGATION or self._session_tools is None:
+            return _json(await runs.call_tool(grant.thread, grant.run, tool, arguments))
+        tools = await self._session_tools()
+        return _json(await tools.call(grant.thread, tool, arguments))
 
     async def _append(
         self, grant: RunGrant, raw_path: str, headers: dict[bytes, bytes], body: bytes, request_id: str
@@ -336,11 +350,7 @@ class GuestApi:
             grant = self._access.grant_run(credential, scope["state"]["box"])
             if grant.scope is not RunScope.MODEL:
                 raise Forbidden("this token is not for a model")
-            if not grant.run:
-                current = await runs.current(grant.thread, grant.box)
-                if current is None:
-                    raise Forbidden("no run of this session is alive, so it cannot use a model")
-                grant = replace(grant, run=current[0], epoch=current[1])
+            grant = await self._current(runs, grant)
             if not await runs.lives(grant.thread, grant.run, grant.epoch):
                 raise Forbidden(f"run {grant.run} has ended, so it can no longer use its model")
         except Refused as error:
@@ -349,6 +359,15 @@ class GuestApi:
         tell = partial(runs.report_model_error, grant.thread, grant.run)
         terms = await runs.model_terms(grant.thread, grant.run)
         await models.handle(scope, receive, send, grant, tell=tell, terms=terms)
+
+    async def _current(self, runs: GuestRuns, grant: RunGrant) -> RunGrant:
+        """Returns the grant for the run that is alive, if it is for all runs of a session."""
+        if grant.run:
+            return grant
+        current = await runs.current(grant.thread, grant.box)
+        if current is None:
+            raise Forbidden(f"no run of session {grant.thread} is alive")
+        return replace(grant, run=current[0], epoch=current[1])
 
     def _open_runs(self) -> GuestRuns:
         runs = self._runs.opened
