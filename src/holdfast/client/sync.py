@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
+    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -798,6 +798,30 @@ class SyncSessions(SyncHandle):
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
         """
         return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+
+    def abort(self, id: str) -> SessionInfo:
+        """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+        return self._loop.run(self._async.abort(id))
+
+    def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
+        """Queue a slash command of the agent, as a prompt."""
+        return self._loop.run(self._async.command(id, command, args, author_id=author_id))
+
+    def revert(self, id: str, prompt: str) -> SessionInfo:
+        """Take the conversation and the files back to where they were before a prompt."""
+        return self._loop.run(self._async.revert(id, prompt))
+
+    def questions(self, id: str) -> list[QuestionInfo]:
+        """Returns the questions and permissions that the agent waits for."""
+        return self._loop.run(self._async.questions(id))
+
+    def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent. For a permission, the answer is `once`, `always` or `reject`."""
+        self._loop.run(self._async.answer(id, question, answer))
+
+    def models(self, id: str) -> list[AgentModel]:
+        """Returns the models that the agent's server knows, while it runs."""
+        return self._loop.run(self._async.models(id))
 
     def prompts(self, id: str) -> list[PromptInfo]:
         """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""
