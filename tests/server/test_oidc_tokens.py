@@ -76,7 +76,7 @@ async def test_a_token_with_another_signature_is_refused(oidc: Oidc, key: RSAPri
     for token in (
         jwt.encode(CLAIMS, other, "RS256", headers={"kid": "one"}),
         jwt.encode(CLAIMS, secret, "HS256", headers={"kid": "one"}),
-        jwt.encode(CLAIMS, None, "none", headers={"kid": "one"}),
+        jwt.encode(CLAIMS, "", "none", headers={"kid": "one"}),
         "not.a.token",
         "",
     ):
