@@ -62,6 +62,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "new": "sessions:new",
             "list": "sessions:list_",
             "status": "sessions:status",
+            "diagnose": "session_diagnosis:diagnose",
             "prompt": "sessions:prompt",
             "open": "session_gateway:open_",
             "members": "session_gateway:members",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -765,6 +765,8 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
@@ -772,6 +774,8 @@ class SyncSessions(SyncHandle):
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
+        `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
+        are files for the agent, such as personas, by name.
         """
         return self._loop.run(
             self._async.create(
@@ -792,6 +796,8 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                workstation=workstation,
+                context=context,
                 tools=tools,
                 author_id=author_id,
             )
@@ -799,6 +805,10 @@ class SyncSessions(SyncHandle):
 
     def get(self, id: str) -> SessionInfo:
         return self._loop.run(self._async.get(id))
+
+    def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return self._loop.run(self._async.diagnose(id))
 
     def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""

@@ -316,6 +316,7 @@ async def open_tenant(
                 threads,
                 seals,
                 boxes,
+                sessions,
                 session_hosts,
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),

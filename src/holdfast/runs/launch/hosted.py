@@ -56,9 +56,10 @@ def is_hosted(before: ThreadRuns, harness: Harness, options: Options, guest_api:
     """Returns whether a run gets its prompt over the hub: on a session, from an agent with a server, in a box whose
     connections tell which box it is.
 
-    Not with tools to delegate: their token is for one run.
+    Not with tools of Holdfast: their token is for one run.
     """
-    return before.session is not None and harness.hosted and not options.delegates and guest_api == GUEST_API_URL
+    has_tools = options.delegates or bool(options.tools)
+    return before.session is not None and harness.hosted and not has_tools and guest_api == GUEST_API_URL
 
 
 async def spawn_runner(

@@ -47,6 +47,7 @@ from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
+from holdfast.runs.launch.context_files import context_hint
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
 from holdfast.runs.launch.hosted import CHANNEL, CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, spawn_runner
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
@@ -585,7 +586,14 @@ class Launcher:
         transcript = f"{prepared.home}/.holdfast/threads/{launch.thread}/transcript.txt"
         handover = await self._handover(launch, harness.agent, task.model, transcript) if plan.others else None
         handed_over = None if handover is None else handover.text
-        context = context_note(launch.before, prepared.files, prepared.changed, handed_over, how)
+        context = context_note(
+            launch.before,
+            prepared.files,
+            prepared.changed,
+            handed_over,
+            how,
+            context_hint(launch.options) if how is not SessionHow.CONTINUED else None,
+        )
         if handover is not None and handover.file is not None:
             files[transcript] = handover.file.encode("utf-8", "replace")
         task = replace(task, session=session, prompt=harness.prompt(task, context))

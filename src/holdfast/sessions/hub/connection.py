@@ -52,6 +52,9 @@ class RunnerConnection:
         """The agent's session, by channel."""
         self.models: list[dict[str, Any]] = []
         self.refused = 0
+        self.ended = asyncio.Event()
+        self.used_at = asyncio.get_running_loop().time()
+        """When it last had something to do."""
         self._receive = receive
         self._send = send
         self._queue: asyncio.Queue[Message] = asyncio.Queue(_MOST_WAITING)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unavailable
+from holdfast.api.errors import HoldfastError, NotFound, Unavailable
 from holdfast.api.errors.runs import RunNotFound, RunOver
 from holdfast.api.errors.sessions import AgentAway, AgentRefused
 from holdfast.api.ids import new_id
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS: Final = 5.0
 QUESTION_SECONDS: Final = 600.0
 """How long a question waits for somebody."""
+IDLE_SECONDS: Final = 300.0
+"""How long a runner stays without a prompt. Its server listens, so its box would never be idle."""
+_STOP_SECONDS: Final = 10.0
 _REMEMBERED: Final = 10_000
 _MOST_RECORDED: Final = 64 * 1024
 EXPIRED: Final = "__expired__"
@@ -100,6 +103,7 @@ class Hub:
         on_terminate: Callable[[str], Awaitable[object]] | None = None,
         question_seconds: float = QUESTION_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._log = run_log
         self._writer = writer
@@ -110,6 +114,7 @@ class Hub:
         self._on_terminate = on_terminate
         self._question_seconds = question_seconds
         self._beat_seconds = beat_seconds
+        self._idle_seconds = idle_seconds
         self._connections: dict[str, RunnerConnection] = {}
         """By session."""
         self._arrivals: dict[str, asyncio.Event] = {}
@@ -140,6 +145,7 @@ class Hub:
         found = self._connections.get(thread)
         if found is None or found.box != box or not found.is_open or not found.greeted.is_set():
             return None
+        _use(found)
         return found
 
     async def wait(self, thread: str, box: str, process: str, seconds: float) -> RunnerConnection:
@@ -169,6 +175,7 @@ class Hub:
     async def prompt(self, connection: RunnerConnection, run: str, fields: dict[str, Any]) -> None:
         """Send a prompt. If the connection is lost, it is sent again on the next one."""
         self._prompts[run] = fields
+        _use(connection)
         await connection.send("prompt", fields)
 
     # --- connections ---
@@ -200,6 +207,7 @@ class Hub:
             await asyncio.gather(work, beats, return_exceptions=True)
             if self._connections.get(thread) is connection:
                 del self._connections[thread]
+            connection.ended.set()
             await connection.close(NORMAL, "")
 
     async def _is_current(self, connection: RunnerConnection) -> bool:
@@ -211,11 +219,14 @@ class Hub:
         return now is None or now.runner == connection.runner or now.process != connection.process
 
     async def stop(self, thread: str) -> bool:
-        """Have the runner of a session end, with its agent. Returns whether there was one."""
+        """Have the runner of a session end, with its agent, and wait for that. Returns whether there was one."""
         connection = self._connections.get(thread)
         if connection is None:
             return False
         await connection.send("stop", {})
+        with suppress(TimeoutError):  # then it ends with its box
+            async with time_limit(_STOP_SECONDS):
+                await connection.ended.wait()
         return True
 
     async def _live(self, thread: str) -> Run | None:
@@ -352,6 +363,10 @@ class Hub:
 
     async def _look(self, connection: RunnerConnection) -> None:
         live = await self._live(connection.thread)
+        if live is not None or connection.turns:
+            _use(connection)
+        elif asyncio.get_running_loop().time() - connection.used_at >= self._idle_seconds:
+            await connection.send("stop", {})
         if live is None or live.process != connection.process:
             return
         if live.run in connection.turns:
@@ -481,5 +496,5 @@ class Hub:
             self._questions.pop(thread, None)
 
 
-def refuse_scope() -> Forbidden:
-    return Forbidden("this token is not for the hub")
+def _use(connection: RunnerConnection) -> None:
+    connection.used_at = asyncio.get_running_loop().time()
