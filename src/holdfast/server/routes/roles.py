@@ -20,7 +20,7 @@ GET /v1/threads  GET /v1/threads/{id}  GET /v1/threads/{id}/entries  GET /v1/thr
 GET /v1/threads/{id}/tasks  GET /v1/threads/{id}/tree  GET /v1/tasks/{id}  GET /v1/tasks/{id}/result
 GET /v1/runs  GET /v1/runs/{id}  GET /v1/runs/{id}/diagnose
 GET /v1/runs/{id}/diff  GET /v1/runs/{id}/patch  GET /v1/runs/{id}/changed-files
-GET /v1/sessions  GET /v1/sessions/{id}  GET /v1/sessions/{id}/prompts
+GET /v1/sessions  GET /v1/sessions/{id}  GET /v1/sessions/{id}/prompts  GET /v1/sessions/{id}/diagnosis
 GET /v1/boxes  GET /v1/boxes/metrics  GET /v1/boxes/{id}  GET /v1/boxes/{id}/metrics  GET /v1/boxes/{id}/egress
 GET /v1/interpreters  GET /v1/interpreters/{id}
 GET /v1/snapshots  GET /v1/volumes  GET /v1/images  GET /v1/images/{name:path}
