@@ -219,6 +219,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
+    "login": "login:login",
     "member": Group(
         "Members of your tenant, and their roles: owner, member, viewer.",
         {"add": "member:add", "list": "member:list_", "role": "member:role", "remove": "member:remove"},

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import Caller, CreatedKey, Key, Token
+    from holdfast.api.login import LoginLink, LoginRecord
     from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
+    from holdfast.client.logins import Logins
     from holdfast.client.models import ModelStore
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
@@ -107,6 +109,10 @@ class SyncClient(SyncOwner):
     @property
     def tenants(self) -> SyncTenants:
         return SyncTenants._wrap(self._async.tenants, self)
+
+    @property
+    def logins(self) -> SyncLogins:
+        return SyncLogins._wrap(self._async.logins, self)
 
     @property
     def members(self) -> SyncMembers:
@@ -232,6 +238,24 @@ class SyncKeys(SyncHandle):
     def revoke(self, id: str) -> None:
         """Revoke a key on all servers that share the storage."""
         self._loop.run(self._async.revoke(id))
+
+
+class SyncLogins(SyncHandle):
+    """`Logins` for code without `await`."""
+
+    _async: Logins
+
+    def create_link(self) -> LoginLink:
+        """Create a link that logs one browser in as the caller, once, within ten minutes."""
+        return self._loop.run(self._async.create_link())
+
+    def list(self) -> list[LoginRecord]:
+        """Returns the browsers that are logged in. Needs an owner's key, as `end` does."""
+        return self._loop.run(self._async.list())
+
+    def end(self, id: str) -> None:
+        """Log a browser out."""
+        self._loop.run(self._async.end(id))
 
 
 class SyncTenants(SyncHandle):
