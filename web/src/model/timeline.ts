@@ -341,6 +341,7 @@ export class Timeline {
       this.runs.set(id, run);
       this.run = run;
       this.began ??= ts;
+      this.canUndo = false;
       this.#claimPrompts(run.number);
     }
     return run;
