@@ -112,10 +112,13 @@ TARGETS: Final = (
         (
             Twin("holdfast.client.client:Client", owns="makes", closes="aclose"),
             Twin("holdfast.client.keys:Keys"),
+            Twin("holdfast.client.tenants:Tenants"),
+            Twin("holdfast.client.tenants:Members"),
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
             Twin("holdfast.client.environments:EnvironmentStore"),
             Twin("holdfast.client.gateway:SessionGateways"),
+            Twin("holdfast.client.inbox:Inbox"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),
             Twin("holdfast.client.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),

@@ -15,9 +15,9 @@ from starlette.websockets import WebSocket, WebSocketState
 from holdfast.api.box.box import Box
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.api.gateway import NewTunnel, Role
+from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
 from holdfast.gateway.app import Gateway, _take_input
-from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookie_values import new_value
 from holdfast.gateway.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
 from holdfast.gateway.hosts import SessionHosts

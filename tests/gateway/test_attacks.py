@@ -20,6 +20,7 @@ from tests.server.raw import request
 from tests.server.test_box_ports import OK, Listener
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from holdfast.api.tools.catalogue import ALL
 from holdfast.testing.server import ServerProcess
 
 Listen = Callable[..., Listener]
@@ -264,6 +265,23 @@ def test_internal_routes_and_the_api_are_not_there_from_outside(session: Session
     for path in ("/api/tunnels", "/guest/api/tunnels"):
         assert session.visit(path, host="127.0.0.1", headers=own).status_code in (404, 405)
         assert session.visit(path, "POST", host="127.0.0.1", headers=own, json={}).status_code == 404
+
+
+def test_no_tool_of_a_session_can_be_reached_from_outside(session: Session) -> None:
+    bearer, key = session.bearer(), {"authorization": f"Bearer {session.server.api_key}"}
+    for operation in ALL:
+        path = operation.path.replace("{id}", "x")
+        assert session.visit(path, operation.method, headers=bearer).status_code in (401, 403, 404), path
+        assert session.visit(path, operation.method, headers={}).status_code in (401, 403), path
+        for prefix in ("", "/guest"):
+            there = session.visit(prefix + path, operation.method, host="127.0.0.1", headers=key)
+            assert there.status_code in (404, 405), path
+        called = session.visit(f"/v1/sessions/{session.id}/tools/{operation.name}", "POST", headers=bearer, json={})
+        assert called.status_code in (401, 403), operation.name
+        by_nobody = session.visit(
+            f"/v1/sessions/{session.id}/tools/{operation.name}", "POST", host="127.0.0.1", headers=bearer, json={}
+        )
+        assert by_nobody.status_code in (401, 403), operation.name
 
 
 def test_the_way_of_a_box_to_the_server_is_not_a_way_in(session: Session) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.box.box import Box
-from holdfast.gateway.change_limit import AT_ONCE, SECONDS_EACH, Allowance, ChangeLimit, spend
+from holdfast.change_limit import AT_ONCE, SECONDS_EACH, Allowance, ChangeLimit, spend
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi
 from holdfast.gateway.records import Records

@@ -58,7 +58,7 @@ def holdfast() -> Iterator[FakeHoldfast]:
 
 class Agent:
     def __init__(self, folder: Path, url: str) -> None:
-        for path, data in tool_files(str(folder), url, "the-token").items():
+        for path, data in tool_files(str(folder), url, "the-token", TOOLS).items():
             Path(path).parent.mkdir(exist_ok=True)
             Path(path).write_bytes(data)
         command = tool_access(str(folder), (sys.executable,)).command

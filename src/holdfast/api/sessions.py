@@ -29,6 +29,7 @@ from holdfast.api.limits import (
 from holdfast.api.run.info import RunError
 from holdfast.api.run.repositories import Source
 from holdfast.api.run.runs import RunBox
+from holdfast.api.tools.operation import ToolGroup
 
 MOST_PROMPTS: Final = 100
 """Prompts that may wait in one session."""
@@ -144,6 +145,8 @@ class NewSession(Document):
     """Of the work on one prompt."""
     delegate: StrictBool = False
     """Give the agent tools to delegate tasks to other agents."""
+    tools: Annotated[tuple[ToolGroup, ...], Limits(max_length=len(ToolGroup))] = ()
+    """What else the session and its agent may ask for: docs/session-tools.md."""
     author_id: Printable | None = None
 
 

@@ -67,11 +67,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "members": "session_gateway:members",
             "revoke": "session_gateway:revoke",
             "tunnel": "session_gateway:tunnel",
+            "tools": "session_tools:tools",
+            "call": "session_tools:call",
             "hibernate": "sessions:hibernate",
             "restore": "sessions:restore",
             "terminate": "sessions:terminate",
             "delete": "sessions:delete",
         },
+    ),
+    "inbox": Group(
+        "Inbox: what the agents of sessions tell people, and how to answer.",
+        {"list": "inbox:list_", "show": "inbox:show", "reply": "inbox:reply", "delete": "inbox:delete"},
     ),
     "box": Group(
         "Boxes: isolated machines to work in, save and copy.",
@@ -204,6 +210,18 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "key": Group(
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
+    ),
+    "member": Group(
+        "Members of your tenant, and their roles: owner, member, viewer.",
+        {"add": "member:add", "list": "member:list_", "role": "member:role", "remove": "member:remove"},
+    ),
+    "tenant": Group(
+        "Tenants of a server, each with its own threads, boxes, keys and settings.",
+        {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
+    ),
+    "config": Group(
+        "The settings of the server, and where each comes from.",
+        {"show": "server.config:show"},
     ),
     "backup": "server.backup:backup",
     "restore": "server.restore:restore",

@@ -87,6 +87,14 @@ def new(
     delegate: Annotated[
         bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
     ] = False,
+    tools: Annotated[
+        str | None,
+        Option(
+            "--tools",
+            metavar="GROUPS",
+            help="What the agent may ask for, separated by commas, or all. holdfast session tools lists the groups.",
+        ),
+    ] = None,
     no_wait: Annotated[bool, Option("--no-wait", help="Do not wait until its box runs.")] = False,
     *,
     files: FilesOptions,
@@ -111,10 +119,12 @@ def new(
     from holdfast.cli.run.files import opened, send_files
     from holdfast.cli.run.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
+    from holdfast.cli.session_tools import split_groups
 
     chosen = files.choose(Path.cwd(), Path.home(), continues=False)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
+    groups = split_groups(tools)
     home = home_or_default(where.home)
     with ExitStack() as clone:  # until it is uploaded
         local = clone.enter_context(opened(chosen, home, quiet=as_json))
@@ -165,6 +175,7 @@ def new(
                 fallbacks=fallbacks,
                 budget=most,
                 delegate=delegate,
+                tools=groups,
             )
             return made if no_wait else await client.sessions.wait(made.id)
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.client.connection import RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.gateway import SessionGateways
+    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.run.agents import AgentStore
@@ -95,6 +96,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "HoldfastError",
+    "Inbox",
     "InterpreterDetail",
     "InterpreterInfo",
     "InterpreterPage",
@@ -194,6 +196,7 @@ _HOMES = {
     "holdfast.client.connection": "RetryNotice",
     "holdfast.client.costs": "Costs",
     "holdfast.client.gateway": "SessionGateways",
+    "holdfast.client.inbox": "Inbox",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",

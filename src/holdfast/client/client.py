@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
+    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
+    from holdfast.client.tenants import Members, Tenants
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -93,6 +95,18 @@ class Client:
         return Keys(self._connection)
 
     @cached_property
+    def tenants(self) -> Tenants:
+        from holdfast.client.tenants import Tenants
+
+        return Tenants(self._connection)
+
+    @cached_property
+    def members(self) -> Members:
+        from holdfast.client.tenants import Members
+
+        return Members(self._connection)
+
+    @cached_property
     def boxes(self) -> Boxes:
         from holdfast.client.box.boxes import Boxes
 
@@ -139,6 +153,12 @@ class Client:
         from holdfast.client.providers import ProviderStore
 
         return ProviderStore(self._connection)
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        from holdfast.client.inbox import Inbox
+
+        return Inbox(self._connection)
 
     @cached_property
     def gateway(self) -> SessionGateways:

@@ -22,6 +22,8 @@ from holdfast.api.sessions import (
     SessionPage,
     SessionState,
 )
+from holdfast.api.tools.operation import ToolGroup
+from holdfast.api.tools.records import ToolList, ToolRecord
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, Resource
 
@@ -37,6 +39,7 @@ class Sessions:
 
     def __init__(self, connection: ServerConnection) -> None:
         self._sessions = Resource(connection, "/v1/sessions")
+        self._tools = Resource(connection, "/v1/session-tools")
 
     async def create(
         self,
@@ -58,12 +61,13 @@ class Sessions:
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
-        terminated, so is this one.
+        terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
         """
         new = NewSession(
             agent=agent,
@@ -83,6 +87,7 @@ class Sessions:
             fallbacks=tuple(fallbacks),
             budget=budget,
             delegate=delegate,
+            tools=tuple(map(ToolGroup, tools)),
             author_id=author_id,
         )
         request = new.to_request() | ({} if not box else {"box": dict(box)})
@@ -140,6 +145,17 @@ class Sessions:
                 return found
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def tools(self) -> list[ToolRecord]:
+        """Returns the operations that sessions can be allowed to use."""
+        return list((await self._tools.ask("GET")).read(ToolList.from_json).tools)
+
+    async def call_tool(self, id: str, tool: str, input: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call an operation in the name of a session, as its agent would. Returns its result."""
+        answer = await self._sessions.below(id, "tools", tool).ask(
+            "POST", "", dict(input or {}), repeatable="key" in (input or {}), timeout=LONG_SECONDS
+        )
+        return answer.read(dict)
 
     async def hibernate(self, id: str, *, by: str | None = None) -> SessionInfo:
         """Save the files of a session, and free everything else. Raises `SessionBusy` if its agent works."""

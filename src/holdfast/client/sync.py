@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.gateway import Link, Member, Role, Tunnel
     from holdfast.api.images import Image, ImageConfig
+    from holdfast.api.inbox import InboxMessage, SentReply
     from holdfast.api.interpreters import (
         InterpreterDetail,
         InterpreterInfo,
@@ -43,12 +44,15 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
+    from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
+    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
     from holdfast.client.models import ModelStore
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.client.resource import Resource
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
+    from holdfast.client.tenants import Members, Tenants
     from holdfast.client.transport import Transport
 
 
@@ -100,6 +105,14 @@ class SyncClient(SyncOwner):
         return SyncKeys._wrap(self._async.keys, self)
 
     @property
+    def tenants(self) -> SyncTenants:
+        return SyncTenants._wrap(self._async.tenants, self)
+
+    @property
+    def members(self) -> SyncMembers:
+        return SyncMembers._wrap(self._async.members, self)
+
+    @property
     def boxes(self) -> SyncBoxes:
         return SyncBoxes._wrap(self._async.boxes, self)
 
@@ -130,6 +143,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def inbox(self) -> SyncInbox:
+        return SyncInbox._wrap(self._async.inbox, self)
 
     @property
     def gateway(self) -> SyncSessionGateways:
@@ -196,9 +213,14 @@ class SyncKeys(SyncHandle):
 
     _async: Keys
 
-    def create(self, name: str) -> CreatedKey:
-        """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
-        return self._loop.run(self._async.create(name))
+    def create(
+        self, name: str, *, role: Literal["owner", "member", "viewer"] = "owner", member: str | None = None
+    ) -> CreatedKey:
+        """Create a key. Its `secret` is returned only once, because the server stores only a digest.
+
+        `role` is what it may do at most. The key of a `member` never does more than their role allows.
+        """
+        return self._loop.run(self._async.create(name, role=role, member=member))
 
     def caller(self) -> Caller:
         """Returns who this client is to the server: its tenant, and the name of its key."""
@@ -210,6 +232,45 @@ class SyncKeys(SyncHandle):
     def revoke(self, id: str) -> None:
         """Revoke a key on all servers that share the storage."""
         self._loop.run(self._async.revoke(id))
+
+
+class SyncTenants(SyncHandle):
+    """`Tenants` for code without `await`."""
+
+    _async: Tenants
+
+    def create(self, name: str) -> CreatedTenant:
+        """Create a tenant. The key of its first owner is returned only once."""
+        return self._loop.run(self._async.create(name))
+
+    def create_key(self, tenant: str, name: str) -> CreatedKey:
+        """Create an API key of a tenant, for an owner who has lost theirs."""
+        return self._loop.run(self._async.create_key(tenant, name))
+
+    def list(self) -> list[TenantRecord]:
+        """Returns all tenants beside the default one."""
+        return self._loop.run(self._async.list())
+
+    def remove(self, name: str) -> None:
+        """Remove a tenant with its threads, keys and settings. Refused while it has boxes."""
+        self._loop.run(self._async.remove(name))
+
+
+class SyncMembers(SyncHandle):
+    """`Members` for code without `await`."""
+
+    _async: Members
+
+    def put(self, name: str, role: TenantRole) -> TenantMember:
+        """Add a member, or change the role of one."""
+        return self._loop.run(self._async.put(name, role))
+
+    def list(self) -> list[TenantMember]:
+        return self._loop.run(self._async.list())
+
+    def remove(self, name: str) -> None:
+        """Remove a member, and revoke all their keys."""
+        self._loop.run(self._async.remove(name))
 
 
 class SyncImages(SyncHandle):
@@ -442,6 +503,29 @@ class SyncSessionGateways(SyncHandle):
         self._loop.run(self._async.delete_tunnel(session, name))
 
 
+class SyncInbox(SyncHandle):
+    """`Inbox` for code without `await`."""
+
+    _async: Inbox
+
+    def list(
+        self, *, to: str | None = None, unread: bool = False, after: str | None = None, limit: int = 50
+    ) -> list[InboxMessage]:
+        """Returns messages to one person, or to all people, oldest first."""
+        return self._loop.run(self._async.list(to=to, unread=unread, after=after, limit=limit))
+
+    def read(self, id: str) -> InboxMessage:
+        """Returns a message, and marks it as read."""
+        return self._loop.run(self._async.read(id))
+
+    def reply(self, id: str, text: str) -> SentReply:
+        """Answer a message. The session that wrote it gets the answer as a prompt."""
+        return self._loop.run(self._async.reply(id, text))
+
+    def delete(self, id: str) -> None:
+        self._loop.run(self._async.delete(id))
+
+
 class SyncModelStore(SyncHandle):
     """`ModelStore` for code without `await`."""
 
@@ -657,12 +741,13 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
-        terminated, so is this one.
+        terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
         """
         return self._loop.run(
             self._async.create(
@@ -683,6 +768,7 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                tools=tools,
                 author_id=author_id,
             )
         )
@@ -710,6 +796,14 @@ class SyncSessions(SyncHandle):
     def wait_for_prompt(self, id: str, prompt: str) -> PromptInfo:
         """Wait until a prompt has ended, and return it."""
         return self._loop.run(self._async.wait_for_prompt(id, prompt))
+
+    def tools(self) -> list[ToolRecord]:
+        """Returns the operations that sessions can be allowed to use."""
+        return self._loop.run(self._async.tools())
+
+    def call_tool(self, id: str, tool: str, input: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call an operation in the name of a session, as its agent would. Returns its result."""
+        return self._loop.run(self._async.call_tool(id, tool, input))
 
     def hibernate(self, id: str, *, by: str | None = None) -> SessionInfo:
         """Save the files of a session, and free everything else. Raises `SessionBusy` if its agent works."""

@@ -25,7 +25,10 @@ COMMON: Final[list[Header]] = [
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", _POLICY),
+    (b"cross-origin-opener-policy", b"same-origin"),
 ]
+"""Of all our own answers. A page of a tunnel that opens a session in a window keeps no hold of that window, not even
+while it is redirected."""
 _TYPES: Final = {"html": b"text/html; charset=utf-8", "js": b"text/javascript; charset=utf-8"}
 
 

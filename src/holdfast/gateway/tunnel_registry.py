@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.api.errors import NotFound
 from holdfast.api.gateway import NewTunnel, Tunnel
-from holdfast.gateway.change_limit import ChangeLimit
+from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalRequest, InternalRoute
 from holdfast.gateway.record import TUNNEL, GatewayRecord

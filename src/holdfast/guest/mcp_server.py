@@ -4,7 +4,8 @@ The agent starts it as `python mcp_server.py CONFIGURATION` and speaks JSON-RPC 
 is copied into the box as it is: it imports nothing but the standard library, and works with Python 3.9.
 
 The configuration has the URL of the guest API, the token of the run for these calls, and the tools. While the server
-cannot be reached, a call is repeated for a while. Each `delegate_task` has a key, so a repeated one starts one task.
+cannot be reached, a call is repeated for a while. A tool that takes a key gets one with each call, so a repeated call
+has no second effect.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ class Tools:
         self._token = str(configuration["token"])
         self.definitions: list[dict[str, Any]] = configuration["tools"]
         self.names = [each["name"] for each in self.definitions]
+        self._keyed = [each["name"] for each in self.definitions if "key" in each["inputSchema"]["properties"]]
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """Returns the answer, as JSON. Raises `Problem`."""
         if name not in self.names:
             raise Problem("there is no tool %s: use one of %s" % (name, ", ".join(self.names)))
-        if name == "delegate_task" and not arguments.get("key"):
+        if name in self._keyed and not arguments.get("key"):
             arguments = {**arguments, "key": "call-" + os.urandom(12).hex()}
         body = json.dumps(arguments).encode()
         end, pause = time.monotonic() + _PATIENCE, _FIRST_PAUSE

@@ -1,4 +1,4 @@
-"""The tools by which an agent delegates: the MCP server in its box, and the file that tells it where Holdfast is.
+"""The tools by which an agent asks Holdfast for something: the MCP server in its box, and the file with its settings.
 
 Returns files and a command, and the run carries them out. The token is in a file that only the box's user can read,
 so that neither the arguments nor the environment of a process show it.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.run.tasks import TOOLS
+from holdfast.api.run.tasks import ToolDefinition
 from holdfast.boxes.guest_archive import find_source
 
 NAME: Final = "holdfast"
@@ -44,9 +44,9 @@ def tool_access(state: str, python: Sequence[str]) -> ToolAccess:
     return ToolAccess((*python, "-I", "-S", f"{state}/tools/mcp_server.py", configuration), configuration)
 
 
-def tool_files(state: str, url: str, token: str) -> dict[str, bytes]:
+def tool_files(state: str, url: str, token: str, tools: Sequence[ToolDefinition]) -> dict[str, bytes]:
     """Returns the files that `tool_access` refers to. `url` is the guest API as seen from the box."""
-    document = {"url": url, "token": token, "tools": [each.to_json() for each in TOOLS]}
+    document = {"url": url, "token": token, "tools": [each.to_json() for each in tools]}
     return {
         f"{state}/tools/mcp_server.py": _source(),
         f"{state}/tools/tools.json": json.dumps(document).encode(),

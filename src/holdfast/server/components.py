@@ -40,11 +40,14 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.session_tools import ServerTools
+    from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
+    from holdfast.threads.protocol.surface import StreamSurface
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -100,7 +103,11 @@ async def open_accounts(
     from holdfast.providers.registry import descriptors
     from holdfast.server.providers import ServerProviders
 
-    kinds = {each.name: each for each in await asyncio.to_thread(descriptors)}
+    kinds = {
+        each.name: each
+        for each in await asyncio.to_thread(descriptors)
+        if settings.provider_kinds is None or each.name in settings.provider_kinds
+    }
     proxy = (await egress.get()).proxy
     store = await load_in_thread(lambda: storage.provider_accounts)
     async with Accounts(store, secret, kinds) as accounts:
@@ -310,24 +317,64 @@ async def open_sessions(
     seals: Seals,
     boxes: Lazy[Boxes],
     runs: Lazy[Runs],
+    surface: StreamSurface,
+    next_request_id: Callable[[], str],
+    internal_api: Callable[[], Awaitable[InternalApi]],
     clocks: Clocks,
     most: int,
 ) -> AsyncIterator[Sessions]:
     """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
     opened = await runs.get()
-    await _load("holdfast.sessions.service")
+    await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
     from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.turn_writer import TurnWriter
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     sessions = Sessions(
         storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
     )
+    hub = Hub(
+        run_log,
+        TurnWriter(surface, next_request_id),
+        opened,
+        opened.ends,
+        clock=clocks.now,
+        internal_api=internal_api,
+        on_terminate=sessions.terminate,
+    )
+    sessions.use_hub(hub)
     try:
         await sessions.start()
         yield sessions
     finally:
+        await hub.close()
         await sessions.close()
+
+
+@asynccontextmanager
+async def open_session_tools(
+    storage: Storage,
+    threads: Threads,
+    projection: Projection,
+    seals: Seals,
+    sessions: Lazy[Sessions],
+    clocks: Clocks,
+    delegation: str,
+) -> AsyncIterator[ServerTools]:
+    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too."""
+    opened = await sessions.get()
+    await _load("holdfast.server.session_tools")
+    from holdfast.api.run.tasks import DelegationLimits
+    from holdfast.runs.run_log import RunLog
+    from holdfast.server.session_tools import ServerTools
+
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    async with ServerTools.open(
+        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+    ) as tools:
+        yield tools
 
 
 @asynccontextmanager
@@ -368,14 +415,20 @@ async def open_session_gateway(
     relay: Callable[[], Relay],
     secret: bytes,
     clock: Callable[[], int],
+    tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
-    await _load("holdfast.server.gateway", "jwt")
+    await _load("holdfast.server.gateway", "holdfast.server.session_tools", "jwt")
     await load_in_thread(lambda: storage.gateway_cookies)
     from holdfast.server.gateway import SessionGateway
+    from holdfast.server.session_tools import internal_routes
+    from holdfast.sessions.tools.service import SessionTools
+
+    async def operations() -> SessionTools:
+        return (await tools.get()).operations
 
     async with SessionGateway.open(
-        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock
+        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock, internal_routes(operations)
     ) as gateway:
         yield gateway
 

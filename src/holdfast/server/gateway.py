@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +16,12 @@ from holdfast.api.box.box import Box
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.app import Gateway
-from holdfast.gateway.change_limit import ChangeLimit
 from holdfast.gateway.cookies import Cookies
 from holdfast.gateway.hosts import SessionHosts
-from holdfast.gateway.internal_api import InternalApi
+from holdfast.gateway.internal_api import InternalApi, InternalRoute
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
@@ -113,8 +113,10 @@ class SessionGateway:
         relay: Relay,
         secret: bytes,
         clock: Callable[[], int],
+        routes: Sequence[InternalRoute] = (),
     ) -> AsyncIterator[SessionGateway]:
-        """`secret` is what the keys of sessions are derived from."""
+        """`secret` is what the keys of sessions are derived from. `routes` are those of other parts, for the internal
+        API."""
         sessions = ThreadSessions(threads, boxes)
         records = Records(storage.streams, seals, clock)
         cookies = Cookies(storage.gateway_cookies, clock, cookie_key(secret))
@@ -125,7 +127,7 @@ class SessionGateway:
         app = Gateway(sessions, access, hosts, Terminals(), relay, open_boxes)
         sweep = asyncio.create_task(cookies.keep(), name="sweep of cookies")
         try:
-            yield cls(app, tunnels, InternalApi(sessions, tunnels.internal_routes()))
+            yield cls(app, tunnels, InternalApi(sessions, (*tunnels.internal_routes(), *routes)))
         finally:
             sweep.cancel()
             await asyncio.gather(sweep, return_exceptions=True)

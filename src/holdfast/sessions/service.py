@@ -26,6 +26,7 @@ from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.sessions.driver import SessionDriver
+from holdfast.sessions.hub.hub import Hub
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
 from holdfast.sessions.sweep import SWEEP_SECONDS, SessionSweep
@@ -57,6 +58,9 @@ class Opening:
     labels: dict[str, str] | None = None
     parent: str | None = None
     by: str | None = None
+    prompt: str | None = None
+    """Its first prompt, on disk together with the session."""
+    prompt_author: str | None = None
 
 
 class Sessions:
@@ -88,11 +92,17 @@ class Sessions:
         self._driver = SessionDriver(
             self._sessions, runs, boxes, projection, self.tasks, most=most, on_due=self._due.add, ticks=ticks
         )
+        self.hub: Hub | None = None
         self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
         self._creating = asyncio.Lock()
         self.sweep = self._sweep.sweep
         self.settle = self._driver.settle
         self.box_of = self._driver.box_of
+
+    def use_hub(self, hub: Hub) -> None:
+        """From now on, agents with a server get their prompts over this hub. The caller closes it."""
+        self.hub = hub
+        self._runs.use_hub(hub)
 
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
@@ -108,6 +118,8 @@ class Sessions:
 
     async def create(self, opening: Opening, options: Options) -> ThreadRow:
         """Create a session. Returns once it is on disk, before it has a box. Raises what a launch would raise."""
+        if opening.prompt is not None:
+            check_prompt(opening.prompt)
         checked = await self._runs.check(options)
         if checked.workspace is not None:
             self._runs.workspaces.check(checked.workspace)
@@ -131,7 +143,11 @@ class Sessions:
             entry = self._log.entry(made)
             if fold_session(None, entry.to_json(), 0) is None:
                 raise InvalidRun("the settings of the session are too large", hint="give it a smaller environment")
-            new = await self._log.create(id, self._log.entry({"type": "signal.thread.created", **about}), entry)
+            first = [self._log.entry({"type": "signal.thread.created", **about}), entry]
+            if opening.prompt is not None:
+                chat = prompted(opening.prompt, PromptMode.FOLLOWUP, 0)
+                first.append(self._log.entry(chat, author=opening.prompt_author))
+            new = await self._log.create(id, *first)
         if not new:
             raise Conflict(f"thread {id} already exists", hint="leave the id out, or use another one")
         self._due.add(id)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from holdfast.environments.store import EnvironmentStore
     from holdfast.gateway.cookies import CookieStore
     from holdfast.providers.accounts import AccountStore
+    from holdfast.sessions.tools.mailbox_rows import MessageStore
+    from holdfast.sessions.tools.memory_rows import MemoryStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
+    from holdfast.threads.access.members import MemberStore, TenantStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
     from holdfast.threads.subscriptions.store import SubscriptionStore
@@ -51,6 +54,14 @@ class Storage(Protocol):
 
     @property
     def api_keys(self) -> KeyStore: ...
+
+    @property
+    def members(self) -> MemberStore: ...
+
+    @property
+    def tenants(self) -> TenantStore:
+        """The other tenants of the server. Only the storage of the default tenant has any."""
+        ...
 
     @property
     def secrets(self) -> SecretStore: ...
@@ -86,6 +97,12 @@ class Storage(Protocol):
 
     @property
     def gateway_cookies(self) -> CookieStore: ...
+
+    @property
+    def messages(self) -> MessageStore: ...
+
+    @property
+    def memories(self) -> MemoryStore: ...
 
     @property
     def daytona_records(self) -> RecordStore: ...

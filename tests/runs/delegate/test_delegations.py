@@ -25,7 +25,7 @@ def of_type(entries: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 async def parent_run(world: World, **options: Any) -> tuple[str, Runner]:
-    launched = await world.launch("the large task", **options)
+    launched = await world.launch("the large task", **{"delegates": True, **options})
     return launched.thread, await world.runner(launched)
 
 

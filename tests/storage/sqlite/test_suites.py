@@ -20,6 +20,8 @@ from holdfast.environments.secrets import NamedSecretStore
 from holdfast.environments.store import EnvironmentStore
 from holdfast.gateway.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
+from holdfast.sessions.tools.mailbox_rows import MessageStore
+from holdfast.sessions.tools.memory_rows import MemoryStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
@@ -27,6 +29,9 @@ from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.mailbox import SqliteMessages
+from holdfast.storage.sqlite.members import SqliteMembers
+from holdfast.storage.sqlite.memories import SqliteMemories
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -42,6 +47,9 @@ from holdfast.testing.store_suites import (
     CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
+    MemberSuite,
+    MemorySuite,
+    MessageSuite,
     ModelSuite,
     NamedSecretSuite,
     PolicySuite,
@@ -51,6 +59,7 @@ from holdfast.testing.store_suites import (
     ThreadRowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
+from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
@@ -73,6 +82,17 @@ class TestSqliteApiKeys(ApiKeySuite):
         async def open_store(tenant: str) -> AsyncIterator[KeyStore]:
             async with open_streams(tmp_path) as streams:
                 yield SqliteApiKeys(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMembers(MemberSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[Stores]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[Stores]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteMembers(streams, tenant=tenant), SqliteApiKeys(streams, tenant=tenant)
 
         return open_store
 
@@ -106,6 +126,28 @@ class TestSqliteEnvironments(EnvironmentSuite):
         async def open_store(tenant: str) -> AsyncIterator[EnvironmentStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteEnvironments(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMemories(MemorySuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[MemoryStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[MemoryStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteMemories(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMessages(MessageSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[MessageStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[MessageStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteMessages(database, tenant=tenant)
 
         return open_store
 

@@ -1,4 +1,4 @@
-// The tools by which pi delegates tasks. pi has no MCP, so this extension calls Holdfast itself.
+// The tools by which pi asks Holdfast for something. pi has no MCP, so this extension calls Holdfast itself.
 // The file named by HOLDFAST_TOOLS has the URL of the guest API, the token of the run, and the tools.
 import { readFileSync } from "node:fs";
 import { randomBytes } from "node:crypto";
@@ -31,13 +31,13 @@ function messageIn(answer) {
 	}
 }
 
-async function call(config, name, given, signal) {
-	// With a key, a call that is repeated because its answer was lost starts one task.
-	const key = name === "delegate_task" && !given?.key ? { key: `call-${randomBytes(12).toString("hex")}` } : {};
+async function call(config, tool, given, signal) {
+	// With a key, a call that is repeated because its answer was lost has no second effect.
+	const key = "key" in tool.inputSchema.properties && !given?.key ? { key: `call-${randomBytes(12).toString("hex")}` } : {};
 	const body = JSON.stringify({ ...given, ...key });
 	const end = Date.now() + PATIENCE_MS;
 	for (let pause = 200; ; pause = Math.min(pause * 2, 5000)) {
-		const [status, answer] = await post(`${config.url}/v1/tools/${name}`, config.token, body, signal);
+		const [status, answer] = await post(`${config.url}/v1/tools/${tool.name}`, config.token, body, signal);
 		if (status === 200) return answer;
 		if (!AGAIN.has(status)) throw new Error(messageIn(answer));
 		if (Date.now() + pause > end) throw new Error(`Holdfast does not answer: ${messageIn(answer)}`);
@@ -54,7 +54,7 @@ export default function (pi) {
 			description: tool.description,
 			parameters: tool.inputSchema,
 			async execute(_id, given, signal) {
-				return { content: [{ type: "text", text: await call(config, tool.name, given, signal) }], details: {} };
+				return { content: [{ type: "text", text: await call(config, tool, given, signal) }], details: {} };
 			},
 		});
 	}

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.api.errors import HoldfastError, InvalidRequest, Refused
+from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, Refused
 from holdfast.api.limits import MAX_PROMPT
 from holdfast.api.run.tasks import MAX_WAIT, TOOLS, BoxMode, NewTask
 from holdfast.runs.delegate.delegations import Delegations
@@ -51,6 +51,9 @@ class AgentTools:
             raise InvalidRequest(f"there is no tool {tool[:_LONGEST_NAME]!r}: use one of {', '.join(_ARGUMENTS)}")
         if unknown := [str(name)[:_LONGEST_NAME] for name in arguments if name not in known]:
             raise InvalidRequest(f"{tool} takes no {', '.join(unknown)}: it takes {', '.join(sorted(known))}")
+        latest = (await self._log.runs(thread)).latest
+        if latest is None or latest.run != run or latest.options.get("delegates") is not True:
+            raise Forbidden("this run may not delegate", hint="start it with --delegate")
         if tool == "delegate_task":
             info = await self._delegations.delegate(thread, _new_task(arguments), run=run)
             return {"task": info.id, "status": info.status.value}

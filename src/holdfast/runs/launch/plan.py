@@ -21,6 +21,7 @@ from holdfast.api.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
 from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.images import would_pull
 from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
@@ -69,6 +70,8 @@ class Options:
     """For the run."""
     delegates: bool = False
     """Give the agent the tools to delegate tasks."""
+    tools: tuple[str, ...] = ()
+    """Of a session: the groups of operations that it may use (`holdfast.api.tools`)."""
     shares: str | None = None
     """The thread whose box is used, instead of a box of its own."""
     forks: str | None = None
@@ -95,6 +98,7 @@ class Options:
             **({"fallbacks": list(self.fallbacks)} if self.fallbacks else {}),
             **({} if self.budget is None else {"budget": self.budget.to_json()}),
             **({"delegates": True} if self.delegates else {}),
+            **({"tools": list(self.tools)} if self.tools else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
         }
@@ -118,10 +122,17 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         fallbacks=fallbacks_in(kept),
         budget=budget_in(kept),
         delegates=kept.get("delegates") is True,
+        tools=tools_in(kept),
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
         environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
+
+
+def tools_in(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the groups of operations from options that were kept on the thread."""
+    names = kept.get("tools")
+    return tuple(each for each in names if isinstance(each, str)) if isinstance(names, list) else ()
 
 
 def environment_of(run: Run) -> EnvironmentUse | None:
@@ -316,6 +327,19 @@ class LaunchPlanner:
         if row is not None and row.provider != spec.provider:
             with suppress(BoxGone):  # then there is nothing to move
                 await self._boxes.check_move(row.id, lambda _: spec)
+
+    async def check_image(self, before: BoxSpec, wanted: BoxSpec) -> None:
+        """Raises if another provider would pull the image of a thread, which may be named by a file of a repository:
+        nobody has named it for that provider.
+        """
+        if wanted.image is None or wanted.provider == before.provider or wanted.image != before.image:
+            return
+        if await would_pull(self._boxes.provider(wanted.provider).images, wanted.image):
+            raise InvalidRun(
+                f"{wanted.provider} would pull image {wanted.image}, which nobody has named for {wanted.provider}",
+                hint=f"name it: holdfast box move BOX --to {wanted.provider} --image {wanted.image}; then resume the"
+                " thread",
+            )
 
     def fit(self, options: Options) -> Options:
         """Returns the options with a spec that the provider supports. Raises if there is none."""

@@ -71,6 +71,7 @@ async def create_session(new: NewSession, sessions: UseSessions, environments: U
         fallbacks=run.fallbacks,
         budget=None if run.budget is None or run.budget.is_empty else run.budget,
         delegates=new.delegate,
+        tools=tuple(each.value for each in dict.fromkeys(new.tools)),
     )
     opening = Opening(new.new_session, new.title, dict(new.labels), new.parent, new.author_id)
     return await _info(sessions, await sessions.create(opening, options))

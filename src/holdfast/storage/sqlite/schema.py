@@ -103,6 +103,25 @@ CREATE TABLE IF NOT EXISTS api_keys (
     revoked_at INTEGER
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS key_owners (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    key TEXT NOT NULL,
+    role TEXT NOT NULL,
+    member TEXT,
+    PRIMARY KEY (tenant, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tenants (
+    name TEXT PRIMARY KEY,
+    created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS threads_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
     id TEXT NOT NULL,
@@ -330,6 +349,37 @@ CREATE TABLE IF NOT EXISTS secret_events (
     detail TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS secret_events_by_name ON secret_events (tenant, name, number DESC);
+
+CREATE TABLE IF NOT EXISTS memories (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    category TEXT NOT NULL,
+    content TEXT NOT NULL,
+    session TEXT NOT NULL,
+    root TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    UNIQUE (tenant, id)
+);
+
+CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    type TEXT NOT NULL,
+    content TEXT NOT NULL,
+    from_session TEXT,
+    from_person TEXT,
+    created_at INTEGER NOT NULL,
+    context_session TEXT,
+    context_task TEXT,
+    reply_to TEXT,
+    read_at INTEGER,
+    UNIQUE (tenant, id)
+);
+CREATE INDEX IF NOT EXISTS messages_by_recipient ON messages (tenant, kind, recipient, number);
 
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',

@@ -14,9 +14,11 @@ from holdfast.storage.errors import CannotOpen
 from holdfast.storage.sqlite import DATABASE, SECRET, reserve
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.storage.sqlite.tenants import SqliteTenants
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.environments import SqliteEnvironments
     from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+    from holdfast.storage.sqlite.mailbox import SqliteMessages
+    from holdfast.storage.sqlite.memories import SqliteMemories
     from holdfast.storage.sqlite.model_prices import SqlitePrices
     from holdfast.storage.sqlite.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
@@ -50,6 +54,8 @@ class SqliteStorage:
         self.thread_rows: Final = SqliteThreadRows(streams)
         self.subscriptions: Final = SqliteSubscriptions(streams)
         self.api_keys: Final = SqliteApiKeys(streams)
+        self.members: Final = SqliteMembers(streams)
+        self.tenants: Final = SqliteTenants(streams)
         self.secrets: Final = SecretFile(folder / SECRET)
 
     @classmethod
@@ -129,6 +135,18 @@ class SqliteStorage:
         from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 
         return SqliteCookies(self._database)
+
+    @cached_property
+    def messages(self) -> SqliteMessages:
+        from holdfast.storage.sqlite.mailbox import SqliteMessages
+
+        return SqliteMessages(self._database)
+
+    @cached_property
+    def memories(self) -> SqliteMemories:
+        from holdfast.storage.sqlite.memories import SqliteMemories
+
+        return SqliteMemories(self._database)
 
     @cached_property
     def daytona_records(self) -> SqliteDaytonaRecords:

@@ -1,4 +1,4 @@
-"""How often a box may change something on its session's thread, which stays on the disk of the host."""
+"""How often something in a box may change what stays on the disk of the host."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ _REMEMBERED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """So many changes at once, and then one each time so many seconds have passed."""
+
+    at_once: int = AT_ONCE
+    seconds_each: float = SECONDS_EACH
+
+
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """What is left of the changes at once, and when that was counted, in milliseconds."""
 
@@ -22,27 +30,33 @@ class Allowance:
     at: int
 
 
-def spend(allowance: Allowance, now: int) -> Allowance | None:
+USUAL: Final = Rate()
+
+
+def spend(allowance: Allowance, now: int, rate: Rate = USUAL) -> Allowance | None:
     """Returns what is left after one more change, or None if it has to wait."""
-    regained = max(0, now - allowance.at) / (SECONDS_EACH * 1000)
-    left = min(float(AT_ONCE), allowance.left + regained)
+    regained = max(0, now - allowance.at) / (rate.seconds_each * 1000)
+    left = min(float(rate.at_once), allowance.left + regained)
     return Allowance(left - 1, now) if left >= 1 else None
 
 
 class ChangeLimit:
-    """Counts the changes of each session: `AT_ONCE`, and then one every `SECONDS_EACH`."""
+    """Counts the changes of each session."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], rate: Rate = USUAL, *, what: str = "this session's tunnels") -> None:
+        """`what` changes, for the message."""
         self._clock = clock
+        self._rate = rate
+        self._what = what
         self._known: OrderedDict[str, Allowance] = OrderedDict()
 
     def spend(self, session: str) -> None:
         """Count a change. Raises `TooManyRequests` if it has to wait."""
         now = self._clock()
-        left = spend(self._known.get(session, Allowance(AT_ONCE, now)), now)
+        left = spend(self._known.get(session, Allowance(self._rate.at_once, now)), now, self._rate)
         if left is None:
             raise TooManyRequests(
-                f"this session's tunnels change too often: wait {SECONDS_EACH} seconds before the next change"
+                f"{self._what} change too often: wait {self._rate.seconds_each:g} seconds before the next change"
             )
         self._known[session] = left
         self._known.move_to_end(session)

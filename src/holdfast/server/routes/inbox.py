@@ -1,0 +1,71 @@
+"""REST: messages of sessions to people, and the answers to them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply
+from holdfast.api.limits import Printable
+from holdfast.server.routes.requests import BOX_ERRORS
+from holdfast.server.routes.services import Administrator, Use
+from holdfast.sessions.tools.mailbox import Mailbox
+from holdfast.sessions.tools.mailbox_rows import MessageRow
+
+router = APIRouter(prefix="/v1/inbox", tags=["inbox"], responses=BOX_ERRORS)
+
+
+async def _mailbox(services: Use, _: Administrator) -> Mailbox:
+    return (await services.session_tools.get()).mailbox
+
+
+UseMailbox = Annotated[Mailbox, Depends(_mailbox)]
+
+
+@router.get("")
+async def list_messages(
+    mailbox: UseMailbox,
+    to: Annotated[Printable | None, Query(description="Only messages to this person.")] = None,
+    unread: bool = False,
+    after: Annotated[Printable | None, Query(description="Only messages after this one.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> InboxPage:
+    """List messages to people, oldest first."""
+    found = await mailbox.inbox(to, after=after, unread=unread, limit=limit)
+    return InboxPage(messages=tuple(map(_message, found)))
+
+
+@router.post("/{id}/read")
+async def read_message(id: Printable, mailbox: UseMailbox) -> InboxMessage:
+    """Get a message, and mark it as read."""
+    return _message(await mailbox.read(id))
+
+
+@router.post("/{id}/reply", status_code=201)
+async def reply_to_message(id: Printable, reply: InboxReply, mailbox: UseMailbox, grant: Administrator) -> SentReply:
+    """Answer a message. The session that wrote it gets the answer as a prompt."""
+    row, prompt = await mailbox.reply(id, reply.text, by=grant.caller.user)
+    return SentReply(session=row.from_session or "", prompt=prompt)
+
+
+@router.delete("/{id}", status_code=204)
+async def delete_message(id: Printable, mailbox: UseMailbox) -> None:
+    """Delete a message."""
+    await mailbox.delete(id)
+
+
+def _message(row: MessageRow) -> InboxMessage:
+    return InboxMessage(
+        id=row.id,
+        to=row.to,
+        type=row.type,
+        content=row.content,
+        session=row.from_session,
+        person=row.from_person,
+        context_session=row.context_session,
+        context_task=row.context_task,
+        reply_to=row.reply_to,
+        created_at=row.created_at,
+        read_at=row.read_at,
+    )

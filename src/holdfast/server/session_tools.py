@@ -1,0 +1,77 @@
+"""The operations of sessions on this server: what they are made of, and the routes of the internal API."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.run.tasks import DelegationLimits
+from holdfast.api.tools.catalogue import ALL
+from holdfast.api.tools.operation import Operation
+from holdfast.change_limit import ChangeLimit
+from holdfast.gateway.internal_api import InternalRequest, InternalRoute
+from holdfast.runs.run_log import RunLog
+from holdfast.server.lazy import load_in_thread
+from holdfast.sessions.service import Sessions
+from holdfast.sessions.session_log import SessionLog
+from holdfast.sessions.tools.caller import SessionTree
+from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.mailbox import Mailbox
+from holdfast.sessions.tools.memories import Memories
+from holdfast.sessions.tools.service import RATE, SessionTools
+from holdfast.sessions.tools.tasks import Tasks
+from holdfast.threads.access.seals import Seals
+from holdfast.threads.projection import Projection
+
+if TYPE_CHECKING:
+    from holdfast.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTools:
+    """The operations, and the services behind them that people use too."""
+
+    operations: SessionTools
+    mailbox: Mailbox
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        storage: Storage,
+        projection: Projection,
+        seals: Seals,
+        sessions: Sessions,
+        run_log: RunLog,
+        limits: DelegationLimits,
+    ) -> AsyncIterator[ServerTools]:
+        tree = SessionTree(SessionLog(run_log), projection)
+        memory_store, messages = await load_in_thread(lambda: (storage.memories, storage.messages))
+        mailbox = Mailbox(messages, tree, sessions, run_log)
+        handlers = (
+            Children(sessions, tree, run_log, limits).handlers,
+            Memories(memory_store, run_log.clock).handlers,
+            Tasks(storage.streams, seals, run_log, tree).handlers,
+            mailbox.handlers,
+        )
+        limit = ChangeLimit(run_log.clock, RATE, what="what this session")
+        yield cls(SessionTools(tree, handlers, limit), mailbox)
+
+
+def internal_routes(tools: Callable[[], Awaitable[SessionTools]]) -> tuple[InternalRoute, ...]:
+    """Returns the routes of all operations for the internal API."""
+    return tuple(InternalRoute(each.method, each.path, _answer(each, tools)) for each in ALL)
+
+
+def _answer(
+    operation: Operation, tools: Callable[[], Awaitable[SessionTools]]
+) -> Callable[[InternalRequest], Awaitable[Mapping[str, Any]]]:
+    is_query = operation.method in ("GET", "DELETE")
+
+    async def answer(request: InternalRequest) -> Mapping[str, Any]:
+        given = {**(request.query if is_query else request.body), **request.path}
+        return await (await tools()).call(request.session.thread, operation.name, given, from_text=is_query)
+
+    return answer

@@ -1,0 +1,75 @@
+"""The operations of sessions on the servers of `SessionWorld`, called as boxes and people call them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.runs.world import SEALS
+from tests.sessions.world import SessionWorld
+from tests.sessions.world import a_world as a_world_of_sessions
+
+from holdfast.api.run.tasks import DelegationLimits
+from holdfast.api.tools.operation import ToolGroup
+from holdfast.change_limit import ChangeLimit
+from holdfast.sessions.session_log import SessionLog
+from holdfast.sessions.tools.caller import SessionTree
+from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.mailbox import Mailbox
+from holdfast.sessions.tools.memories import Memories
+from holdfast.sessions.tools.service import RATE, SessionTools
+from holdfast.sessions.tools.tasks import Tasks
+from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.mailbox import SqliteMessages
+from holdfast.storage.sqlite.memories import SqliteMemories
+
+ALL_TOOLS = tuple(each.value for each in ToolGroup)
+
+
+class ToolWorld:
+    """The operations of one server. `restart` is that of the server."""
+
+    def __init__(self, base: SessionWorld, folder: Path) -> None:
+        self.base = base
+        self.folder = folder
+        self.databases: list[Database] = []
+        self.limits = DelegationLimits(depth=3, breadth=3, boxes=6, threads=8)
+        self.open()
+
+    def open(self) -> None:
+        log = self.base.base.log
+        self.tree = SessionTree(SessionLog(log), self.base.base.projection)
+        self.children = Children(self.base.sessions, self.tree, log, self.limits)
+        database = Database(self.folder / "tools.db")
+        self.databases.append(database)
+        self.memory_store = SqliteMemories(database)
+        self.memories = Memories(self.memory_store, log.clock, most=20)
+        self.tasks = Tasks(self.base.base.store, SEALS, log, self.tree)
+        self.mailbox = Mailbox(SqliteMessages(database), self.tree, self.base.sessions, log, most=5)
+        tables = [each.handlers for each in (self.children, self.memories, self.tasks, self.mailbox)]
+        self.tools = SessionTools(self.tree, tables, ChangeLimit(log.clock, RATE, what="it"))
+
+    async def restart(self) -> None:
+        await self.base.restart()
+        self.open()
+
+    async def session(self, **more: Any) -> str:
+        """A session that runs, and may use all tools."""
+        return await self.base.running(tools=more.pop("tools", ALL_TOOLS), **more)
+
+    async def call(self, session: str, tool: str, **given: Any) -> dict[str, Any]:
+        """As the agent of the session calls it."""
+        return await self.tools.call(session, tool, given)
+
+
+@asynccontextmanager
+async def a_world(folder: Path) -> AsyncIterator[ToolWorld]:
+    async with a_world_of_sessions(folder, most=50) as base:
+        world = ToolWorld(base, folder)
+        try:
+            yield world
+        finally:
+            for each in world.databases:
+                await each.close()
