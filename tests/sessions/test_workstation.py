@@ -187,13 +187,17 @@ def test_the_cookie_of_another_session_opens_nothing(
 
 
 @pytest.mark.sampled
-def test_a_workstation_at_rest_falls_asleep(served: tuple[ServerProcess, httpx.Client]) -> None:
+def test_a_workstation_at_rest_falls_asleep_and_wakes_for_whoever_opens_it(
+    served: tuple[ServerProcess, httpx.Client],
+) -> None:
     session = new_workstation(*served, box={"idleSeconds": 3})
     ready(session)
     until(lambda: session.ask("GET", "").json()["state"] == "hibernated", 60)
     assert states(session)["desktop"] == "stopped"
-    assert session.ask("POST", "/restore").json()["state"] == "running"
-    until(lambda: states(session)["desktop"] == "running")
+    # Whoever opens it wakes it, with all of its programs.
+    cookie = {**session.cookie(), "accept": "text/html"}
+    until(lambda: session.visit("/vnc/vnc.html", headers=cookie).status_code == 200)
+    assert session.ask("GET", "").json()["state"] == "running"
     end(session)
 
 

@@ -198,7 +198,12 @@ class Sessions:
         return await self._boots.diagnose(row, await self.box_of(id))
 
     async def programs(self, row: ThreadRow) -> tuple[SessionStep, ...]:
-        """Returns what became of the programs of a session's workstation. Empty if it has none."""
+        """Returns what became of the programs of a session's workstation. Empty if it has none.
+
+        Somebody looks at the session, and may have woken its box: then it need not wait for the next sweep.
+        """
+        if session_of(row).state is SessionState.HIBERNATED:
+            self._due.add(row.id)
         return await self._boots.programs(session_of(row), await self.box_of(row.id))
 
     async def list(self, wanted: RowFilter) -> ThreadPage:
