@@ -156,6 +156,7 @@ async def test_what_a_runner_says_twice_is_written_once_and_in_order(house: HubT
     id, run = await house.at_work()
     async with connected(house, id, run) as runner:
         runner.greet(run.run)
+        last = 0
         for word in ("one ", "two ", "three"):
             last = runner.entry(type="scripted.delta", message="m", text=word)
         await runner.acked(last)
