@@ -67,12 +67,17 @@ export class BoxView {
     const told = { at: now, cpu: metrics.cpuSeconds ?? 0, sent: metrics.sent ?? 0, received: metrics.received ?? 0 };
     const before = this.#before;
     this.#before = told;
-    if (!before) return;
-    const seconds = Math.max(0.1, (now - before.at) / 1000);
+    const seconds = Math.max(0.1, (now - (before ?? told).at) / 1000);
     const rate = (fresh: number, old: number): number => Math.max(0, fresh - old) / seconds;
     this.samples = [...this.samples, {
-      at: now, cpu: rate(told.cpu, before.cpu), memory: metrics.memory ?? 0, disk: metrics.disk ?? 0, sent: rate(told.sent, before.sent), received: rate(told.received, before.received),
+      at: now, cpu: rate(told.cpu, (before ?? told).cpu), memory: metrics.memory ?? 0, disk: metrics.disk ?? 0,
+      sent: rate(told.sent, (before ?? told).sent), received: rate(told.received, (before ?? told).received),
     }].slice(-KEPT);
+  }
+
+  isAllowed(decision: EgressDecision): boolean {
+    const network = this.record?.spec.network;
+    return network?.mode === "open" || (network?.mode === "allow" && network.allow.includes(ruleOf(decision)));
   }
 
   /** Lets the box reach what it was refused, and nothing more. */

@@ -40,6 +40,12 @@ class Session {
     return this.canAct;
   }
 
+  /** The server no longer accepts the key of this tab: it was revoked, or is that of another server. */
+  lose(): void {
+    this.leave();
+    this.refusal = "The server no longer accepts the key of this tab.";
+  }
+
   leave(): void {
     setKey(null);
     this.caller = null;

@@ -123,7 +123,7 @@ export class ThreadView {
 
   /** Sends a prompt: it starts a run, waits for the current one, or interrupts it. Sessions queue it. */
   async send(prompt: string, { interrupt = false, agent = "", model = "" } = {}): Promise<void> {
-    if (this.about?.labels && (await this.#isSession())) {
+    if (this.timeline.isSession) {
       await call("POST", at("sessions", this.id, "prompts"), { prompt, mode: interrupt ? "steer" : "followup" });
     } else if (this.shown.status === "running") {
       await call("POST", at("runs", this.id, "steer"), { prompt, interrupt });
@@ -134,20 +134,6 @@ export class ThreadView {
     } else {
       await call("POST", at("threads", this.id, "chat"), { text: prompt });
     }
-  }
-
-  #session: boolean | null = null;
-
-  async #isSession(): Promise<boolean> {
-    if (this.#session === null) {
-      try {
-        await get(at("sessions", this.id));
-        this.#session = true;
-      } catch {
-        this.#session = false;
-      }
-    }
-    return this.#session;
   }
 
   stop(): Promise<unknown> {
