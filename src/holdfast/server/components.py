@@ -337,11 +337,16 @@ async def open_session_tools(
     threads: Threads,
     projection: Projection,
     seals: Seals,
+    boxes: Lazy[Boxes],
+    runs: Lazy[Runs],
     sessions: Lazy[Sessions],
     clocks: Clocks,
     delegation: str,
+    secret: bytes,
 ) -> AsyncIterator[ServerTools]:
-    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too."""
+    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too. From `secret`, the keys of
+    workflows are derived.
+    """
     opened = await sessions.get()
     await _load("holdfast.server.session_tools")
     from holdfast.api.run.tasks import DelegationLimits
@@ -350,7 +355,15 @@ async def open_session_tools(
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     async with ServerTools.open(
-        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+        storage,
+        projection,
+        seals,
+        await boxes.get(),
+        await runs.get(),
+        opened,
+        run_log,
+        DelegationLimits.parse(delegation),
+        secret,
     ) as tools:
         yield tools
 

@@ -262,7 +262,18 @@ async def _serve(
         )
         session_tools = Lazy(
             "tools of sessions",
-            lambda: open_session_tools(storage, threads, projection, seals, sessions, clocks, settings.delegation),
+            lambda: open_session_tools(
+                storage,
+                threads,
+                projection,
+                seals,
+                boxes,
+                runs,
+                sessions,
+                clocks,
+                settings.delegation,
+                derive(secret, "workflows"),
+            ),
         )
         interpreters = Lazy(
             "interpreters",

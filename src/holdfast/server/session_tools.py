@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.run.tasks import DelegationLimits
 from holdfast.api.tools.catalogue import ALL
 from holdfast.api.tools.operation import Operation
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.internal_api import InternalRequest, InternalRoute
 from holdfast.runs.run_log import RunLog
+from holdfast.runs.service import Runs
 from holdfast.server.lazy import load_in_thread
 from holdfast.sessions.service import Sessions
 from holdfast.sessions.session_log import SessionLog
@@ -22,6 +24,11 @@ from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
 from holdfast.sessions.tools.service import RATE, SessionTools
 from holdfast.sessions.tools.tasks import Tasks
+from holdfast.sessions.workflows.engine import Executions
+from holdfast.sessions.workflows.library import Library
+from holdfast.sessions.workflows.operations import Workflows
+from holdfast.sessions.workflows.signatures import WorkflowKeys
+from holdfast.sessions.workflows.steps import StepRunner
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 
@@ -35,6 +42,8 @@ class ServerTools:
 
     operations: SessionTools
     mailbox: Mailbox
+    workflows: Workflows
+    clock: Callable[[], int]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -43,21 +52,43 @@ class ServerTools:
         storage: Storage,
         projection: Projection,
         seals: Seals,
+        boxes: Boxes,
+        runs: Runs,
         sessions: Sessions,
         run_log: RunLog,
         limits: DelegationLimits,
+        secret: bytes,
     ) -> AsyncIterator[ServerTools]:
+        """From `secret`, the keys of workflows are derived. Executions of workflows outlive the service."""
         tree = SessionTree(SessionLog(run_log), projection)
-        memory_store, messages = await load_in_thread(lambda: (storage.memories, storage.messages))
+        memories, messages, rows = await load_in_thread(lambda: (storage.memories, storage.messages, storage.workflows))
         mailbox = Mailbox(messages, tree, sessions, run_log)
-        handlers = (
-            Children(sessions, tree, run_log, limits).handlers,
-            Memories(memory_store, run_log.clock).handlers,
-            Tasks(storage.streams, seals, run_log, tree).handlers,
-            mailbox.handlers,
+
+        async def call(session: str, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+            return await operations.call(session, tool, given)
+
+        async def notify(session: str, person: str, text: str, key: str) -> None:
+            message = {"toUserId": person, "content": text, "messageType": "approval", "key": key}
+            await mailbox.send(await tree.caller(session), message)
+
+        library, keys = Library(rows, run_log.clock), WorkflowKeys(secret)
+        steps = StepRunner(storage.streams, run_log, sessions, runs, boxes, call)
+        executions = Executions(storage.streams, seals, run_log, rows, library, keys, steps, notify)
+        workflows = Workflows(library, executions, keys, tree, ChangeLimit(run_log.clock, RATE))
+        parts = (
+            Children(sessions, tree, run_log, limits),
+            Memories(memories, run_log.clock),
+            Tasks(storage.streams, seals, run_log, tree),
+            mailbox,
+            workflows,
         )
         limit = ChangeLimit(run_log.clock, RATE, what="what this session")
-        yield cls(SessionTools(tree, handlers, limit), mailbox)
+        operations = SessionTools(tree, [each.handlers for each in parts], limit)
+        await executions.start()
+        try:
+            yield cls(operations, mailbox, workflows, run_log.clock)
+        finally:
+            await executions.close()
 
 
 def internal_routes(tools: Callable[[], Awaitable[SessionTools]]) -> tuple[InternalRoute, ...]:

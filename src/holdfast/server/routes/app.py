@@ -40,6 +40,7 @@ from holdfast.server.routes import (
     sessions,
     tasks,
     threads,
+    workflows,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.requests import ClientLeft
@@ -71,6 +72,7 @@ _ROUTERS = (
     session_tools.router,
     sessions.router,
     tasks.router,
+    workflows.router,
 )
 
 
