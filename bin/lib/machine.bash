@@ -24,6 +24,7 @@ find_missing_packages() {
     want busybox busybox-static
     want docker-registry docker-registry
     want chromium chromium fonts-dejavu-core
+    want "Xvfb fluxbox x11vnc websockify xterm" xvfb fluxbox x11vnc novnc websockify xterm
     want "dnf rpmbuild createrepo_c" dnf rpm createrepo-c
     want git git
     want /usr/bin/pip python3-pip

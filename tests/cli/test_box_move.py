@@ -69,3 +69,12 @@ def test_what_the_target_lacks_is_an_error_with_a_next_step(moving_cli: Cli) -> 
         assert (refused.exit, refused.out) == (Exit.USAGE, "")
         assert words in refused.err
     assert moving_cli("box", "show", id, "--json").json()["state"] == "running"
+
+
+def test_an_image_is_not_pulled_elsewhere_unless_it_is_named(moving_cli: Cli) -> None:
+    id = create(moving_cli, "--image", "registry.test/evil:1")
+    refused = moving_cli("box", "move", id, "--to", "there")
+    assert refused.exit == Exit.CONFLICT, refused.err
+    assert "there would pull image registry.test/evil:1, which nobody has named for there" in refused.err
+    assert f"holdfast box move {id} --to there --image registry.test/evil:1" in refused.err
+    assert moving_cli("box", "move", id, "--to", "there", "--image", "registry.test/evil:1").exit == 0

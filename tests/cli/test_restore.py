@@ -11,6 +11,8 @@ from tests.cli.conftest import Cli
 from tests.cli.test_maintenance import JSON, client_of, entries_of, fill
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.server.backup import TENANTS
+from holdfast.server.tenants import FOLDER
 from holdfast.storage import maintenance
 from holdfast.testing.server import ServerProcess
 
@@ -102,3 +104,16 @@ def test_a_damaged_backup_is_not_restored(bare_cli: Cli, home: Path, tmp_path: P
     assert "is damaged" in outcome.err
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".*.restoring"))
+
+
+def test_a_backup_has_the_tenants_of_the_server(bare_cli: Cli, home: Path, tmp_path: Path) -> None:
+    with ServerProcess(home) as server, client_of(server) as http:
+        key = http.post("/v1/tenants", json={"name": "acme"}).json()["key"]["key"]
+        own = {"Authorization": f"Bearer {key}"}
+        assert http.post("/v1/threads", json={"id": "t-theirs"}, headers=own).status_code == 201
+        assert bare_cli("backup", str(tmp_path / "copy"), "--home", str(home)).exit == Exit.OK
+    assert bare_cli("restore", str(tmp_path / "copy"), "--home", str(tmp_path / "restored")).exit == Exit.OK
+    with ServerProcess(tmp_path / "restored") as server, client_of(server) as http:
+        assert http.get("/v1/threads/t-theirs", headers=own).status_code == 200
+        assert http.get("/v1/threads/t-theirs").status_code == 404
+    assert TENANTS == FOLDER

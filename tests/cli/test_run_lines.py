@@ -106,6 +106,25 @@ def test_a_failover_and_a_budget_are_shown() -> None:
     ]
 
 
+def test_a_used_up_budget_is_said_once_whatever_the_agent_repeats() -> None:
+    story = Story()
+    words = "Holdfast: this day is out of budget: $3.0000 of $3.0000 are spent"
+    story.add("signal.run.started", run="r-1", epoch=1, agent="pi", model="mine/a", prompts=[])
+    reached: dict[str, Any] = {"scope": "day", "subject": "", "unit": "cost", "limit": 3.0, "spent": 3.0}
+    story.add("signal.model.budget", run="r-1", state="reached", **reached)
+    story.add("pi.retry", attempt=1, message=words, status=402)
+    story.add("pi.notice", level="error", text=words)
+    story.add("pi.notice", level="error", text="something else")
+    error = {"code": "over_budget", "message": words, "hint": "wait"}
+    story.add("signal.run.finished", run="r-1", status="failed", error=error)
+    assert render(story.entries, None)[-4:] == [
+        "    ! the budget of this day is used up: $3.00 of $3.00",
+        "    ! something else",
+        "  ✗ failed after 250 ms · 0 boxes · 6 entries",
+        "    wait",
+    ]
+
+
 @pytest.mark.parametrize(
     ("code", "message", "expected"),
     [

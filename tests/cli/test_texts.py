@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from holdfast import Entry
+from holdfast.api.run.tasks import ThreadTree, TreeThread
+from holdfast.boxes.guest_archive import boot_argv
 from holdfast.calendar_time import calendar_time
-from holdfast.cli.terminal.console import Cell, printable, write_json
+from holdfast.cli.box.logs import describe_command
+from holdfast.cli.terminal.console import Cell, printable, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.entry_lines import EntryLog, describe
 from holdfast.cli.thread.commands import parse_labels
+from holdfast.cli.thread.tree import tree_lines
 from holdfast.exports.page import Exported, render
 from holdfast.harnesses.session_files import iso
 
@@ -106,3 +111,50 @@ def test_a_time_that_no_calendar_has_breaks_no_log(ts: int, zone: timezone | Non
     assert f"{calendar_time(ts, zone):%Y-%m-%d %H:%M:%S}"
     assert iso(ts).endswith("Z")
     assert render(Exported("t-1", "T", [Entry("e-1", ts, {"type": "chat", "text": "a"})]))
+
+
+def test_tables_align_numbers_at_the_right_and_count_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(
+        ("id", "calls", "cost", "title", "took"),
+        [("1", "7", "$1,024.00", "漢字", "–"), (Cell("22"), "1,024", "–", "plain", "3 s"), ("3", "", "$2.00", "é", "")],
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "id  calls       cost  title  took",
+        "1       7  $1,024.00  漢字   –",
+        "22  1,024          –  plain  3 s",
+        "3              $2.00  é",
+    ]
+
+
+def test_the_threads_of_a_tree_are_in_columns() -> None:
+    unused = {"parent": None, "fork_of": None, "task": False, "agent": None, "live": False}
+
+    def thread(id: str, **about: Any) -> TreeThread:
+        return TreeThread(id=id, status=about.pop("status", "completed"), last_activity_at=0, **{**unused, **about})
+
+    tree = ThreadTree(
+        root="t-1",
+        truncated=False,
+        threads=(
+            thread("t-1", title="a"),
+            thread("t-22", status="failed", fork_of="t-1", agent="pi", title="b"),
+            thread("t-3", parent="t-22", task=True, title="c"),
+        ),
+    )
+    assert ["".join(map(str, map(_text, line))) for line in tree_lines(tree, "t-1", 1)] == [
+        "t-1        completed  thread    1 s ago  a",
+        "└─ t-22    failed     fork, pi  1 s ago  b",
+        "   └─ t-3  completed  task      1 s ago  c",
+    ]
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def test_programs_of_holdfast_are_shown_by_name_in_the_list_of_processes() -> None:
+    assert describe_command(boot_argv(("/usr/bin/python3",), "holdfast.guest.runner.main", ("json",))) == (
+        "/usr/bin/python3 … holdfast.guest.runner.main"
+    )
+    assert describe_command(["sh", "-c", "a b\nc"]) == "sh -c 'a b …'"
+    assert describe_command(["sleep", "100"]) == "sleep 100"

@@ -217,6 +217,12 @@ def test_tail_into_a_pipe_that_closes_is_quiet(thread: str, server: ServerProces
         assert tail.stderr.read() == ""
 
 
+def test_pin_and_unpin_keep_other_labels(cli: Cli) -> None:
+    thread = cli("thread", "new", "Pinned", "--label", "team:web", "--json").json()["id"]
+    assert cli("thread", "pin", thread, "--json").json()["labels"] == {"team": "web", "pinned": "true"}
+    assert cli("thread", "pin", thread, "--undo", "--json").json()["labels"] == {"team": "web"}
+
+
 def test_rename_archive_and_back(cli: Cli, thread: str) -> None:
     assert cli("thread", "rename", thread, "another", "--json").json()["title"] == "another"
     assert "--undo" in cli("thread", "archive", thread).out

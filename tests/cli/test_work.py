@@ -111,7 +111,8 @@ def test_what_runs_without_being_started_needs_consent(world: World, tmp_path: P
     code, _, err = world.run("apply", world.thread, "--check", cwd=mine)
     assert code == 0, err
     assert ".vscode/tasks.json  an editor can run it when the folder is opened" in err
-    for command in (("apply",), ("apply", "--branch", "work"), ("push", "--branch", "other"), ("pr",)):
+    api = world.forge.api
+    for command in (("apply",), ("apply", "--branch", "work"), ("push", "--branch", "other"), ("pr", "--api", api)):
         code, _, err = world.run(command[0], world.thread, *command[1:], cwd=mine)
         assert code == 2, err
         assert "changes a file that runs without being started, and there is no terminal to ask" in err
@@ -127,6 +128,23 @@ def test_what_runs_without_being_started_needs_consent(world: World, tmp_path: P
     assert (code, "1 file applied before, and discarded since: new.txt" in err) == (0, True), err
     assert world.run("apply", world.thread, "--again", cwd=mine)[0] == 0
     assert (mine / "new.txt").read_text() == "new\n"
+
+
+def test_no_pull_request_is_tried_where_there_is_none_or_where_the_token_does_not_belong(
+    world: World, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    git(tmp_path, "clone", "-q", str(world.remote), str(mine))
+    code, _, err = world.run("pr", world.thread, "--yes", "--branch", "nowhere", cwd=mine)
+    assert code == 2, err
+    assert "this remote is a folder on this machine, which has no pull requests" in err
+    assert "holdfast push" in err
+    # The remote of a repository may be anybody's: a token of GitHub is not sent there.
+    git(mine, "remote", "set-url", "origin", "https://127.0.0.1:1/owner/name.git")
+    code, _, err = world.run("pr", world.thread, "--yes", "--branch", "nowhere", cwd=mine)
+    assert "there is no token for the forge" in err
+    assert "set GH_ENTERPRISE_TOKEN" in err
+    assert git(world.remote, "branch", "--list", "nowhere") == ""
 
 
 def test_apply_push_and_pull_request_bring_it_home(world: World) -> None:

@@ -18,6 +18,7 @@ from holdfast.egress.bound.certificates import BoxAuthority
 from holdfast.egress.http_body import Chunks
 from holdfast.egress.http_client import HttpClient, _open_first
 from holdfast.egress.http_head import BadHead
+from holdfast.egress.models.upstream import NetworkUpstream
 
 pytestmark = pytest.mark.anyio
 
@@ -580,3 +581,17 @@ async def test_the_next_address_is_tried_if_one_does_not_answer() -> None:
         await _open_first([(family, ("127.0.0.1", 1)), (family, ("127.0.0.2", 1))])
     with pytest.raises(OSError, match="no address"):
         await _open_first([])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "[::1]", "0.0.0.0"])
+async def test_for_a_tenant_only_public_addresses_are_reached(host: str) -> None:
+    """Whatever name a private address has: a tenant chooses the base URL of its models."""
+    upstream = NetworkUpstream({}, public_only=True)
+    behind_proxy = NetworkUpstream({"all_proxy": "http://127.0.0.1:9"}, public_only=True)
+    try:
+        for each in (upstream, behind_proxy):
+            with pytest.raises(httpx.ConnectError, match="is not reached from here"):
+                await each.send(httpx.Request("GET", f"http://{host}:9/", extensions={"timeout": TIMES}))
+    finally:
+        await upstream.close()
+        await behind_proxy.close()

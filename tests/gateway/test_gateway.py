@@ -82,7 +82,7 @@ def test_a_browser_is_led_to_the_origin_of_a_tunnel(session: Session, listen: Li
     session.tunnel("My_App", program.port)
     cookie = session.cookie()
     led = session.visit("/t/My_App/deep/page?a=b", headers={**HTML, **cookie})
-    assert led.status_code == 303
+    assert (led.status_code, led.headers["cross-origin-opener-policy"]) == (303, "same-origin")
     place = urlsplit(led.headers["location"])
     assert place.netloc.endswith(f"--{session.host}")
     assert place.path == "/deep/page"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.outcomes import out_of_budget
 from holdfast.guest import agent_reader
 from holdfast.guest.agent_reader import MAX_RECORD, MAX_RESULT, Reader, add_usage, shorten, text_of, usage_of
 from holdfast.harnesses import outcomes
@@ -239,3 +240,41 @@ def test_a_request_that_is_longer_than_the_context_is_told_from_others(
     error = outcomes.model_error(status, message)
     assert error["code"] == code
     assert ("the provider failed" in error["hint"]) is (code == "model_unavailable")
+
+
+_REFUSAL = "Holdfast: this day is out of budget: $8.0400 of $3.0000 are spent"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f'402 {{"type":"error","error":{{"type":"billing_error","message":"{_REFUSAL}","code":"budget"}}}}',
+        f"API Error: 402 {_REFUSAL}",
+        f"unexpected status 402 Payment Required: {_REFUSAL}, url: http://127.0.0.1:3128/model/v1/responses",
+        _REFUSAL,
+    ],
+    ids=["pi", "claude", "codex", "opencode"],
+)
+def test_what_an_agent_repeats_of_our_gateway_is_shown_without_json(said: str) -> None:
+    reader = agent_reader.Reader()
+    assert reader.notice("error", said)[0]["text"] == _REFUSAL
+    assert reader.retry(1, said, 402)[0]["message"] == _REFUSAL
+    assert reader.notice("output", said)[0]["text"] == said
+    error = outcomes.model_error(402, said)
+    assert (error["code"], error["message"]) == ("over_budget", _REFUSAL)
+    assert "holdfast budget set --day" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "command"),
+    [
+        ("run", "holdfast resume THREAD --budget"),
+        ("thread", "holdfast budget set THREAD --cost"),
+        ("tree", "holdfast budget set ROOT --tree"),
+        ("day", "holdfast budget set --day"),
+    ],
+)
+def test_the_hint_is_for_the_budget_that_is_used_up(scope: str, command: str) -> None:
+    error = outcomes.model_error(402, "Holdfast: " + out_of_budget(scope, "$2.00", "$1.00"))
+    assert command in error["hint"]
+    assert sum(each in error["hint"] for each in ("--day", "--tree", "THREAD --budget", "THREAD --cost")) == 1

@@ -127,7 +127,7 @@ def test_and_is_no_list_either() -> None:
     [
         ({"total": "many", "names": [], "answer": ""}, r"^total must be int, not 'many' \(str\)$"),
         ({"total": 1.5, "names": [], "answer": ""}, r"^total must be int, not 1.5 \(float\)$"),
-        ({"total": 1, "names": [1, "a"], "answer": ""}, r"names\[0\]: input should be a valid string, not 1 \(int\)$"),
+        ({"total": 1, "names": [1, "a"], "answer": ""}, r"names\[0\]: must be a string, not 1 \(int\)$"),
         ({"total": 1, "names": []}, "^answer: str is missing$"),
         ({"total": 1, "names": [], "answr": "x"}, "answer: str is missing; 'answr' is not a field: did you mean"),
         ({}, r"^total: int is missing; names: list\[str\] is missing; answer: str is missing$"),

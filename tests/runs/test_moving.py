@@ -11,7 +11,9 @@ from tests.runs.test_launch import pieces, tar
 from tests.runs.world import PATIENCE, World
 
 from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, NoSpace, Unsupported
+from holdfast.api.errors.runs import InvalidRun
 from holdfast.boxes.service import move
 from holdfast.boxes.workspace_copy import NOTES, home_of
 from holdfast.runs.launch.plan import Options, Prompt
@@ -138,3 +140,20 @@ async def test_a_move_that_fails_ends_the_run_and_the_next_one_goes_on_in_the_ol
     again = await world.runs.resume(thread, change=at("dummy"))  # type: ignore[arg-type]
     assert (await world.runner(again)).run.box == first
     await check_files(world, first)
+
+
+async def test_an_image_that_a_file_may_have_named_is_not_pulled_by_another_provider(world: World) -> None:
+    """This provider had an image of that name, so nobody was asked. The other would pull it, from wherever it leads."""
+    thread = await finished_run(world, spec=BoxSpec(provider="dummy", image="registry.test/evil:1"))
+    before = await world.entries(thread)
+    with pytest.raises(InvalidRun, match=r"other would pull image registry\.test/evil:1") as refused:
+        await world.runs.resume(thread, change=at("other"))  # type: ignore[arg-type]
+    assert "--image registry.test/evil:1" in str(refused.value.hint)
+    assert await world.entries(thread) == before
+    box = (await world.latest(thread)).box
+    assert box is not None
+    await world.boxes.delete(box)  # then the next one would be made there
+    with pytest.raises(InvalidRun, match="other would pull image"):
+        await world.runs.resume(thread, change=at("other"))  # type: ignore[arg-type]
+    resumed = await world.runs.resume(thread, change=at("other"), names_image=True)  # type: ignore[arg-type]
+    assert (await world.runner(resumed)).run.provider == "other"

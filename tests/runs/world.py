@@ -20,6 +20,7 @@ from holdfast.api.entries import Entry
 from holdfast.api.errors import Unavailable
 from holdfast.api.errors.agents import UnknownAgent
 from holdfast.api.run.runs import Launched
+from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import ModelChoice
 from holdfast.harnesses.harness import Api, Command, Harness, Package, Rebuilt, Task
@@ -35,7 +36,7 @@ from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.dummy import DummyProvider
+from holdfast.testing.dummy import CAPABILITIES, DummyProvider
 from holdfast.threads.access.credentials import Access
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
@@ -164,8 +165,9 @@ class World:
         self.store = store
         self.rows = rows
         self.clock = clock
-        self.provider = DummyProvider(folder / "dummy", clock=clock.now)
-        self.other = DummyProvider(folder / "other", name="other", clock=clock.now)
+        can = CAPABILITIES | {Capability.IMAGES}
+        self.provider = DummyProvider(folder / "dummy", clock=clock.now, capabilities=can)
+        self.other = DummyProvider(folder / "other", name="other", clock=clock.now, capabilities=can)
         self.agents = Agents()
         self.access = Access(SqliteApiKeys(store), b"of these tests", clock=clock.now)
         self.projection = Projection(store, SqliteThreadRows(store), SEALS)
@@ -214,7 +216,7 @@ class World:
         self.agents.hook = None
 
     async def launch(self, prompt: str = "do it", *, thread: str | None = None, **options: Any) -> Launched:
-        wanted = Options("scripted", None, SPEC, **options)
+        wanted = Options("scripted", None, **{"spec": SPEC, **options})
         return await self.runs.launch(Prompt(prompt), wanted, thread=thread)
 
     async def settled(self, launched: Launched) -> Run:

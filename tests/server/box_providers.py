@@ -23,8 +23,8 @@ async def here_and_there(settings: Settings, egress: Egress) -> Mapping[str, Pro
     """Two that can do the same, and one that cannot close the network of its boxes."""
     found: dict[str, Provider] = {}
     for name, can in (
-        ("here", CAPABILITIES),
-        ("there", CAPABILITIES),
+        ("here", CAPABILITIES | {Capability.IMAGES}),
+        ("there", CAPABILITIES | {Capability.IMAGES}),
         ("less", CAPABILITIES - {Capability.NETWORK_NONE}),
     ):
         found[name] = provider = DummyProvider(settings.home / name, name=name, capabilities=can)

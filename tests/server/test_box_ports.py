@@ -342,10 +342,8 @@ def test_our_credentials_never_reach_the_box(
 
 
 def preview(api: httpx.Client, visitor: httpx.Client, box: str, port: int) -> tuple[str, str]:
-    """Open a port as a browser does; returns the cookie it got, and the token in the URL."""
-    url = httpx.URL(api.get(f"/v1/boxes/{box}/preview", params={"port": port}).json()["url"])
-    assert url.host == f"{port}-{box}.localhost"
-    token = url.params["holdfast_token"]
+    """Open a port as a browser does; returns the cookie it got, and the token in the URL of another link."""
+    url, token = link_to(api, box, port)
     headers = {"host": url.netloc.decode(), "sec-fetch-mode": "navigate"}
     opened = visitor.get("/", params={"holdfast_token": token}, headers=headers)
     assert opened.status_code == 200
@@ -354,7 +352,33 @@ def preview(api: httpx.Client, visitor: httpx.Client, box: str, port: int) -> tu
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     assert "domain" not in cookie.lower()
     visitor.cookies.clear()
-    return cookie.partition(";")[0], token
+    return cookie.partition(";")[0], link_to(api, box, port)[1]
+
+
+def link_to(api: httpx.Client, box: str, port: int) -> tuple[httpx.URL, str]:
+    """The URL of a port, and the token in it."""
+    url = httpx.URL(api.get(f"/v1/boxes/{box}/preview", params={"port": port}).json()["url"])
+    assert url.host == f"{port}-{box}.localhost"
+    return url, url.params["holdfast_token"]
+
+
+def test_a_browser_uses_up_the_token_of_a_link(
+    api: httpx.Client, visitor: httpx.Client, box: str, listen: Listen
+) -> None:
+    """The pages of the port see the URL that they were opened with: a service worker does."""
+    inside = listen(OK)
+    url, token = link_to(api, box, inside.port)
+    host = {"host": url.netloc.decode()}
+    browser = {**host, "sec-fetch-mode": "navigate"}
+    for _ in range(2):  # a program may use it until then
+        assert visitor.get("/", params={"holdfast_token": token}, headers=host).content == b"ok"
+    opened = visitor.get("/", params={"holdfast_token": token}, headers=browser)
+    cookie = opened.headers["set-cookie"].partition(";")[0]
+    visitor.cookies.clear()
+    for headers in (host, browser):
+        assert visitor.get("/", params={"holdfast_token": token}, headers=headers).status_code == 401
+    again = visitor.get("/", params={"holdfast_token": token}, headers={**browser, "cookie": cookie})
+    assert (again.status_code, 'content="0;url=/"' in again.text) == (200, True)  # who is here may open it again
 
 
 def test_hop_by_hop_headers_stay_on_their_hop(dummy_server: ServerProcess, box: str, listen: Listen) -> None:
@@ -586,9 +610,9 @@ def test_a_page_of_a_box_cannot_use_an_api_without_keys(open_boxes: tuple[Server
 def test_the_exchange_leads_nowhere_else(
     dummy_server: ServerProcess, api: httpx.Client, visitor: httpx.Client, box: str
 ) -> None:
-    token = preview(api, visitor, box, 80)[1]
     headers = {"host": host_of(dummy_server, box, 80), "sec-fetch-mode": "navigate"}
     for path in ("//evil.example/", "/\\evil.example/", '/"><script>alert(1)</script>'):
+        token = link_to(api, box, 80)[1]
         with RawClient(dummy_server.address) as client:
             client.send(
                 request("GET", f"{path}?holdfast_token={token}", **{k.replace("-", "_"): v for k, v in headers.items()})

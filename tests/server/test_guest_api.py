@@ -61,6 +61,9 @@ class Runs:
             raise Conflict(f"run {run} is over")
         return self.hit
 
+    async def current(self, thread: str, box: str) -> tuple[str, int] | None:
+        return None
+
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         return (run, epoch) == (self.run, self.epoch)
 

@@ -468,3 +468,25 @@ def test_a_name_with_a_token_fits_into_one_label_of_the_dns() -> None:
     url = BoxHosts("https://p.example").url_below("b-0123456789abcdef", 65535, token)
     assert url is not None
     assert len((urlsplit(url).hostname or "").partition(".")[0]) <= 63
+
+
+@pytest.mark.parametrize("carrier", [Carrier.URL, Carrier.LINK])
+def test_a_token_has_one_spelling_so_that_it_is_not_used_again_in_another(carrier: Carrier) -> None:
+    previews = Previews(b"key", required=True, clock=lambda: 1_000_000)
+    token = previews.issue(carrier, "b-1", 80)
+    assert previews.holds(token, carrier, "b-1", 80)
+    others = [
+        f"0{token}",
+        f" {token}",
+        f"+{token}",
+        f"0x{token}",
+        f"{token[:2]}_{token[2:]}",
+        token.upper(),
+        f"{token} ",
+    ]
+    for other in (*others, f"{token}\n", f"{token}-"):
+        assert not previews.holds(other, carrier, "b-1", 80), other
+    assert previews.admits(token, opens=True)
+    assert not previews.admits(token, opens=True)
+    previews.expire(token)
+    assert not previews.holds(token, carrier, "b-1", 80)

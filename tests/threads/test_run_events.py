@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.api.entries import Entry
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
+from holdfast.api.sessions import PromptMode
 from holdfast.api.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
-from holdfast.threads import lineage, run_events
+from holdfast.threads import lineage, run_events, session_events
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.checkpoints import Files, ForkOf
 from holdfast.threads.entries import keyed
@@ -279,6 +280,24 @@ def test_what_a_fork_inherits_is_what_it_would_read(
         source = fold(source, [each], SEALS)
         if each["payload"]["type"] == run_events.FINISHED and source.can_be_marked:
             assert new.inherit(source.marked(0).marks[0]) == fold(new, entries[:number], SEALS)
+
+
+def test_a_fork_of_a_session_inherits_what_it_would_read_and_is_no_session() -> None:
+    options = {"workspace": "f" * 64, "source": {"repository": "https://example.com/a"}}
+    made = session_events.created(agent="pi", model="m/x", options=options, parent=None, by=None)
+    queued = entry("e-1", 9, **session_events.prompted("do it", PromptMode.FOLLOWUP, 0))
+    more = entry("e-9", 20, **session_events.prompted("and this", PromptMode.FOLLOWUP, 0))
+    entries = sealed("t", [entry("session-1", 1, **made), queued, *STORY[1:], more])
+    source, new = ThreadRow("t", 1), ThreadRow("t-fork", 2, created_at=5)
+    assert fold(source, entries, SEALS).runs.session is not None
+    at_end = fold(source, entries[:-1], SEALS)
+    assert at_end.can_be_marked
+    inherited = new.inherit(at_end.marked(0).marks[0])
+    assert inherited == fold(new, entries[:-1], SEALS)
+    assert (inherited.runs.session, inherited.runs.workspace) == (None, "f" * 64)
+    assert not fold(inherited, entries[-1:], SEALS).runs.waiting
+    forged = [entry("session-1", 1, **made), *entries[1:]]
+    assert fold(new, forged, SEALS).runs.workspace is None
 
 
 def folded(thread: str, entries: list[dict[str, Any]]) -> ThreadRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.limits import MAX_TOKEN_SECONDS
@@ -23,6 +23,10 @@ class Scope(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey(Document):
     name: Annotated[str, Limits(min_length=1, max_length=200)]
+    role: Literal["owner", "member", "viewer"] = "owner"
+    """What the key may do at most."""
+    member: Annotated[str, Limits(min_length=1, max_length=128)] | None = None
+    """The member whose key it is. It never does more than the role of its member allows, and ends with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Key(Document):
     name: str
     created_at: int
     revoked_at: int | None
+    role: str = "owner"
+    member: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,8 @@ class Caller(Document):
     """The name of the API key. `default` if the server requires no key, or the key is the one of the server's home."""
     key: str | None = None
     """The id of the API key."""
+    role: str = "owner"
+    """What the caller may do: `owner`, `member` or `viewer`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

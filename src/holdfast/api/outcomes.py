@@ -8,6 +8,7 @@ from __future__ import annotations
 
 _SHOW = "see the output of the agent: holdfast thread show THREAD"
 _RESUME = "continue with: holdfast resume THREAD"
+_SPENT = "see what it was spent on: holdfast cost THREAD; "
 
 OUTCOMES: dict[str, tuple[str, str]] = {
     "agent_aborted": ("the agent's turn was aborted", "holdfast resume THREAD"),
@@ -49,14 +50,49 @@ OUTCOMES: dict[str, tuple[str, str]] = {
         "the model gave no answer",
         "check the network and the model's address (holdfast model test NAME), then: holdfast resume THREAD",
     ),
-    "over_budget": (
-        "the budget for models is used up",
-        "see what it was spent on: holdfast cost THREAD; with more for a run: holdfast resume THREAD --budget DOLLARS;"
-        " for a thread, tree or day: holdfast budget set --help",
-    ),
+    "over_budget": ("the budget for models is used up", "see the budgets: holdfast budget list; then: " + _RESUME),
     "prompt_refused": ("the agent did not accept the prompt", _SHOW),
 }
 """By code: the default message and the hint."""
+
+BUDGETS: dict[str, tuple[str, str]] = {
+    "run": ("this run", _SPENT + "continue with more: holdfast resume THREAD --budget DOLLARS"),
+    "thread": ("this thread", _SPENT + "allow more: holdfast budget set THREAD --cost DOLLARS; then " + _RESUME),
+    "tree": (
+        "this tree of threads",
+        "see whose budget it is: holdfast budget list; allow more: holdfast budget set ROOT --tree --cost DOLLARS;"
+        " then " + _RESUME,
+    ),
+    "day": (
+        "this day",
+        "see what it was spent on: holdfast cost --since 1d; allow more: holdfast budget set --day --cost DOLLARS,"
+        " or wait until midnight UTC; then " + _RESUME,
+    ),
+}
+"""By scope: what the gateway calls it in its refusals, and what to do when its budget is used up."""
+_OUT_OF_BUDGET = " is out of budget: "
+
+
+def out_of_budget(scope: str, spent: str, most: str) -> str:
+    """Returns the refusal of the model gateway, for the agent, its model and its user.
+
+    Some agents (pi) look for numbers such as 500 in an error to tell whether to try again, unless it says "out of
+    budget".
+    """
+    return f"{BUDGETS[scope][0]}{_OUT_OF_BUDGET}{spent} of {most} are spent"
+
+
+def is_out_of_budget(message: str) -> bool:
+    """Returns whether a message of an agent repeats such a refusal."""
+    return _OUT_OF_BUDGET in message
+
+
+def budget_hint(message: str) -> str:
+    """Returns what to do about a refusal, by the budget that it names. Empty if it names none."""
+    for name, hint in BUDGETS.values():
+        if name + _OUT_OF_BUDGET in message:
+            return hint
+    return ""
 
 
 def outcome_error(code: str, message: str = "", hint: str = "") -> dict[str, str]:

@@ -8,6 +8,46 @@ from typing import Any, Final
 
 _OURS: Final = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
 """Kinds of errors with our own messages, and the prefix that pydantic adds."""
+_UNKNOWN: Final = "is not known here"
+_SAID: Final = {
+    "missing": "is missing",
+    "missing_argument": "is missing",
+    "missing_keyword_only_argument": "is missing",
+    "missing_positional_only_argument": "is missing",
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
+    "unexpected_positional_argument": _UNKNOWN,
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "dict_type": "must be an object",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_from_float": "must be an integer",
+    "int_parsing_size": "is too large",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "none_required": "must be null",
+}
+"""What to say by the kind of error. The others are reworded by `_WORDS`."""
+_WORDS: Final = tuple(
+    (re.compile(pattern), ours)
+    for pattern, ours in (
+        (r"^(?:\w+ )?(?:[Ii]nput|String|Data|Date|Keys|List|Dictionary|Tuple|Set|URL)(?: items)? should ", "must "),
+        (r"^Input (is not|violated)", r"\1"),
+        (r"\bshould\b", "must"),
+        (r"greater than or equal to", "at least"),
+        (r"less than or equal to", "at most"),
+        (r"\ba valid (?=[aeiou])", "an "),
+        (r"\ba valid ", "a "),
+        (r" after validation", ""),
+        (r", unable to .*|, got .*|, not more$", ""),
+    )
+)
 _LONGEST: Final = 80
 _CLASS: Final = re.compile(r"\^(\[[^\]]+\])?(\[[^\]]+\])(?:\{(\d),(\d{1,5})\}|[+*])\$")
 """The patterns of names: perhaps one class for the first character, one for the rest, and how many there may be."""
@@ -26,23 +66,28 @@ _FIRSTS: Final = {
 
 
 def describe_problem(problem: Mapping[str, Any]) -> str:
-    """`problem` is one of `ValidationError.errors()`."""
-    context = problem.get("ctx") or {}
-    match problem["type"]:
-        case "string_pattern_mismatch":
-            return f"{_shown(problem.get('input'))} does not fit: {_describe_pattern(str(context.get('pattern')))}"
+    """`problem` is one of `ValidationError.errors()`, with or without its context. The answer follows the field's name:
+    `is missing`, `must be an integer`.
+    """
+    context, kind = problem.get("ctx") or {}, str(problem["type"])
+    match kind:
+        case "string_pattern_mismatch" if "pattern" in context:
+            return f"{_shown(problem.get('input'))} does not fit: {_describe_pattern(str(context['pattern']))}"
         case "string_too_short" if context.get("min_length") == 1:
             return "must not be empty"
-        case "string_too_long":
-            return f"has at most {context.get('max_length')} characters"
-        case "missing":
-            return "is missing"
-        case "unexpected_keyword_argument":
-            return "Extra inputs are not permitted"
-        case "dataclass_type":
-            return "Input should be a valid dictionary or object to extract fields from"
-        case kind:
-            return str(problem["msg"]).removeprefix(_OURS.get(kind, ""))
+        case _ if kind in _SAID:
+            return _SAID[kind]
+        case _ if kind in _OURS:
+            return str(problem["msg"]).removeprefix(_OURS[kind])
+        case _:
+            return _in_our_words(str(problem["msg"]))
+
+
+def _in_our_words(message: str) -> str:
+    """Returns a message of pydantic without the words that mean something only to users of pydantic."""
+    for pattern, ours in _WORDS:
+        message = pattern.sub(ours, message)
+    return message[:1].lower() + message[1:]
 
 
 def _describe_pattern(pattern: str) -> str:

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Mapping
 from typing import Final
 
-from holdfast.api.errors.boxes import InvalidSpec, Unsupported
+from holdfast.api.errors import HoldfastError
+from holdfast.api.errors.boxes import ImageNotFound, InvalidSpec, Unsupported
 from holdfast.api.images import Image, ImageConfig
 
 _REFERENCE: Final = re.compile(
@@ -62,6 +63,21 @@ def local_name(name: str) -> str:
         folder, slash, last = repository.rpartition("/")
         short = f"{folder}{slash}{last.partition(':')[0]}:{digest.replace(':', '-')}"
     return check_reference(short).removesuffix(":latest")
+
+
+async def would_pull(images: ImageStore | None, name: str) -> bool:
+    """Returns whether the provider of these images would pull one by itself for a new box, from wherever its name
+    leads. Then a user has to have named it.
+    """
+    if images is None:
+        return True
+    try:
+        await images.get(name)
+    except ImageNotFound:
+        return not images.takes_pulled
+    except HoldfastError:
+        return True  # not a name of this store, such as one with a digest
+    return False
 
 
 class ImageStore(ABC):

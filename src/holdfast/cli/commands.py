@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "append": "thread.commands:append",
             "rename": "thread.commands:rename",
             "archive": "thread.commands:archive",
+            "pin": "thread.commands:pin",
             "delete": "thread.commands:delete",
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
@@ -61,6 +62,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "new": "sessions:new",
             "list": "sessions:list_",
             "status": "sessions:status",
+            "diagnose": "session_diagnosis:diagnose",
             "prompt": "sessions:prompt",
             "open": "session_gateway:open_",
             "members": "session_gateway:members",
@@ -220,6 +222,18 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "key": Group(
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
+    ),
+    "member": Group(
+        "Members of your tenant, and their roles: owner, member, viewer.",
+        {"add": "member:add", "list": "member:list_", "role": "member:role", "remove": "member:remove"},
+    ),
+    "tenant": Group(
+        "Tenants of a server, each with its own threads, boxes, keys and settings.",
+        {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
+    ),
+    "config": Group(
+        "The settings of the server, and where each comes from.",
+        {"show": "server.config:show"},
     ),
     "backup": "server.backup:backup",
     "restore": "server.restore:restore",

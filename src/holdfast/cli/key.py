@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
+from holdfast.api.tenants import TenantRole
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parsing.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import connect
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
@@ -17,13 +18,15 @@ from holdfast.cli.terminal.durations import describe_duration
 
 def create(
     name: Annotated[str, Argument(metavar="NAME", help="What the key is for.", show_default=False)],
+    role: Annotated[TenantRole, Option("--role", help="What it may do at most.")] = TenantRole.OWNER,
+    member: Annotated[str | None, Option("--member", metavar="MEMBER", help="Whose key it is.")] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Create an API key. It is shown only this once. In a pipe, print only the key."""
     with connect(where) as client:
-        key = client.keys.create(name)
+        key = client.keys.create(name, role=role.value, member=member)
     if as_json:
         write_json(key.to_json())
     elif is_terminal():
@@ -50,11 +53,12 @@ def list_(*, where: Where, as_json: JsonOption = False) -> None:
             key.id,
             Cell("in use", "green") if key.revoked_at is None else Cell("revoked", "dim"),
             f"{describe_duration(now - key.created_at / 1000)} ago",
-            key.name,
+            key.role,
+            key.name if key.member is None else f"{key.name} ({key.member})",
         )
         for key in keys
     ]
-    write_table(("id", "state", "created", "name"), rows)
+    write_table(("id", "state", "created", "role", "name"), rows)
 
 
 def revoke(

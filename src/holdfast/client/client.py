@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
+    from holdfast.client.tenants import Members, Tenants
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -93,6 +94,18 @@ class Client:
         from holdfast.client.keys import Keys
 
         return Keys(self._connection)
+
+    @cached_property
+    def tenants(self) -> Tenants:
+        from holdfast.client.tenants import Tenants
+
+        return Tenants(self._connection)
+
+    @cached_property
+    def members(self) -> Members:
+        from holdfast.client.tenants import Members
+
+        return Members(self._connection)
 
     @cached_property
     def boxes(self) -> Boxes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
@@ -15,9 +16,14 @@ class Keys:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
-    async def create(self, name: str) -> CreatedKey:
-        """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
-        body = encode_json(NewKey(name=name).to_request())
+    async def create(
+        self, name: str, *, role: Literal["owner", "member", "viewer"] = "owner", member: str | None = None
+    ) -> CreatedKey:
+        """Create a key. Its `secret` is returned only once, because the server stores only a digest.
+
+        `role` is what it may do at most. The key of a `member` never does more than their role allows.
+        """
+        body = encode_json(NewKey(name=name, role=role, member=member).to_request())
         # If the response is lost, a retry would create a second key and leave the first unused.
         return (await self._connection.ask("POST", "/v1/keys", body=body, repeatable=False)).read(CreatedKey.from_json)
 

@@ -10,6 +10,7 @@ from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.sessions import (
+    ContextFile,
     DeletedWorkspace,
     NewPrompt,
     NewSession,
@@ -18,6 +19,7 @@ from holdfast.api.sessions import (
     PromptMode,
     PromptStatus,
     SessionChange,
+    SessionDiagnosis,
     SessionInfo,
     SessionPage,
     SessionState,
@@ -61,6 +63,8 @@ class Sessions:
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
@@ -68,6 +72,8 @@ class Sessions:
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
+        `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
+        are files for the agent, such as personas, by name.
         """
         new = NewSession(
             agent=agent,
@@ -87,6 +93,8 @@ class Sessions:
             fallbacks=tuple(fallbacks),
             budget=budget,
             delegate=delegate,
+            workstation=workstation,
+            context=tuple(ContextFile(name=name, text=text) for name, text in (context or {}).items()),
             tools=tuple(map(ToolGroup, tools)),
             author_id=author_id,
         )
@@ -96,6 +104,10 @@ class Sessions:
 
     async def get(self, id: str) -> SessionInfo:
         return (await self._sessions.below(id).ask("GET")).read(SessionInfo.from_json)
+
+    async def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return (await self._sessions.below(id).ask("GET", "/diagnosis")).read(SessionDiagnosis.from_json)
 
     async def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
+    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
     from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from holdfast.client.resource import Resource
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
+    from holdfast.client.tenants import Members, Tenants
     from holdfast.client.transport import Transport
     from holdfast.client.workflows import Workflows
 
@@ -103,6 +105,14 @@ class SyncClient(SyncOwner):
     @property
     def keys(self) -> SyncKeys:
         return SyncKeys._wrap(self._async.keys, self)
+
+    @property
+    def tenants(self) -> SyncTenants:
+        return SyncTenants._wrap(self._async.tenants, self)
+
+    @property
+    def members(self) -> SyncMembers:
+        return SyncMembers._wrap(self._async.members, self)
 
     @property
     def boxes(self) -> SyncBoxes:
@@ -209,9 +219,14 @@ class SyncKeys(SyncHandle):
 
     _async: Keys
 
-    def create(self, name: str) -> CreatedKey:
-        """Create a key. Its `secret` is returned only once, because the server stores only a digest."""
-        return self._loop.run(self._async.create(name))
+    def create(
+        self, name: str, *, role: Literal["owner", "member", "viewer"] = "owner", member: str | None = None
+    ) -> CreatedKey:
+        """Create a key. Its `secret` is returned only once, because the server stores only a digest.
+
+        `role` is what it may do at most. The key of a `member` never does more than their role allows.
+        """
+        return self._loop.run(self._async.create(name, role=role, member=member))
 
     def caller(self) -> Caller:
         """Returns who this client is to the server: its tenant, and the name of its key."""
@@ -223,6 +238,45 @@ class SyncKeys(SyncHandle):
     def revoke(self, id: str) -> None:
         """Revoke a key on all servers that share the storage."""
         self._loop.run(self._async.revoke(id))
+
+
+class SyncTenants(SyncHandle):
+    """`Tenants` for code without `await`."""
+
+    _async: Tenants
+
+    def create(self, name: str) -> CreatedTenant:
+        """Create a tenant. The key of its first owner is returned only once."""
+        return self._loop.run(self._async.create(name))
+
+    def create_key(self, tenant: str, name: str) -> CreatedKey:
+        """Create an API key of a tenant, for an owner who has lost theirs."""
+        return self._loop.run(self._async.create_key(tenant, name))
+
+    def list(self) -> list[TenantRecord]:
+        """Returns all tenants beside the default one."""
+        return self._loop.run(self._async.list())
+
+    def remove(self, name: str) -> None:
+        """Remove a tenant with its threads, keys and settings. Refused while it has boxes."""
+        self._loop.run(self._async.remove(name))
+
+
+class SyncMembers(SyncHandle):
+    """`Members` for code without `await`."""
+
+    _async: Members
+
+    def put(self, name: str, role: TenantRole) -> TenantMember:
+        """Add a member, or change the role of one."""
+        return self._loop.run(self._async.put(name, role))
+
+    def list(self) -> list[TenantMember]:
+        return self._loop.run(self._async.list())
+
+    def remove(self, name: str) -> None:
+        """Remove a member, and revoke all their keys."""
+        self._loop.run(self._async.remove(name))
 
 
 class SyncImages(SyncHandle):
@@ -719,6 +773,8 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
@@ -726,6 +782,8 @@ class SyncSessions(SyncHandle):
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
+        `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
+        are files for the agent, such as personas, by name.
         """
         return self._loop.run(
             self._async.create(
@@ -746,6 +804,8 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                workstation=workstation,
+                context=context,
                 tools=tools,
                 author_id=author_id,
             )
@@ -753,6 +813,10 @@ class SyncSessions(SyncHandle):
 
     def get(self, id: str) -> SessionInfo:
         return self._loop.run(self._async.get(id))
+
+    def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return self._loop.run(self._async.diagnose(id))
 
     def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import httpx
 
+from holdfast.egress.addresses import refusal
 from holdfast.egress.http_body import read_body
 from holdfast.egress.http_connection import HttpConnection, Origin, Timeouts, Unanswered
 from holdfast.egress.http_head import BadHead, Body
@@ -48,8 +49,12 @@ class HttpClient:
         most: int = _MOST,
         idle_seconds: float = _IDLE_SECONDS,
         head_seconds: float = _HEAD_SECONDS,
+        public_only: bool = False,
     ) -> None:
-        """`make_tls` returns what verifies servers. `most` is how many requests are sent at once; others wait."""
+        """`make_tls` returns what verifies servers. `most` is how many requests are sent at once; others wait. With
+        `public_only`, no address of this machine or of a private network is reached, whatever name it has.
+        """
+        self._public_only = public_only
         self._make_tls = make_tls
         self._head_seconds = head_seconds
         self._idle_seconds = idle_seconds
@@ -140,7 +145,7 @@ class HttpClient:
         context = await self._make_tls() if scheme == "https" else None
         try:
             async with time_limit(timeouts.connect):
-                sock = await _open(host, port)
+                sock = await _open(host, port, public_only=self._public_only)
                 connection = HttpConnection(origin, self._head_seconds, self._drop)
                 try:
                     name = None if context is None else host
@@ -191,15 +196,25 @@ def _origin(url: httpx.URL) -> Origin:
     return url.scheme, url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
 
 
-async def _open(host: str, port: int) -> socket.socket:
+async def _open(host: str, port: int, *, public_only: bool) -> socket.socket:
     """Returns a socket that is connected to the first address of a host that answers. Raises OSError."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        if public_only:
+            for *_, address in found:
+                _check_public(host, str(address[0]))
         return await _open_first([(family, address) for family, _, _, _, address in found])
+    if public_only:
+        _check_public(host, host)
     return await _open_address(socket.AF_INET if version == 4 else socket.AF_INET6, (host, port))
+
+
+def _check_public(host: str, address: str) -> None:
+    if (reason := refusal(address)) is not None:
+        raise OSError(f"{host} is not reached from here: {address} is {reason}")
 
 
 async def _open_first(addresses: Sequence[Address]) -> socket.socket:

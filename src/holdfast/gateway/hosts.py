@@ -12,7 +12,11 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-_LABEL: Final = rb"(?:([a-z0-9](?:-?[a-z0-9]){0,31})--)?([st]-[0-9a-z]{1,40})"
+from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME
+
+_LABEL: Final = rb"(?:([a-z0-9](?:-?[a-z0-9]){0,31})--)?([st]-[0-9a-z]{1,40})(?:--at-(" + TENANT_NAME.encode() + rb"))?"
+"""The ids of sessions are chosen by their tenants, so the name of a session of another tenant than the default one says
+whose it is."""
 
 
 class SessionHost(NamedTuple):
@@ -21,15 +25,17 @@ class SessionHost(NamedTuple):
     session: str
     tunnel: str | None
     """The label of a tunnel. None for the session itself."""
+    tenant: str = DEFAULT_TENANT
 
 
 class SessionHosts:
     """Which host names are sessions."""
 
-    def __init__(self, scheme: str, port: str, domain: str | None = None) -> None:
+    def __init__(self, scheme: str, port: str, domain: str | None = None, tenant: str = DEFAULT_TENANT) -> None:
         """Names below `domain` lead to this server. Without one, they are names of this machine. `port` has its colon,
-        if there is one."""
+        if there is one. `tenant` is the one whose sessions `origin` is asked for."""
         self.scheme = scheme
+        self._mark = "" if tenant == DEFAULT_TENANT else f"--at-{tenant}"
         self._port = port
         self._domain = domain or "localhost"
         domains = {b"localhost", re.escape(self._domain.encode())}
@@ -42,11 +48,13 @@ class SessionHosts:
     def origin(self, session: str, tunnel: str | None = None) -> str:
         """The origin of a session, or of the tunnel with this label."""
         label = session if tunnel is None else f"{tunnel}--{session}"
-        return f"{self.scheme}://{label}.{self._domain}{self._port}"
+        return f"{self.scheme}://{label}{self._mark}.{self._domain}{self._port}"
 
 
 def _parse(pattern: re.Pattern[bytes], host: bytes) -> SessionHost | None:
     match = pattern.fullmatch(host)
     if match is None:
         return None
-    return SessionHost(match[2].decode().lower(), None if match[1] is None else match[1].decode().lower())
+    tunnel, session, tenant = (None if part is None else part.decode().lower() for part in match.groups())
+    assert session is not None
+    return SessionHost(session, tunnel, tenant or DEFAULT_TENANT)

@@ -22,9 +22,12 @@ class UsedTickets:
         self._forgotten = 0
         """Tickets that expire then or earlier are refused."""
 
+    def is_used(self, digest: str, expires: int) -> bool:
+        return digest in self._used or expires <= self._forgotten
+
     def use(self, digest: str, expires: int, now: float) -> bool:
         """Returns whether this is the first use of a ticket that is valid. `now` is in seconds."""
-        if digest in self._used or expires <= self._forgotten:
+        if self.is_used(digest, expires):
             return False
         self._used[digest] = expires
         for each in [each for each, until in self._used.items() if until <= now]:

@@ -30,6 +30,10 @@ MAX_DEPTH = 200
 MAX_OPEN_CALLS = 1024
 MAX_OPEN_MESSAGES = 64
 _MAX_NOTICE = 2000
+GATEWAY = "Holdfast: "
+"""The beginning of the model gateway's own refusals, as opposed to a provider's."""
+_ENDS = ('","', '"}', ", url: http", "\n")
+"""What agents write after the refusal: the rest of its JSON, or the address that they asked."""
 _LEFT_OUT = "\n[… %d bytes left out …]\n"
 
 OK = "ok"
@@ -231,11 +235,14 @@ class Reader:
         return [self._payload("compaction", summary=summary, record=record)]
 
     def retry(self, attempt: int, message: str, status: int | None = None) -> list[Payload]:
-        return [self._payload("retry", attempt=attempt, message=shorten(message, _MAX_NOTICE), status=status)]
+        return [
+            self._payload("retry", attempt=attempt, message=shorten(gateway_words(message), _MAX_NOTICE), status=status)
+        ]
 
     def notice(self, level: str, text: str, record: Any = None) -> list[Payload]:
         """A message for people. `level` is info, warning, error, or output (a line that is not an event)."""
-        return [self._payload("notice", level=level, text=text, record=record)]
+        words = text if level == "output" else gateway_words(text)
+        return [self._payload("notice", level=level, text=words, record=record)]
 
     def event(self, record: Any) -> list[Payload]:
         """Any other record worth keeping."""
@@ -311,6 +318,16 @@ def indented(text: str) -> str:
     write a line that looks like one from the user.
     """
     return "\n  ".join(text.splitlines())
+
+
+def gateway_words(message: str) -> str:
+    """Returns the refusal of the model gateway that a message of an agent repeats, otherwise the message itself."""
+    _, ours, words = message.partition(GATEWAY)
+    if not ours:
+        return message
+    for end in _ENDS:
+        words = words.partition(end)[0]
+    return ours + words.replace('\\"', '"')
 
 
 def shorten(text: str, limit: int) -> str:

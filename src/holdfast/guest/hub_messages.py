@@ -6,9 +6,13 @@ neither sent nor accepted. A field that is unknown is dropped, because the other
 A field is written as `name`, or `name?` if it may be left out, and its kind after a colon: `text` (the default), `int`,
 `number`, `bool`, `object` (any JSON object), `any`, `a|b` (one of these words), the name of a shape, `[kind]` (a list)
 or `{kind}` (an object with such values). Times are UTC milliseconds.
+
+A runner numbers what it says, from 1 (`numbered`, `number_of`), and the hub acknowledges it with `ack`. What is not
+acknowledged is sent again after the connection was lost, so the hub may get it twice, and takes it once.
 """
 
 import json
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +50,7 @@ SHAPES = {
     "approval": "stepId prompt items:[any] resumeToken",
     "envelope": "ok:bool status:ok|needs_approval|cancelled|failed executionId output?:any steps?:[workflow-step]"
     " requiresApproval?:approval error?",
+    "turn": "run epoch:int thread agent session? title? timeoutMs?:int retries?:int",
     "usage": "ocMessageId model inputTokens:int outputTokens:int cacheReadTokens:int cacheWriteTokens:int"
     " reasoningTokens:int",
 }
@@ -53,16 +58,17 @@ SHAPES = {
 TO_RUNNER = {
     "prompt": "messageId content model? attachments?:[attachment] modelPreferences?:[text] channelType? channelId?"
     " opencodeSessionId? authorId? authorEmail? authorName? gitName? gitEmail? threadId? continuationContext?"
-    " replyChannelType? replyChannelId? traceparent?",
+    " replyChannelType? replyChannelId? traceparent? turn?:turn",
     "answer": "questionId answer:any",
     "stop": "",
     "abort": "channelType? channelId?",
-    "revert": "messageId",
-    "diff": "requestId",
-    "review": "requestId",
+    "revert": "messageId channelType? channelId?",
+    "diff": "requestId channelType? channelId?",
+    "review": "requestId channelType? channelId?",
     "pong": "",
     "init": "",
-    "opencode-command": "command args? requestId",
+    "ack": "seq:int",
+    "opencode-command": "command args? requestId channelType? channelId?",
     "new-session": "channelType channelId requestId",
     "tunnel-delete": "name actorId? actorName? actorEmail?",
     "opencode-config": "config:config",
@@ -76,16 +82,18 @@ TO_RUNNER = {
 
 TO_HUB = {
     "message.create": "turnId channelType? channelId? opencodeSessionId? threadId?",
-    "message.part.text-delta": "turnId delta",
+    "message.part.text-delta": "turnId delta messageId? thinking? entryId? ts?:int",
     "message.part.tool-update": "turnId callId toolName status:pending|running|completed|error args?:any result?:any"
-    " error?",
-    "message.finalize": "turnId reason:end_turn|error|canceled finalText? error?",
+    " error? entry?",
+    "message.entry": "turnId entry",
+    "message.finalize": "turnId reason:end_turn|error|canceled finalText? error? entry?",
     "workflow-chat-message": "role content parts?:any channelType? channelId? opencodeSessionId?",
-    "question": "questionId text options?:[text]",
+    "question": "questionId text options?:[text] turnId? kind?:question|permission",
+    "question-closed": "questionId answer?",
     "screenshot": "data description",
     "error": "messageId error",
     "complete": "",
-    "agentStatus": "status:idle|thinking|tool_calling|streaming|error detail?",
+    "agentStatus": "status:idle|thinking|tool_calling|streaming|error detail? turns?:[text]",
     "git-state": "branch? baseBranch? commitCount?:int",
     "models": "models:[models]",
     "aborted": "",
@@ -179,8 +187,22 @@ _SECONDS = {"spawn-child": 60, "terminate-child": 30, "create-pr": 30, "update-p
 _RESULT = "-result"
 
 
+_NUMBER = re.compile(r'\{"seq":([1-9][0-9]{0,15}),')
+
+
 class InvalidMessage(ValueError):
     """A message is not one of the protocol. The text says why, and quotes nothing that may be secret."""
+
+
+def numbered(number: int, text: str) -> str:
+    """Returns a message of the runner with its number."""
+    return '{"seq":%d,%s' % (number, text[1:])
+
+
+def number_of(text: str) -> "int | None":
+    """Returns the number of a message of the runner, or None if it has none."""
+    found = _NUMBER.match(text)
+    return None if found is None else int(found.group(1))
 
 
 def seconds_to_wait(request: str) -> int:

@@ -116,6 +116,8 @@ class Harness(ABC):
     """None if the agent is already in the box, or the user names its command."""
     apis: ClassVar[tuple[Api, ...]]
     """The APIs that it supports, best first."""
+    hosted: ClassVar[bool] = False
+    """It has a server that can stay in the box of a session, and a host for it (`holdfast.harnesses.NAME.host`)."""
 
     @property
     def agent(self) -> str:
@@ -146,6 +148,16 @@ class Harness(ABC):
     def archive(self) -> bytes:
         """Returns the runner with the reader of this agent."""
         return pack((self.name,))
+
+    def host(self, task: Task) -> Mapping[str, Any]:
+        """Returns the configuration of its host, if it is `hosted`. The token of its model is for all runs of the
+        session.
+        """
+        raise NotImplementedError
+
+    def model_name(self, task: Task) -> str:
+        """Returns what its server calls the model, if it is `hosted`."""
+        return task.model.model
 
     def prompt(self, task: Task, context: str | None) -> str:
         """Returns the prompt, after context such as a handed-over transcript or a note about lost files."""

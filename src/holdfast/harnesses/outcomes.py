@@ -5,8 +5,8 @@ Readers use it inside boxes, so it needs only the standard library and the synta
 
 from __future__ import annotations
 
-from holdfast.api.outcomes import outcome_error
-from holdfast.guest.agent_reader import shorten
+from holdfast.api.outcomes import budget_hint, outcome_error
+from holdfast.guest.agent_reader import GATEWAY, gateway_words, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ _OVER_CONTEXT = (
     "maximum context",
     "request_too_large",
 )
-_OURS = "Holdfast: "
-"""The prefix of the model gateway's own refusals, as opposed to a provider's."""
 _BY_STATUS = {
     401: "model_unauthorized",
     402: "model_unpaid",
@@ -59,7 +57,8 @@ def _ended(status: str, error: Mapping[str, Any] | None, usage: Mapping[str, flo
 
 def model_error(status: int | None, message: str) -> dict[str, str]:
     """Returns the error for a run that failed with this HTTP status of the model's provider."""
-    return outcome_error(_model_code(status, message), shorten(message, _MAX_MESSAGE))
+    code, words = _model_code(status, message), shorten(gateway_words(message), _MAX_MESSAGE)
+    return outcome_error(code, words, budget_hint(words) if code == "over_budget" else "")
 
 
 def _model_code(status: int | None, message: str) -> str:
@@ -67,9 +66,9 @@ def _model_code(status: int | None, message: str) -> str:
         return "context_exceeded"
     if status is None or status < 400:
         return "model_error"
-    if status in (502, 504) and _OURS in message:
+    if status in (502, 504) and GATEWAY in message:
         return "model_unreachable"
-    if status == 402 and _OURS in message:
+    if status == 402 and GATEWAY in message:
         return "over_budget"
     return _BY_STATUS.get(status, "model_unavailable" if status >= 500 else "model_refused")
 

@@ -9,11 +9,12 @@ from typing import Final
 
 from holdfast.boxes import guest_archive
 from holdfast.boxes.guest_archive import stdin_of
-from holdfast.guest.runner.harness_modules import driver_module, reader_module
+from holdfast.guest.runner.harness_modules import driver_module, host_module, reader_module
 
-__all__ = ["boot_argv", "pack", "stdin_of"]
+__all__ = ["boot_argv", "boot_session_argv", "pack", "pack_session", "stdin_of"]
 
 _RUNNER: Final = "holdfast.guest.runner.main"
+_SESSION_RUNNER: Final = "holdfast.guest.session_runner.main"
 _CLOSE: Final = (
     "import _ctypes; _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'), (4, 0, 0, 0, 0))"
 )
@@ -40,3 +41,14 @@ def pack(harnesses: tuple[str, ...], more: tuple[tuple[str, Path], ...] = ()) ->
         if guest_archive.find_source(driver_module(name)) is not None:
             wanted.append(driver_module(name))
     return guest_archive.pack(wanted, more)
+
+
+def boot_session_argv(python: Sequence[str]) -> list[str]:
+    """Returns the command that reads the runner of a session from stdin and starts it."""
+    return guest_archive.boot_argv(python, _SESSION_RUNNER, _EARLY, _CLOSE)
+
+
+@functools.cache
+def pack_session(harness: str) -> bytes:
+    """Returns the archive of a session's runner, for an agent with a server."""
+    return guest_archive.pack((_SESSION_RUNNER, host_module(harness)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ log = logging.getLogger(__name__)
 
 
 async def open_providers(
-    home: Path, *, egress: Egress | None = None, settings: Mapping[str, Any] | None = None
+    home: Path,
+    *,
+    egress: Egress | None = None,
+    settings: Mapping[str, Any] | None = None,
+    kinds: Collection[str] | None = None,
 ) -> Mapping[str, Provider]:
-    """Open all providers of a home with their settings. The caller closes them.
+    """Open all providers of a home with their settings, or those of some kinds. The caller closes them.
 
     A provider that cannot work on this machine is replaced by one that refuses every call with the reason. Without an
     `egress`, boxes have no network. Raises `ValueError` for a setting that no provider declares.
@@ -33,7 +37,7 @@ async def open_providers(
     opened: dict[str, Provider] = {}
     try:
         for descriptor in known:
-            if descriptor.is_offered(chosen):
+            if descriptor.is_offered(chosen) and (kinds is None or descriptor.name in kinds):
                 opened[descriptor.name] = await open_provider(descriptor, descriptor.name, home, egress, chosen)
     except BaseException:
         for provider in opened.values():

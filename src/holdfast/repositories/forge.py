@@ -117,4 +117,10 @@ def place_of(url: str) -> tuple[str, str, str]:
 
 
 def api_of(host: str) -> str:
+    """Returns the base URL of the API of a host. Raises `InvalidRepository` without a host: a folder has none."""
+    if not host:
+        raise InvalidRepository(
+            "this remote is a folder on this machine, which has no pull requests",
+            hint="push to it with holdfast push, name a remote of a forge (--remote NAME), or its API (--api URL)",
+        )
     return "https://api.github.com" if host == "github.com" else f"https://{host}/api/v3"

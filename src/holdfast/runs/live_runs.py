@@ -68,6 +68,11 @@ class LiveRuns:
             return True
         return _is_in_charge((await self._log.runs(thread)).live, run, epoch)
 
+    async def current(self, thread: str, box: str) -> tuple[str, int] | None:
+        """Returns the run of a thread that is alive in a box, and its epoch."""
+        live = (await self._log.runs(thread)).live
+        return (live.run, live.epoch) if live is not None and live.is_ours and live.box == box else None
+
     async def model_terms(self, thread: str, run: str) -> Terms:
         """Returns the budget and the fallbacks of a run, and the trees that it is in."""
         terms = self._terms.get(run)

@@ -36,6 +36,7 @@ from holdfast.runs.delegate.rules import title_of
 from holdfast.runs.delegate.tree import Trees
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import is_session, thread_busy
+from holdfast.runs.launch.hosted import AgentHub
 from holdfast.runs.launch.launches import GO_ON, Launches
 from holdfast.runs.launch.plan import (
     LaunchPlan,
@@ -181,7 +182,7 @@ class Runs:
             limits=delegation_limits or DelegationLimits(),
         )
         self.call_tool = AgentTools(self.delegations, run_log).call
-        self.beat, self.limit, self.lives = live.beat, live.limit, live.lives
+        self.beat, self.limit, self.lives, self.current = live.beat, live.limit, live.lives, live.current
         self.report_model_error, self.model_terms = live.report_model_error, live.model_terms
 
     async def start(self) -> None:
@@ -253,6 +254,10 @@ class Runs:
         options = session_options(row.runs, await self._planner.box_of(thread), row.lineage.base)
         return await self._launcher.prepare(thread, self._planner.fit(options), row.runs, row.lineage.base)
 
+    def use_hub(self, hub: AgentHub) -> None:
+        """From now on, agents with a server get the prompts of sessions over the hub."""
+        self._launcher.hub = hub
+
     async def launch_queued(self, thread: str, prompts: Sequence[str]) -> Launched | None:
         """Launch a run for prompts of a session. Returns None if they wait no longer. What is wrong with the options
         ends the run, and with it the prompts.
@@ -285,8 +290,11 @@ class Runs:
         agent: str | None = None,
         model: str | None = None,
         change: Callable[[Options], Options] = lambda options: options,
+        names_image: bool = False,
     ) -> Launched:
-        """Launch the next run of a thread, with the options of its last run or changed ones."""
+        """Launch the next run of a thread, with the options of its last run or changed ones. `names_image` says that
+        the caller has named the image of the box.
+        """
         if prompt is not None:
             check_prompt(prompt.text)
             if (same := await self._same(thread, prompt)) is not None:
@@ -303,8 +311,11 @@ class Runs:
         if row.runs.live is not None:
             raise thread_busy(thread, row.runs.live.run)
         box = await self._planner.box_of(thread)
-        plan = self._planner.plan(change(next_options(row.runs, agent, model, box, row.lineage.base)))
+        before = next_options(row.runs, agent, model, box, row.lineage.base)
+        plan = self._planner.plan(change(before))
         check_workspace(row.runs, plan.options)
+        if not names_image:
+            await self._planner.check_image(before.box, plan.options.box)
         await self._planner.check_move(thread, plan.options)
         if prompt is None and not row.runs.waiting:
             prompt = Prompt(GO_ON)

@@ -21,6 +21,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
+    from holdfast.api.sessions import SessionStep
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
@@ -41,11 +42,14 @@ if TYPE_CHECKING:
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
     from holdfast.server.session_tools import ServerTools
+    from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
+    from holdfast.threads.protocol.surface import StreamSurface
+    from holdfast.threads.rows import ThreadRow
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -101,7 +105,11 @@ async def open_accounts(
     from holdfast.providers.registry import descriptors
     from holdfast.server.providers import ServerProviders
 
-    kinds = {each.name: each for each in await asyncio.to_thread(descriptors)}
+    kinds = {
+        each.name: each
+        for each in await asyncio.to_thread(descriptors)
+        if settings.provider_kinds is None or each.name in settings.provider_kinds
+    }
     proxy = (await egress.get()).proxy
     store = await load_in_thread(lambda: storage.provider_accounts)
     async with Accounts(store, secret, kinds) as accounts:
@@ -132,6 +140,7 @@ async def open_boxes(
         "holdfast.server.wire.websocket_protocol",
         "holdfast.gateway.proxy.upgrade",
     )
+    from holdfast.boxes.labels import WORKSTATION
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
 
@@ -139,7 +148,7 @@ async def open_boxes(
     providers = (await accounts.get()).providers
     if storage.is_exclusive:
         await _release_leases(rows)
-    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
+    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
     boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
@@ -163,6 +172,13 @@ async def _release_leases(rows: BoxRows) -> None:
 def _log_sweep(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the first sweep of boxes failed", exc_info=error)
+
+
+async def _start_workstation(box: Box) -> None:
+    await _load("holdfast.sessions.workstation")
+    from holdfast.sessions.workstation import start_workstation
+
+    await start_workstation(box)
 
 
 async def _start_kernel(box: Box) -> None:
@@ -311,23 +327,39 @@ async def open_sessions(
     seals: Seals,
     boxes: Lazy[Boxes],
     runs: Lazy[Runs],
+    surface: StreamSurface,
+    next_request_id: Callable[[], str],
+    internal_api: Callable[[], Awaitable[InternalApi]],
     clocks: Clocks,
     most: int,
 ) -> AsyncIterator[Sessions]:
     """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
     opened = await runs.get()
-    await _load("holdfast.sessions.service")
+    await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
     from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.turn_writer import TurnWriter
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     sessions = Sessions(
         storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
     )
+    hub = Hub(
+        run_log,
+        TurnWriter(surface, next_request_id),
+        opened,
+        opened.ends,
+        clock=clocks.now,
+        internal_api=internal_api,
+        on_terminate=sessions.terminate,
+    )
+    sessions.use_hub(hub)
     try:
         await sessions.start()
         yield sessions
     finally:
+        await hub.close()
         await sessions.close()
 
 
@@ -343,6 +375,7 @@ async def open_session_tools(
     clocks: Clocks,
     delegation: str,
     secret: bytes,
+    tenant: str,
 ) -> AsyncIterator[ServerTools]:
     """`delegation` has the limits of trees of tasks, which hold for trees of sessions too. From `secret`, the keys of
     workflows are derived.
@@ -352,6 +385,7 @@ async def open_session_tools(
     from holdfast.api.run.tasks import DelegationLimits
     from holdfast.runs.run_log import RunLog
     from holdfast.server.session_tools import ServerTools
+    from holdfast.threads.access.tenant_names import link_mark
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     async with ServerTools.open(
@@ -364,6 +398,7 @@ async def open_session_tools(
         run_log,
         DelegationLimits.parse(delegation),
         secret,
+        link_mark(tenant),
     ) as tools:
         yield tools
 
@@ -402,6 +437,7 @@ async def open_session_gateway(
     threads: Threads,
     seals: Seals,
     boxes: Lazy[Boxes],
+    sessions: Lazy[Sessions],
     hosts: SessionHosts,
     relay: Callable[[], Relay],
     secret: bytes,
@@ -418,8 +454,20 @@ async def open_session_gateway(
     async def operations() -> SessionTools:
         return (await tools.get()).operations
 
+    async def programs(row: ThreadRow) -> Sequence[SessionStep]:
+        return await (await sessions.get()).programs(row)
+
     async with SessionGateway.open(
-        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock, internal_routes(operations)
+        storage,
+        threads,
+        seals,
+        await boxes.get(),
+        programs,
+        hosts,
+        relay(),
+        secret,
+        clock,
+        internal_routes(operations),
     ) as gateway:
         yield gateway
 

@@ -1,9 +1,14 @@
-"""The settings of a server. Read once, at the start, and passed down."""
+"""The settings of a server, declared once. Read once, at the start, and passed down.
+
+A field made with `setting` can be set by the operator: by an option of `holdfast up`, an environment variable, or the
+file `holdfast.toml` in the home, in this order. The options, the file, `holdfast config show` and docs/configuration.md
+all follow from these declarations. Other fields are for tests and for the server itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,21 +18,125 @@ from holdfast.client.local_server import DEFAULT_PORT
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is created before the second request for the same spec."""
 DEFAULT_SESSIONS: Final = 100
+_DECLARED: Final = "holdfast setting"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """How the operator of a server sets one of its settings."""
+
+    name: str
+    """The field, and the key in the file."""
+    default: Any
+    help: str
+    metavar: str | None = None
+    option: str = ""
+    variable: str = ""
+    """The environment variable."""
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    """Never shown."""
+    off: bool = False
+    """A switch that is on by default: its option and its variable turn it off."""
+    hidden: bool = False
+
+    @property
+    def kind(self) -> type:
+        """The type of its values: `str`, also if the default is None, `int`, `float`, `bool` or `tuple`."""
+        return str if self.default is None else type(self.default)
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    metavar: str | None = None,
+    option: str = "",
+    variable: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    off: bool = False,
+    hidden: bool = False,
+) -> Any:
+    """A field that the operator sets. Option and variable have its name unless they are given."""
+    declared = Declared("", default, help, metavar, option, variable, least, most, choices, secret, off, hidden)
+    return field(default=default, metadata={_DECLARED: declared})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     home: Path
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    """0 picks a free one."""
-    long_poll_timeout: float = 30.0
-    """Seconds that a long-poll waits for new entries."""
-    auth: bool = True
-    """Whether a key is required. False is allowed only on loopback."""
-    first_key: bool = True
-    """Create an API key if there is none yet, and print it once."""
-    log_level: str = "info"
+    host: str = setting("127.0.0.1", "Address to listen on.", metavar="ADDRESS", variable="HOLDFAST_LISTEN_HOST")
+    # Not HOLDFAST_PORT, which Kubernetes sets for a service called holdfast.
+    port: int = setting(
+        DEFAULT_PORT,
+        "Port to listen on. 0 picks a free one.",
+        variable="HOLDFAST_LISTEN_PORT",
+        least=0,
+        most=65535,
+    )
+    long_poll_timeout: float = setting(
+        30.0, "How long a long-poll waits for new entries.", metavar="SECONDS", least=0.1
+    )
+    auth: bool = setting(
+        True, "Require no key. Only on loopback.", option="--no-auth", variable="HOLDFAST_NO_AUTH", off=True
+    )
+    pool: int = setting(
+        DEFAULT_POOL,
+        "How many boxes to keep ready at most, for requests like earlier ones. 0 for none.",
+        metavar="BOXES",
+        least=0,
+        most=1000,
+    )
+    max_sessions: int = setting(
+        DEFAULT_SESSIONS, "How many sessions may be awake at once.", metavar="N", least=1, most=100_000
+    )
+    allow_private: tuple[str, ...] = setting(
+        (), "Private host, address or network that boxes may reach. Can be given several times.", metavar="HOST"
+    )
+    egress_proxy: str | None = setting(
+        None, "Proxy for boxes: http://host:port, or env:NAME or file:PATH with its URL.", metavar="PROXY"
+    )
+    registry_mirrors: tuple[str, ...] = setting(
+        (),
+        "Registry to try before Docker Hub, for image pull. Can be given several times.",
+        metavar="URL",
+        option="--registry-mirror",
+        variable="HOLDFAST_REGISTRY_MIRROR",
+    )
+    daytona: bool = setting(
+        False,
+        "Serve the Daytona API over the boxes of this server, at /compat/daytona.",
+        variable="HOLDFAST_SERVE_DAYTONA",
+    )
+    preview_url: str | None = setting(
+        None, "Where ports of boxes are reached: names below its host lead to this server.", metavar="URL"
+    )
+    delegation: str = setting(
+        "", "Limits of a tree of tasks: depth=8 breadth=16 boxes=16 threads=200, or some of them.", metavar="LIMITS"
+    )
+    tenant_providers: tuple[str, ...] = setting(
+        ("local",),
+        "Kind of provider that tenants other than the default one may use. Can be given several times.",
+        metavar="KIND",
+        option="--tenant-provider",
+        variable="HOLDFAST_TENANT_PROVIDER",
+    )
+    log_level: str = setting(
+        "info", "Level of the log on standard error.", choices=("debug", "info", "warning", "error")
+    )
+    first_key: bool = setting(
+        True,
+        "Create an API key if there is none yet, and print it once.",
+        option="--no-first-key",
+        variable="HOLDFAST_NO_FIRST_KEY",
+        off=True,
+        hidden=True,
+    )
     max_body: int = MOST_BYTES
     """Most bytes of a request body."""
     request_timeout: float = 60.0
@@ -36,23 +145,34 @@ class Settings:
     """Seconds that a connection may stay open between requests."""
     tail_cycle: float = 60.0
     """Seconds after which an event stream ends, and the client reconnects."""
-    max_sessions: int = DEFAULT_SESSIONS
-    """Most sessions that have a box that runs, at once."""
-    pool: int = DEFAULT_POOL
-    """Most boxes to keep ready, for specs that are requested repeatedly."""
-    allow_private: tuple[str, ...] = ()
-    """Private hosts and networks that boxes may reach, if their policy allows it."""
-    egress_proxy: str | None = None
-    """The proxy of this network for the traffic of boxes: `http://host:port`, `env:NAME` or `file:PATH`."""
-    daytona: bool = False
-    """Serve the Daytona API over the boxes of this server, at `/compat/daytona`."""
-    preview_url: str | None = None
-    """Names below the host of this URL lead to this server. Ports of boxes are then reached there."""
-    delegation: str = ""
-    """Limits of trees of tasks that differ from the defaults, as `DelegationLimits` reads them."""
-    registry_mirrors: tuple[str, ...] = ()
-    """URLs of registries to try before Docker Hub."""
+    public_only: bool = False
+    """Whether models and registries are reached at public addresses only. So it is for tenants."""
+    provider_kinds: tuple[str, ...] | None = None
+    """Kinds of providers that boxes may have. None means all."""
     provider_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Settings that providers declare, by name (`holdfast.providers.descriptor`), given on the command line."""
     provider_environment: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The same, as the variables of the environment have them. A stored account comes before them."""
+    """The same, as the variables of the environment and the file have them. A stored account comes before them."""
+
+
+def declared() -> tuple[Declared, ...]:
+    """Returns all settings that the operator sets, in the order of the help."""
+    return tuple(_named(each.name, each.metadata[_DECLARED]) for each in fields(Settings) if _DECLARED in each.metadata)
+
+
+def _named(name: str, given: Declared) -> Declared:
+    word = name.replace("_", "-")
+    return Declared(
+        name,
+        given.default,
+        given.help,
+        given.metavar,
+        given.option or f"--{word}",
+        given.variable or f"HOLDFAST_{name.upper()}",
+        given.least,
+        given.most,
+        given.choices,
+        given.secret,
+        given.off,
+        given.hidden,
+    )

@@ -184,11 +184,16 @@ class ServerEgress:
 
 
 def this_machine(
-    environment: Mapping[str, str], *, allow_private: Sequence[str] = (), proxy: str | None = None
+    environment: Mapping[str, str],
+    *,
+    allow_private: Sequence[str] = (),
+    proxy: str | None = None,
+    public_only: bool = False,
 ) -> Outside:
     """The network of this machine, whose clients use the variables in `environment`. Raises ValueError.
 
-    `allow_private` are hosts and networks that boxes may reach, `proxy` is the proxy for their traffic.
+    `allow_private` are hosts and networks that boxes may reach, `proxy` is the proxy for their traffic. With
+    `public_only`, the server itself reaches only public addresses, whatever base URL a model has.
     """
 
     async def find_defaults() -> DefaultList:
@@ -199,7 +204,7 @@ def this_machine(
         SystemResolver(),
         SystemConnector(),
         find_defaults,
-        lambda: NetworkUpstream(environment),
+        lambda: NetworkUpstream(environment, public_only=public_only),
         Private.parse(allow_private),
         UpstreamProxy.of(proxy, environment),
     )

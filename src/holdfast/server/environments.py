@@ -35,6 +35,7 @@ from holdfast.api.progress import Progress
 from holdfast.api.run.repositories import ClonedRepository
 from holdfast.api.run.runs import NewRun, RunBox, WantedRun
 from holdfast.boxes.capabilities import Capability
+from holdfast.boxes.images import would_pull
 from holdfast.environments.environment import Environment
 from holdfast.environments.grants import Given, asks_of
 from holdfast.environments.inputs import NO_INPUTS, read_inputs
@@ -278,19 +279,19 @@ class ServerEnvironments:
             images = self._boxes.provider(provider).images
         except HoldfastError:
             return None, False  # the provider is the problem
+        pulls = await would_pull(images, image)
         if images is None:
-            return None, True
+            return None, pulls
         try:
             await images.get(image)
         except ImageNotFound as error:
-            if images.takes_pulled:
+            if not pulls:
                 return Problem(error.message, f"holdfast image pull {image}"), False
-            return (
-                _problem(error, f"holdfast image list --provider {provider}") if images.takes_archives else None
-            ), True
+            if images.takes_archives:
+                return _problem(error, f"holdfast image list --provider {provider}"), True
         except HoldfastError:
-            return None, True  # not a name of this store, such as one with a digest
-        return None, False
+            pass  # not a name of this store, such as one with a digest
+        return None, pulls
 
     async def _setup_state(self, found: FoundEnvironment, gaps: tuple[Gap, ...], provider: str | None) -> str:
         environment = found.environment

@@ -58,8 +58,11 @@ class ServerTools:
         run_log: RunLog,
         limits: DelegationLimits,
         secret: bytes,
+        hook_mark: str = "",
     ) -> AsyncIterator[ServerTools]:
-        """From `secret`, the keys of workflows are derived. Executions of workflows outlive the service."""
+        """From `secret`, the keys of workflows are derived. `hook_mark` is how names of webhooks begin. Executions
+        outlive the service.
+        """
         tree = SessionTree(SessionLog(run_log), projection)
         memories, messages, rows = await load_in_thread(lambda: (storage.memories, storage.messages, storage.workflows))
         mailbox = Mailbox(messages, tree, sessions, run_log)
@@ -74,7 +77,7 @@ class ServerTools:
         library, keys = Library(rows, run_log.clock), WorkflowKeys(secret)
         steps = StepRunner(storage.streams, run_log, sessions, runs, boxes, call)
         executions = Executions(storage.streams, seals, run_log, rows, library, keys, steps, notify)
-        workflows = Workflows(library, executions, keys, tree, ChangeLimit(run_log.clock, RATE))
+        workflows = Workflows(library, executions, keys, tree, ChangeLimit(run_log.clock, RATE), hook_mark)
         parts = (
             Children(sessions, tree, run_log, limits),
             Memories(memories, run_log.clock),

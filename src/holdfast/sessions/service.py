@@ -17,7 +17,7 @@ from holdfast.api.errors.boxes import BoxGone, BoxNotFound, SnapshotInUse, Snaps
 from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
-from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionState
+from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, SessionState, SessionStep
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
@@ -25,7 +25,9 @@ from holdfast.runs.launch.plan import Options, check_prompt, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
+from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
+from holdfast.sessions.hub.hub import Hub
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
 from holdfast.sessions.sweep import SWEEP_SECONDS, SessionSweep
@@ -88,14 +90,34 @@ class Sessions:
         self._sessions = SessionLog(run_log)
         self.tasks = BackgroundTasks()
         self._due = DueThreads()
+        self._boots = SessionBoots(self._sessions, boxes, self.tasks, ticks)
         self._driver = SessionDriver(
-            self._sessions, runs, boxes, projection, self.tasks, most=most, on_due=self._due.add, ticks=ticks
+            self._sessions,
+            runs,
+            boxes,
+            projection,
+            self.tasks,
+            self._boots,
+            most=most,
+            on_due=self._due.add,
+            stop_runner=self._stop_runner,
+            ticks=ticks,
         )
+        self.hub: Hub | None = None
         self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
         self._creating = asyncio.Lock()
         self.sweep = self._sweep.sweep
         self.settle = self._driver.settle
         self.box_of = self._driver.box_of
+
+    def use_hub(self, hub: Hub) -> None:
+        """From now on, agents with a server get their prompts over this hub. The caller closes it."""
+        self.hub = hub
+        self._runs.use_hub(hub)
+
+    async def _stop_runner(self, id: str) -> None:
+        if self.hub is not None:
+            await self.hub.stop(id)
 
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
@@ -111,6 +133,7 @@ class Sessions:
 
     async def create(self, opening: Opening, options: Options) -> ThreadRow:
         """Create a session. Returns once it is on disk, before it has a box. Raises what a launch would raise."""
+        check_context(options.context)
         if opening.prompt is not None:
             check_prompt(opening.prompt)
         checked = await self._runs.check(options)
@@ -167,6 +190,15 @@ class Sessions:
         if self._driver.lock(id).locked() or session_of(row).is_over:
             return row
         return await self._driver.drive(id)
+
+    async def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        row = await self.get(id)
+        return await self._boots.diagnose(row, await self.box_of(id))
+
+    async def programs(self, row: ThreadRow) -> tuple[SessionStep, ...]:
+        """Returns what became of the programs of a session's workstation. Empty if it has none."""
+        return await self._boots.programs(session_of(row), await self.box_of(row.id))
 
     async def list(self, wanted: RowFilter) -> ThreadPage:
         """Returns sessions, most recently active first. `wanted` names the states."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.sessions.tools.memory_rows import MemoryStore
     from holdfast.sessions.workflows.rows import WorkflowStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
+    from holdfast.threads.access.members import MemberStore, TenantStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
     from holdfast.threads.subscriptions.store import SubscriptionStore
@@ -54,6 +55,14 @@ class Storage(Protocol):
 
     @property
     def api_keys(self) -> KeyStore: ...
+
+    @property
+    def members(self) -> MemberStore: ...
+
+    @property
+    def tenants(self) -> TenantStore:
+        """The other tenants of the server. Only the storage of the default tenant has any."""
+        ...
 
     @property
     def secrets(self) -> SecretStore: ...

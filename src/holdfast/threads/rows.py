@@ -63,9 +63,9 @@ class ThreadRow:
 
     @property
     def can_be_marked(self) -> bool:
-        """Whether its last entry has ended its latest run. A session has state that a fork does not inherit."""
+        """Whether its last entry has ended its latest run."""
         run, last = self.runs.latest, self.last_entry
-        if run is None or run.live or self.runs.session is not None:
+        if run is None or run.live:
             return False
         return last is not None and last["id"] == end_id(run.run)
 
@@ -79,7 +79,7 @@ class ThreadRow:
         source there.
 
         The result is the same as folding these entries. On a fork, none of them is the server's own entry for this
-        thread: its runs are shown and not acted on, and no prompt waits.
+        thread: its runs are shown and not acted on, no prompt waits, and it is no session.
         """
         runs = mark.runs
         latest = runs.latest
@@ -94,7 +94,7 @@ class ThreadRow:
             created_at=self.created_at,
             last_activity_at=max(self.created_at, mark.last_activity_at),
             lineage=NO_LINEAGE,
-            runs=replace(runs, latest=latest, sessions=sessions, waiting=(), delegation=None),
+            runs=replace(runs, latest=latest, sessions=sessions, waiting=(), delegation=None, session=None),
         )
 
 

@@ -306,7 +306,7 @@ def fold_run(runs: ThreadRuns, entry: Mapping[str, Any], origin: Origin, since: 
     payload = entry["payload"]
     kind: str = payload["type"]
     if kind.startswith(SESSION_PREFIX) or (kind == "chat" and is_prompt(payload)):
-        return _session(runs, entry, payload, since) if origin is Origin.HERE else runs
+        return _session(runs, entry, payload, since, origin)
     if kind == "chat":
         return _queued(runs, entry, payload, since) if origin is Origin.HERE else runs
     if kind in DELEGATION_SIGNALS:
@@ -485,15 +485,24 @@ def _delegation(runs: ThreadRuns, payload: Mapping[str, Any]) -> ThreadRuns:
     return runs if delegation is runs.delegation else replace(runs, delegation=delegation)
 
 
-def _session(runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int) -> ThreadRuns:
-    session = fold_session(runs.session, entry, since)
-    if session is runs.session:
+def _session(
+    runs: ThreadRuns, entry: Mapping[str, Any], payload: Mapping[str, Any], since: int, origin: Origin
+) -> ThreadRuns:
+    """Returns the runs after an entry of a session. A fork of a session is none, and has its files."""
+    is_here = origin is Origin.HERE
+    if not is_here and (origin is Origin.UNPROVEN or payload["type"] != CREATED):
         return runs
-    if payload["type"] != CREATED or session is None:
+    session = fold_session(runs.session if is_here else None, entry, since)
+    if session is None or session is runs.session:
+        return runs
+    if payload["type"] != CREATED:
         return replace(runs, session=session)
     options = session.options
     return replace(
-        runs, session=session, workspace=_text(options.get("workspace")), source=_dict(options.get("source"))
+        runs,
+        session=session if is_here else runs.session,
+        workspace=_text(options.get("workspace")) or runs.workspace,
+        source=_dict(options.get("source")) or runs.source,
     )
 
 

@@ -31,6 +31,7 @@ from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.mailbox import SqliteMessages
+from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.memories import SqliteMemories
 from holdfast.storage.sqlite.model_prices import SqlitePrices
 from holdfast.storage.sqlite.models import SqliteModels
@@ -48,6 +49,7 @@ from holdfast.testing.store_suites import (
     CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
+    MemberSuite,
     MemorySuite,
     MessageSuite,
     ModelSuite,
@@ -60,6 +62,7 @@ from holdfast.testing.store_suites import (
     WorkflowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
+from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
@@ -82,6 +85,17 @@ class TestSqliteApiKeys(ApiKeySuite):
         async def open_store(tenant: str) -> AsyncIterator[KeyStore]:
             async with open_streams(tmp_path) as streams:
                 yield SqliteApiKeys(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteMembers(MemberSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[Stores]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[Stores]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteMembers(streams, tenant=tenant), SqliteApiKeys(streams, tenant=tenant)
 
         return open_store
 

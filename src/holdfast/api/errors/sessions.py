@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.api.errors import Conflict, NotFound
+from holdfast.api.errors import Conflict, NotFound, Unavailable
 
 
 class SessionNotFound(NotFound):
@@ -33,3 +33,15 @@ class IsSession(Conflict):
     """The thread is a session, which has a queue: runs are started by it alone."""
 
     code = "is_session"
+
+
+class AgentAway(Unavailable):
+    """The agent of the session is not connected, or does not answer."""
+
+    code = "agent_away"
+
+
+class AgentRefused(Conflict):
+    """The agent of the session cannot do this. The message is the agent's."""
+
+    code = "agent_refused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -16,9 +17,14 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.pipes import OutputPipe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.boxes import Process, ProcessInfo
     from holdfast.client import Client
 
+_OWN: Final = re.compile(r"^from (holdfast\.guest\.[a-z_.]+) import main$", re.MULTILINE)
+"""The script that starts a program of Holdfast, which is `boxes.guest_archive`."""
+_MORE: Final = "…"
 _RESTART_SECONDS: Final = 60.0
 """How long to wait for a server that is being restarted, while following output."""
 
@@ -106,11 +112,25 @@ def _list(where: Where, box: str, *, as_json: bool) -> None:
                 _state(each),
                 describe_duration(now - each.started_at / 1000),
                 "yes" if each.pty else "",
-                shlex.join(each.argv),
+                describe_command(each.argv),
             )
             for each in processes
         ],
     )
+
+
+def describe_command(argv: Sequence[str]) -> str:
+    """Returns a command on one line. A program of Holdfast itself, such as the runner of an agent, is a long script in
+    an argument, and is shown by its name.
+    """
+    if argv and (own := _OWN.search(argv[-1])):
+        return f"{shlex.quote(argv[0])} … {own[1]}"
+    return shlex.join(map(_first_line, argv))
+
+
+def _first_line(argument: str) -> str:
+    first, newline, _ = argument.partition("\n")
+    return f"{first} {_MORE}" if newline else argument
 
 
 def _state(info: ProcessInfo) -> Cell:

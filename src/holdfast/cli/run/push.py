@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -23,7 +23,10 @@ from holdfast.cli.terminal.console import Cell, note, write_json, write_line
 if TYPE_CHECKING:
     from holdfast.repositories.branch import Branch, Work
     from holdfast.repositories.changes import ChangedFiles
+    from holdfast.repositories.forge import Forge
     from holdfast.repositories.git import Git
+
+_T = TypeVar("_T")
 
 BranchOption = Annotated[
     str | None, Option("--branch", metavar="NAME", help="Name of the branch. Default: holdfast/THREAD.")
@@ -50,7 +53,8 @@ def push(
     holdfast push t-1
     holdfast push t-1 --branch fix-price --remote origin
     """
-    with _pushed(where, thread, branch, remote, directory, "push", yes=yes) as (made, url, is_new, changed, _):
+    pushed = _pushed(where, thread, branch, remote, directory, "push", yes=yes, prepare=_nothing)
+    with pushed as (made, url, is_new, changed, _, _):
         if as_json:
             write_json({"branch": made.name, "commit": made.commit, "remote": url, "new": is_new})
             return
@@ -78,18 +82,24 @@ def pull_request(
 ) -> None:
     """Push the changes of a thread, and open a pull request for them. Prints its URL.
 
-    For GitHub, and forges with the same API. The token is GH_TOKEN or GITHUB_TOKEN, or what git has stored for the
-    host. If there is a pull request for the branch already, its URL is printed.
+    For GitHub, and forges with the same API. The token is GH_TOKEN or GITHUB_TOKEN (for another host than github.com
+    GH_ENTERPRISE_TOKEN, or --api with the former), or what git has stored for the host. If there is a
+    pull request for the branch already, its URL is printed.
 
     \b
     holdfast pr t-1 --title "Apply the discount once"
     """
     from holdfast.repositories.address import without_user
-    from holdfast.repositories.forge import Forge, api_of, place_of
 
-    with _pushed(where, thread, branch, remote, directory, "pr", yes=yes) as (made, url, is_new, changed, work):
+    def find_forge(url: str) -> Forge:
+        """Before anything is pushed, because nobody wants a branch without its pull request."""
+        from holdfast.repositories.forge import Forge, api_of, place_of
+
         host, owner, name = place_of(url)
-        forge = Forge(api or api_of(host), owner, name, _token(url, os.environ))
+        return Forge(api or api_of(host), owner, name, _token(url, host, os.environ, is_named=api is not None))
+
+    pushed = _pushed(where, thread, branch, remote, directory, "pr", yes=yes, prepare=find_forge)
+    with pushed as (made, url, is_new, changed, work, forge):
         into = base or forge.default_branch()
         text = body if body is not None else f"Made by an agent on thread {changed.thread} of Holdfast."
         opened = forge.open_pull_request(made.name, into, title or work.title, text, draft=draft)
@@ -105,9 +115,19 @@ def pull_request(
 
 @contextlib.contextmanager
 def _pushed(
-    where: Where, thread: str, branch: str | None, remote: str, directory: Path | None, command: str, *, yes: bool
-) -> Iterator[tuple[Branch, str, bool, ChangedFiles, Work]]:
-    """Push, and yield the branch, the remote's URL without credentials, and whether anything was new."""
+    where: Where,
+    thread: str,
+    branch: str | None,
+    remote: str,
+    directory: Path | None,
+    command: str,
+    *,
+    yes: bool,
+    prepare: Callable[[str], _T],
+) -> Iterator[tuple[Branch, str, bool, ChangedFiles, Work, _T]]:
+    """Push, and yield the branch, the remote's URL without credentials, whether anything was new, and what `prepare`
+    returned for the URL before anything was pushed.
+    """
     from holdfast.repositories.branch import PROTOCOLS, files_at_begin, make_branch
     from holdfast.repositories.branch import push as push_branch
     from holdfast.repositories.git import Git
@@ -117,12 +137,13 @@ def _pushed(
         git = Git.of_user(os.environ, PROTOCOLS)
         name = branch or f"holdfast/{changed.thread}"
         with _repository(git, changed, remote, directory, home_or_default(where.home)) as (folder, url, to):
+            prepared = prepare(url)
             around = files_at_begin(git, folder, changed)
             changed = outside_repositories(changed, around, changed.prefix)
             consent(changed, around, f"holdfast {command} {thread}", yes=yes, prefix=changed.prefix)
             made = make_branch(git, folder, changed, name, work)
             is_new = push_branch(git, folder, made, to)
-            yield made, url, is_new, changed, work
+            yield made, url, is_new, changed, work, prepared
 
 
 @contextlib.contextmanager
@@ -161,13 +182,23 @@ def _repository(
         yield mirror, address.url, address.url
 
 
-def _token(url: str, environment: Mapping[str, str]) -> str:
-    """Return the token for the forge: from the environment, or what git has stored for its host."""
+def _nothing(url: str) -> None:
+    """A push needs nothing but git."""
+
+
+def _token(url: str, host: str, environment: Mapping[str, str], *, is_named: bool) -> str:
+    """Return the token for the forge: from the environment, or what git has stored for its host.
+
+    A token of GitHub is sent to another host only if the user has named that (`is_named`): the remote of a repository
+    may be anybody's.
+    """
     from urllib.parse import urlsplit
 
     from holdfast.repositories.git import Git
 
-    for name in ("GH_TOKEN", "GITHUB_TOKEN"):
+    is_github = is_named or host == "github.com" or host.endswith(".ghe.com")
+    names = ("GH_TOKEN", "GITHUB_TOKEN") if is_github else ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
+    for name in names:
         if environment.get(name):
             return environment[name]
     parts = urlsplit(url)
@@ -179,7 +210,7 @@ def _token(url: str, environment: Mapping[str, str]) -> str:
                 return line.removeprefix("password=")
     raise CommandError(
         "there is no token for the forge",
-        next_step="set GH_TOKEN, or store one with git credential",
+        next_step=f"set {names[0]}, or store one with git credential",
         exit=Exit.NOT_AUTHORISED,
     )
 

@@ -22,6 +22,8 @@ from holdfast.storage import maintenance
 
 NODE: Final = "node"
 """The file with the home's name, to which the boxes in the database belong."""
+TENANTS: Final = "tenants"
+"""The folder with the homes of tenants. `server.tenants`, which takes longer to load, has the same."""
 _WORKSPACES: Final = "workspaces"
 _PIECE: Final = 1024 * 1024
 
@@ -53,6 +55,7 @@ def backup(
                 # After the database: a workspace is stored before a thread refers to it.
                 copy_workspaces(folder, partial)
                 health = maintenance.check(partial)
+                health.damage += copy_tenants(folder, partial)
             if target.exists():
                 target.rmdir()
             partial.rename(target)
@@ -101,6 +104,23 @@ def copy_workspaces(source: Path, target: Path) -> None:
                 f"the workspace {path} is damaged: its content is not what its name says",
                 next_step="remove the file: only the diffs of threads that began with it are lost",
             )
+
+
+def copy_tenants(source: Path, target: Path) -> list[maintenance.Damage]:
+    """Copy the homes of all tenants, as that of the server is copied. Returns what is damaged."""
+    damage: list[maintenance.Damage] = []
+    for folder in sorted((source / TENANTS).glob("[a-z]*")):
+        if not maintenance.is_there(folder):
+            continue
+        copy = target / TENANTS / folder.name
+        copy.mkdir(mode=0o700, parents=True)
+        if (folder / NODE).is_file():
+            shutil.copy2(folder / NODE, copy / NODE)
+        maintenance.backup(folder, copy)
+        copy_workspaces(folder, copy)
+        for each in maintenance.check(copy).damage:
+            damage.append(maintenance.Damage(f"{TENANTS}/{folder.name}: {each.what}", each.detail))
+    return damage
 
 
 def full(target: Path) -> CommandError:

@@ -13,7 +13,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
 from holdfast.cli.parsing.parameters import Argument
-from holdfast.cli.server.backup import NODE, copy_workspaces, full
+from holdfast.cli.server.backup import NODE, copy_tenants, copy_workspaces, full
 from holdfast.cli.server.check import explaining
 from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import hint, write_field, write_json
@@ -58,6 +58,7 @@ def restore(
             maintenance.backup(source, partial)
             copy_workspaces(source, partial)
             health = maintenance.check(partial)
+            health.damage += copy_tenants(source, partial)
         if health.damage or health.streams != before.streams:
             raise CommandError(
                 f"the copy in {partial} differs from {source}", next_step="check the disk, and try again"

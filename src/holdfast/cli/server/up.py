@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path  # the command line is read by these types
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parsing.parameters import Option, OptionsUsed
+from holdfast.cli.parsing.parameters import OptionsUsed
 from holdfast.cli.server.provider_options import (
     NO_PROVIDER_OPTIONS,
     ProviderOptions,
-    settings_of,
-    split_by_source,
     warnings,
     without_own_address,
 )
+from holdfast.cli.server.server_options import NO_SERVER_OPTIONS, Chosen, ServerOptions, Source, choose
 from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
 from holdfast.client.local_server import find_answering
 
 if TYPE_CHECKING:
     from holdfast.client.local_server import RunningServer
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+    from holdfast.server.config import Settings
 
 
 _OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level"})
@@ -43,112 +35,25 @@ _OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level"})
 def up(
     used: OptionsUsed,
     home: HomeOption = None,
-    host: Annotated[str, Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on. 0 picks a free one.")] = 8484,
-    long_poll_timeout: Annotated[
-        float, Option(metavar="SECONDS", min=0.1, help="How long a long-poll waits for new entries.")
-    ] = 30.0,
-    no_auth: Annotated[bool, Option("--no-auth", help="Require no key. Only on loopback.")] = False,
-    pool: Annotated[
-        int,
-        Option(
-            metavar="BOXES",
-            min=0,
-            max=1000,
-            help="How many boxes to keep ready at most, for requests like earlier ones. 0 for none.",
-        ),
-    ] = 8,
-    max_sessions: Annotated[
-        int, Option(metavar="N", min=1, max=100_000, help="How many sessions may be awake at once.")
-    ] = 100,
-    allow_private: Annotated[
-        list[str] | None,
-        Option(
-            metavar="HOST",
-            envvar="HOLDFAST_ALLOW_PRIVATE",
-            help="Private host, address or network that boxes may reach. Can be given several times.",
-        ),
-    ] = None,
-    egress_proxy: Annotated[
-        str | None,
-        Option(
-            metavar="PROXY",
-            envvar="HOLDFAST_EGRESS_PROXY",
-            help="Proxy for boxes: http://host:port, or env:NAME or file:PATH with its URL.",
-        ),
-    ] = None,
-    registry_mirror: Annotated[
-        list[str] | None,
-        Option(
-            metavar="URL",
-            envvar="HOLDFAST_REGISTRY_MIRROR",
-            help="Registry to try before Docker Hub, for image pull. Can be given several times.",
-        ),
-    ] = None,
-    daytona: Annotated[
-        bool, Option("--daytona", help="Serve the Daytona API over the boxes of this server, at /compat/daytona.")
-    ] = False,
-    preview_url: Annotated[
-        str | None,
-        Option(
-            metavar="URL",
-            envvar="HOLDFAST_PREVIEW_URL",
-            help="Where ports of boxes are reached: names below its host lead to this server.",
-        ),
-    ] = None,
-    delegation: Annotated[
-        str,
-        Option(
-            metavar="LIMITS",
-            envvar="HOLDFAST_DELEGATION",
-            help="Limits of a tree of tasks: depth=8 breadth=16 boxes=16 threads=200, or some of them.",
-            show_default=False,
-        ),
-    ] = "",
+    server_options: ServerOptions = NO_SERVER_OPTIONS,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
-    log_level: Annotated[LogLevel, Option(help="Level of the log on standard error.")] = LogLevel.INFO,
-    first_key: Annotated[bool, Option("--first-key/--no-first-key", hidden=True)] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Start the server on this machine, until Ctrl-C. If one is already running, print its address and exit."""
     from holdfast.server.compose import CannotServe, serve
-    from holdfast.server.config import Settings
     from holdfast.server.home import HomeInUse
 
     folder = home_or_default(home)
-    provider_settings = settings_of(provider_options)
-    flags, environment = split_by_source(provider_settings, used)
-    environment = without_own_address(environment, port)
-    _check_network(allow_private or (), egress_proxy)
-    _check_delegation(delegation)
-    settings = Settings(
-        home=folder,
-        host=host,
-        port=port,
-        long_poll_timeout=long_poll_timeout,
-        auth=not no_auth,
-        log_level=log_level.value,
-        allow_private=tuple(allow_private or ()),
-        egress_proxy=egress_proxy,
-        registry_mirrors=tuple(map(_mirror, registry_mirror or ())),
-        pool=pool,
-        max_sessions=max_sessions,
-        daytona=daytona,
-        preview_url=_preview_url(preview_url),
-        delegation=delegation,
-        provider_settings=flags,
-        provider_environment=environment,
-        first_key=first_key,
-    )
+    settings = settings_for(choose(server_options, provider_options, used, os.environ, folder), folder)
 
     def started(running: RunningServer, first_key: str | None) -> None:
         if as_json:
             write_json(_document(running, first_key, folder))
         else:
             _print_server(running, first_key, folder)
-            if daytona:
+            if settings.daytona:
                 write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
-        for warning in warnings(provider_settings):
+        for warning in warnings({**settings.provider_environment, **settings.provider_settings}):
             note("careful", warning)
 
     try:
@@ -174,6 +79,25 @@ def up(
         ) from None
     if not as_json:
         note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
+
+
+def settings_for(chosen: Sequence[Chosen], home: Path) -> Settings:
+    """Returns the settings of a server, checked before anything starts."""
+    from holdfast.server.config import Settings, declared
+
+    values = {each.name: each for each in chosen}
+    own = {each.name: values.pop(each.name).value for each in declared()}
+    _check_network(own["allow_private"], own["egress_proxy"])
+    _check_delegation(own["delegation"])
+    own["registry_mirrors"] = tuple(map(_mirror, own["registry_mirrors"]))
+    own["preview_url"] = _preview_url(own["preview_url"])
+    environment = {each.name: each.value for each in values.values() if each.source is not Source.OPTION}
+    return Settings(
+        home=home,
+        provider_settings={each.name: each.value for each in values.values() if each.source is Source.OPTION},
+        provider_environment=without_own_address(environment, own["port"]),
+        **own,
+    )
 
 
 def _preview_url(text: str | None) -> str | None:

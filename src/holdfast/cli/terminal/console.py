@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ LABEL_WIDTH: Final = 13
 ACCENT: Final = "dark_cyan"
 _LEAST_WIDTH: Final = 10
 _NARROWEST: Final = 4
+_NUMBER: Final = re.compile(r"\$?\d[\d,]*(?:\.\d+)?|[–—]|")
 _CONTROLS: Final = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 """Each has a symbol of its own."""
 
@@ -94,14 +96,18 @@ def note(label: str, *cells: Cell | str) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> None:
-    """Write a table. On a terminal, columns are cut to fit; in a pipe, nothing is cut."""
+    """Write a table. On a terminal, columns are cut to fit; in a pipe, nothing is cut. Numbers end at the right."""
     table = [[Cell(printable(_text(cell)).replace("\n", " "), _style(cell)) for cell in row] for row in rows]
+    numbers = [
+        index > 0 and _are_numbers([row[index].text for row in table]) for index in range(len(columns))
+    ]  # ids are never moved
     table.insert(0, [Cell(column, "dim") for column in columns])
-    widths = [max(len(cell.text) for cell in column) for column in zip(*table, strict=True)]
+    widths = [max(_columns(cell.text) for cell in column) for column in zip(*table, strict=True)]
     if is_terminal():
         widths = fitting(widths, _console(False).width)
     for row in table:
-        write_line(*(part for cell, width in zip(row, widths, strict=True) for part in _padded(cell, width)))
+        cells = zip(row, widths, numbers, strict=True)
+        write_line(*(part for cell, width, is_number in cells for part in _padded(cell, width, is_number)))
 
 
 def fitting(widths: Sequence[int], room: int) -> list[int]:
@@ -124,9 +130,30 @@ def fitting(widths: Sequence[int], room: int) -> list[int]:
     return kept
 
 
-def _padded(cell: Cell, width: int) -> tuple[Cell, Cell]:
-    text = cell.text if len(cell.text) <= width else cell.text[: width - 1] + "…"
-    return Cell(text, cell.style), Cell(" " * (width - len(text) + 2))
+def _are_numbers(texts: Sequence[str]) -> bool:
+    """Returns whether a column has numbers or amounts of money only. A dash stands for one that is not known."""
+    return any(each[-1:].isdigit() for each in texts) and all(map(_NUMBER.fullmatch, texts))
+
+
+def _columns(text: str) -> int:
+    """The columns that a text takes on a terminal: wide characters take two."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def _padded(cell: Cell, width: int, is_number: bool) -> tuple[Cell, ...]:
+    text = cell.text
+    if _columns(text) > width:
+        text = text[: 4 * width]
+        while _columns(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    space = Cell(" " * (width - _columns(text)))
+    shown = Cell(text, cell.style)
+    return (space, shown, Cell("  ")) if is_number else (shown, space, Cell("  "))
 
 
 def _write(cells: Sequence[Cell | str], *, stderr: bool) -> None:

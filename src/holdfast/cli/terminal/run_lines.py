@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from holdfast.api.entries import Entry, is_passing
 from holdfast.api.money import describe_cost, describe_in_full
+from holdfast.api.outcomes import is_out_of_budget
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
@@ -102,6 +103,7 @@ class RunSeen:
     """Calls of models whose price the server does not know. Then what the agent says is not known either."""
     budget: str = ""
     """The last remark on a budget."""
+    is_over_budget: bool = False
     cancel: str = ""
     """What was requested: cancel or interrupt."""
     status: str = ""
@@ -324,6 +326,7 @@ class RunLines:
                 is_reached = _word(payload, "state") == "reached" or spent >= limit
                 state = "is used up" if is_reached else "is nearly used up"
                 text = f"the budget of this {_word(payload, 'scope')} {state}: {show(spent)} of {show(limit)}"
+                run.is_over_budget = run.is_over_budget or is_reached
                 if text != run.budget:  # a warning that comes late says what the end of the budget says again
                     run.budget = text
                     yield self._remark("!", text, "yellow")
@@ -442,7 +445,8 @@ class RunLines:
             yield from self._error_lines(run)
 
     def _error_lines(self, run: RunSeen) -> Iterator[Line]:
-        error = "" if run.error == self._noticed else run.error  # some agents have already printed it
+        is_said = run.error == self._noticed or (run.is_over_budget and is_out_of_budget(run.error))
+        error = "" if is_said else run.error  # by the agent, or above
         for text, style in ((error, ""), *((line, "dim") for line in run.output), (as_called(run.hint), "")):
             for line in self._wrapped(text, 4) if text else ():
                 yield (Cell(_INDENT), Cell(line, style))
@@ -496,6 +500,8 @@ class RunLines:
             if run is not None and payload.get("status") == "error":
                 run.missing = find_missing(_text(payload, "result")) or run.missing
             yield self._tool(payload, entry.ts, run)
+        elif name in ("retry", "notice") and self._is_said(payload, run):
+            pass
         elif name == "retry":
             attempt = _number(payload, "attempt")
             number = f" ({attempt:g})" if attempt is not None else ""
@@ -506,6 +512,11 @@ class RunLines:
             serious = _text(payload, "level") in ("warning", "error")
             self._noticed = one_line(_text(payload, "text"))
             yield self._remark("!" if serious else "i", self._noticed, "yellow" if serious else "dim")
+
+    def _is_said(self, payload: Mapping[str, Any], run: RunSeen | None) -> bool:
+        """Returns whether an agent repeats that the budget is used up, which the server has said."""
+        said = _text(payload, "text") or _text(payload, "message")
+        return run is not None and run.is_over_budget and is_out_of_budget(said)
 
     def _reason(self, payload: Mapping[str, Any], run: RunSeen | None) -> str:
         """Why an agent retries. Some give only one word; if the answer was our gateway's, we know more."""

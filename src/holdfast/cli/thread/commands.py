@@ -281,6 +281,24 @@ def archive(
         write_field("undo", hint(f"holdfast thread archive {thread.id} --undo"))
 
 
+def pin(
+    id: ThreadArgument,
+    undo: Annotated[bool, Option("--undo", help="Unpin it.")] = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """Pin a thread: the page lists it first. This is the label pinned, with the value true."""
+    with connect(where) as client:
+        found = client.threads.get(find_thread_now(client, id))
+        labels = {name: value for name, value in found.labels.items() if name != "pinned"}
+        thread = client.threads.update(found.id, labels=labels if undo else {**labels, "pinned": "true"})
+    if as_json:
+        write_json(thread.to_json())
+    else:
+        write_field("unpinned" if undo else "pinned", thread.id)
+
+
 def delete(
     id: ThreadArgument,
     yes: YesOption = False,

@@ -52,26 +52,40 @@ def tree_lines(tree: ThreadTree, asked: str, now: float) -> list[list[Cell | str
     for each in tree.threads:
         above = None if each.id == tree.root else each.fork_of or each.parent
         children.setdefault(above, []).append(each)
-    lines: list[list[Cell | str]] = []
+    lines: list[tuple[Cell, ...]] = []
     pending = [(each, "", "") for each in children.get(None, [])]
     while pending:
         each, indent, branch = pending.pop(0)
         below = children.get(each.id, [])
         lines.append(
-            [
+            (
                 Cell(indent + branch, "dim"),
                 Cell(each.id, "bold" if each.id == asked else ""),
-                "  ",
                 Cell(each.status, _STYLES.get(each.status, "")),
-                f"  {_kind(each)}",
-                Cell(f"  {describe_duration(now - each.last_activity_at / 1000)} ago", "dim"),
-                f"  {plain(each.title or '')}",
-            ]
+                Cell(_kind(each)),
+                Cell(f"{describe_duration(now - each.last_activity_at / 1000)} ago", "dim"),
+                Cell(plain(each.title or "")),
+            )
         )
         inner = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
         last = len(below) - 1
         pending[:0] = [(child, inner, "└─ " if number == last else "├─ ") for number, child in enumerate(below)]
-    return lines
+    return _aligned(lines)
+
+
+def _aligned(lines: list[tuple[Cell, ...]]) -> list[list[Cell | str]]:
+    """Returns the lines in columns. The branches and the id are the first one."""
+    if not lines:
+        return []
+    first = max(len(branch.text) + len(id.text) for branch, id, *_ in lines)
+    widths = [max(len(line[index].text) for line in lines) for index in range(2, 5)]
+    aligned: list[list[Cell | str]] = []
+    for branch, id, *cells, title in lines:
+        line: list[Cell | str] = [branch, id, " " * (first - len(branch.text) - len(id.text) + 2)]
+        for cell, width in zip(cells, widths, strict=True):
+            line += [cell, " " * (width - len(cell.text) + 2)]
+        aligned.append([*line, title])
+    return aligned
 
 
 def _kind(each: TreeThread) -> str:

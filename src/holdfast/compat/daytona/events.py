@@ -14,6 +14,7 @@ from typing import Final
 from starlette.websockets import WebSocket
 
 from holdfast.api.errors import Refused
+from holdfast.api.tenants import TenantRole
 from holdfast.compat.daytona.errors import ApiError
 from holdfast.compat.daytona.sandbox_record import Sandbox, sandbox_json
 from holdfast.compat.daytona.service import daytona_of, toolbox_url
@@ -50,7 +51,9 @@ async def _serve(socket: WebSocket) -> None:
         return
     daytona = daytona_of(socket)
     try:
-        (await daytona.needs.access.grant(_token(first))).check_administer()
+        grant = await daytona.needs.access.grant(_token(first))
+        grant.check_administer()
+        grant.check_role(TenantRole.MEMBER)
     except Refused as error:
         await socket.send_text("44" + json.dumps({"message": error.message}))
         await close(socket, 1008, "unauthorized")

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from starlette.requests import HTTPConnection
 
 from holdfast.api.errors import HoldfastError
+from holdfast.api.tenants import TenantRole
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.compat.daytona.errors import ApiError
 from holdfast.compat.daytona.images import Images
@@ -156,6 +157,7 @@ class Daytona:
         scheme, _, credential = connection.headers.get("authorization", "").partition(" ")
         grant = await self.needs.access.grant(credential.strip() or None if scheme.lower() == "bearer" else None)
         grant.check_administer()
+        grant.check_role(TenantRole.MEMBER)
         return grant
 
     async def sandbox(self, connection: HTTPConnection) -> tuple[Parts, Sandbox]:

@@ -18,15 +18,10 @@ from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.models import InvalidModel
 from holdfast.api.ids import now_ms
+from holdfast.api.outcomes import out_of_budget
 from holdfast.threads.model_events import NANO, dollars
 
 _MOST: Final = 10_000
-_NAMES: Final = {
-    BudgetScope.RUN: "this run",
-    BudgetScope.THREAD: "this thread",
-    BudgetScope.TREE: "this tree of threads",
-    BudgetScope.DAY: "this day",
-}
 
 Unit = Literal["cost", "tokens"]
 
@@ -72,13 +67,8 @@ class Crossing:
 
     @property
     def message(self) -> str:
-        """For the agent, its model and its user.
-
-        Some agents (pi) look for numbers such as 500 in an error to tell whether to try again, unless it says "out of
-        budget".
-        """
         spent, most = describe(self.unit, self.spent), describe(self.unit, self.most)
-        return f"{_NAMES[self.limit.scope]} is out of budget: {spent} of {most} are spent"
+        return out_of_budget(self.limit.scope.value, spent, most)
 
     @property
     def share(self) -> float:

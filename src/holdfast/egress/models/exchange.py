@@ -12,6 +12,7 @@ import orjson
 
 from holdfast.egress.models.background import BackgroundLook
 from holdfast.egress.models.headers import Header, headers_for_agent
+from holdfast.guest.agent_reader import GATEWAY
 from holdfast.redaction import Scrubber
 from holdfast.time_limit import time_limit, time_limit_at
 
@@ -194,7 +195,7 @@ _TYPES: Final = {
 async def send_refusal(scope: Any, send: Send, status: int, reason: str, message: str) -> None:
     """In the format of all APIs at once: each finds its own fields in it."""
     kind = _TYPES.get(status, "api_error")
-    error = {"type": kind, "message": f"Holdfast: {message}", "code": reason, "param": None}
+    error = {"type": kind, "message": GATEWAY + message, "code": reason, "param": None}
     body = orjson.dumps({"type": "error", "error": error})
     headers = [
         (b"content-type", b"application/json"),

@@ -15,8 +15,10 @@ from typing import Final, Protocol
 
 import httpx
 
+from holdfast.egress.addresses import is_local_name, refusal
 from holdfast.egress.http_client import HttpClient
 
+_NO_ADDRESS: Final = "no address"
 _CONNECTIONS: Final = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30.0)
 _LOADED_LATE: Final = ("httpcore", "httpcore._backends.anyio", "anyio._backends._asyncio")
 """What httpx loads with its first request: about a hundred modules."""
@@ -35,11 +37,15 @@ class CannotReach(httpx.ConnectError):
 
 
 class NetworkUpstream:
-    """The network of this machine. `environment` names its proxies, as curl understands it."""
+    """The network of this machine. `environment` names its proxies, as curl understands it.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    With `public_only`, it reaches no address of this machine or of a private network.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, public_only: bool = False) -> None:
         self._environment = environment
-        self._direct = HttpClient(self._trust)
+        self._public_only = public_only
+        self._direct = HttpClient(self._trust, public_only=public_only)
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
         """By proxy."""
         self._tls: ssl.SSLContext | None = None
@@ -49,6 +55,9 @@ class NetworkUpstream:
         proxy = proxy_for(request.url.scheme, request.url.host, self._environment)
         if proxy is None:
             return await self._direct.send(request)
+        host = request.url.host
+        if self._public_only and (refusal(host) not in (None, _NO_ADDRESS) or is_local_name(host)):
+            raise CannotReach(f"{host} is not reached from here: it is not a public host")
         transport = self._transports.get(proxy)
         if transport is None:
             transport = await self._open(proxy)

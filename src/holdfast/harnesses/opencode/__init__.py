@@ -23,6 +23,7 @@ _CLIENTS: Final = {Api.OPENAI_CHAT: "@ai-sdk/openai-compatible", Api.ANTHROPIC: 
 
 _PERMISSION: Final = {"*": "allow", "question": "deny"}
 """There is no user who could be asked."""
+_PERMISSION_IN_SESSIONS: Final = {"*": "allow"}
 
 
 class OpenCode(Harness):
@@ -30,6 +31,7 @@ class OpenCode(Harness):
     title: ClassVar[str] = "OpenCode"
     package: ClassVar[Package | None] = Package("opencode-ai", "1.18.33", "opencode")
     apis: ClassVar[tuple[Api, ...]] = (Api.ANTHROPIC, Api.OPENAI_CHAT)
+    hosted: ClassVar[bool] = True
 
     def __init__(self, retries: int = 6) -> None:
         self._retries = retries
@@ -95,6 +97,20 @@ class OpenCode(Harness):
             abort=AbortByLine('{"type":"abort"}'),
             driver=True,
         )
+
+    def host(self, task: Task) -> Mapping[str, Any]:
+        files, command = self.files(task), self.command(task)
+        configuration = json.loads(files[_configuration(task)])
+        return {
+            "program": _program(task),
+            "folder": task.place.workspace,
+            "file": _configuration(task),
+            "configuration": {**configuration, "permission": _PERMISSION_IN_SESSIONS},
+            "env": {**command.env, "OPENCODE_PERMISSION": json.dumps(_PERMISSION_IN_SESSIONS)},
+        }
+
+    def model_name(self, task: Task) -> str:
+        return f"{_PROVIDER}/{task.model.model}"
 
     def read_session(self, data: bytes) -> ImportedSession:
         return read_session(data)

@@ -9,30 +9,24 @@ session, the end of the server, and the end of the turn.
 from __future__ import annotations
 
 import argparse
-import base64
 import http.client
 import json
 import os
 import queue
-import re
-import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
 import urllib.parse
+
+from holdfast.harnesses.opencode.events import ASKED, TurnEvents
+from holdfast.harnesses.opencode.server import MAX_LINE, SILENCE, Failed, Server, parse_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_START = 300.0
-"""Seconds until the server must listen."""
-_ANSWER = 30.0
-_SILENCE = 120.0
-"""Seconds of silence on the event stream. The server sends a heartbeat every ten."""
 _SETTLE = 3.0
 """Seconds to wait for open messages after the session became idle or was aborted."""
 _ABORT = 10.0
@@ -40,24 +34,9 @@ _LONGEST_WAIT = 900.0
 """The longest wait before a retry that a provider may ask for, in seconds."""
 _CHECK_SECONDS = 2.0
 """Seconds between checks for processes that hold the output of a tool open."""
-_MAX_LINE = 64 << 20
 _MAX_WAITING = 4096
 _MAX_ENVIRONMENT = 1 << 20
 _MAX_HOLDERS = 5
-
-_TOLD = frozenset(
-    (
-        "message.updated",
-        "message.removed",
-        "message.part.updated",
-        "message.part.delta",
-        "message.part.removed",
-        "session.compacted",
-        "session.error",
-        "session.idle",
-        "session.status",
-    )
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,16 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--retries", type=int, default=6)
     options.add_argument("--session")
     chosen = options.parse_args(arguments)
-    prompt = _parse(sys.stdin.buffer.readline(_MAX_LINE))
+    prompt = parse_object(sys.stdin.buffer.readline(MAX_LINE))
     if prompt.get("type") != "prompt":
         _tell("failed", message="there was no prompt on standard input")
         return 2
-    server = _Server(chosen.program)
+    server = Server(chosen.program)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: server.die_by(received))
     try:
         return _Turn(server, chosen.session, prompt, chosen.retries).run()
-    except _Failed as error:
+    except Failed as error:
         code = server.ended()
         if code is not None:
             _tell("exited", code=code)
@@ -86,113 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         server.stop()
 
 
-class _Failed(Exception):
-    """The server did not start, or does not answer as expected."""
-
-
-class _Server:
-    """`opencode serve` on a free loopback port, with a password that only this process knows."""
-
-    def __init__(self, program: str) -> None:
-        password = secrets.token_urlsafe(32)
-        self._credential = base64.b64encode(f"opencode:{password}".encode()).decode()
-        self.process = subprocess.Popen(
-            [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "OPENCODE_SERVER_PASSWORD": password, "OPENCODE_SERVER_USERNAME": "opencode"},
-        )
-        self._listening = threading.Event()
-        self._port = 0
-        threading.Thread(target=self._read_output, daemon=True).start()
-
-    def wait(self) -> None:
-        end = time.monotonic() + _START
-        while not self._listening.wait(0.05):
-            if self.process.poll() is not None:
-                raise _Failed(f"opencode serve ended with {self.process.returncode}")
-            if time.monotonic() > end:
-                raise _Failed(f"opencode serve did not listen within {_START:.0f} s")
-
-    def ended(self) -> int | None:
-        """Returns the exit code if it exits on its own."""
-        try:
-            return self.process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(2)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
-
-    def die_by(self, number: int) -> None:
-        """Pass a signal on to the agent, and exit by the same signal."""
-        self.process.send_signal(number)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Returns the object in the answer, or an empty one."""
-        connection = self._connect(_ANSWER)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, self._headers())
-            answer = connection.getresponse()
-            text = answer.read(_MAX_LINE)
-        except (OSError, http.client.HTTPException) as error:
-            raise _Failed(f"opencode does not answer {method} {path}: {error!r}") from error
-        finally:
-            connection.close()
-        if answer.status >= 300:
-            raise _Failed(f"opencode answers {method} {path} with {answer.status}: {text[:500]!r}")
-        return _parse(text)
-
-    def events(self) -> http.client.HTTPResponse:
-        connection = self._connect(_SILENCE)
-        try:
-            connection.request("GET", "/event", headers={**self._headers(), "accept": "text/event-stream"})
-            answer = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            raise _Failed(f"opencode sends no events: {error!r}") from error
-        if answer.status != 200:
-            raise _Failed(f"opencode sends no events: status {answer.status}")
-        return answer
-
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        # Not with urllib, which would use the box's proxies from the environment.
-        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
-
-    def _headers(self) -> dict[str, str]:
-        return {"authorization": f"Basic {self._credential}", "content-type": "application/json"}
-
-    def _read_output(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            found = re.search(rb"listening on http://127\.0\.0\.1:(\d+)", line)
-            if found and not self._port:
-                self._port = int(found.group(1))
-                self._listening.set()
-
-
 class _Turn:
     """One prompt, from its request until all of its results are printed."""
 
-    def __init__(self, server: _Server, session: str | None, prompt: dict[str, Any], retries: int) -> None:
+    def __init__(self, server: Server, session: str | None, prompt: dict[str, Any], retries: int) -> None:
         self._server = server
         self._session = session or ""
         self._prompt = prompt
         self._retries = retries
         self._given_up = False
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_WAITING)
-        self._open: set[str] = set()
-        """Incomplete messages of the model."""
-        self._once: set[tuple[str, str]] = set()
-        self._began = time.time() * 1000
+        self._events = TurnEvents(self._session, time.time() * 1000)
         self._end = float("inf")
         """When the turn ends, even if messages are incomplete."""
         self._tools: dict[str, int] = {}
@@ -210,7 +93,7 @@ class _Turn:
             if wait <= 0:
                 break
             try:
-                kind, value = self._queue.get(timeout=min(wait, _CHECK_SECONDS if self._tools else _SILENCE))
+                kind, value = self._queue.get(timeout=min(wait, _CHECK_SECONDS if self._tools else SILENCE))
             except queue.Empty:
                 self._check_tools()
                 continue
@@ -220,7 +103,7 @@ class _Turn:
             if kind == "abort":
                 self._abort()
             if kind == "lost":
-                raise _Failed(f"opencode's events stopped: {value}")
+                raise Failed(f"opencode's events stopped: {value}")
         _tell("ended")
         return 0
 
@@ -232,8 +115,8 @@ class _Turn:
             title = " ".join(str(self._prompt.get("text", "")).split())[:60] or "A run"
             info = self._server.ask("POST", "/session", {"title": title})
         if not isinstance(info.get("id"), str):
-            raise _Failed("opencode answers with a session that has no id")
-        self._session = info["id"]
+            raise Failed("opencode answers with a session that has no id")
+        self._session = self._events.session = info["id"]
         _tell("session", info=info)
         body = {"parts": [{"type": "text", "text": str(self._prompt.get("text", ""))}]}
         if isinstance(self._prompt.get("model"), dict):
@@ -242,71 +125,23 @@ class _Turn:
 
     def _take(self, line: bytes) -> bool:
         """Print an event if it belongs to this session. Returns whether it ends the turn."""
-        event = _parse(line)
-        kind, about = event.get("type"), event.get("properties")
-        if not isinstance(about, dict):
+        event = self._events.take(line)
+        if event is None:
             return False
-        if kind in ("permission.asked", "question.asked"):
-            self._answer(str(kind), about)
-        if kind not in _TOLD or about.get("sessionID", self._session) != self._session:
+        if event.kind in ASKED:
+            self._answer(event.kind, event.about)
             return False
-        if kind == "message.updated" and self._is_early(about):
-            line = json.dumps(event).encode()
-        if kind == "message.part.updated":
-            self._watch_tool(about.get("part"))
-        if not self._is_repeated(str(kind), about):
-            _write(line)
-        if kind == "session.status":
-            self._watch_retries(about.get("status"))
-        elif kind == "session.idle":
-            if not self._open:
+        if event.kind == "message.part.updated":
+            self._watch_tool(event.about.get("part"))
+        if event.told is not None:
+            _write(event.told)
+        if event.kind == "session.status":
+            self._watch_retries(event.about.get("status"))
+        elif event.kind == "session.idle":
+            if not self._events.open:
                 return True
             self._end = min(self._end, time.monotonic() + _SETTLE)
-        return kind == "message.updated" and self._end < float("inf") and not self._open
-
-    def _is_early(self, about: dict[str, Any]) -> bool:
-        """Returns whether the first event of an answer already says that it is complete, which is then too early.
-
-        OpenCode reports the current state when it sends an event. The parts of the answer still follow, and then the
-        same event again.
-        """
-        info = about.get("info") or {}
-        times = info.get("time")
-        if info.get("role") != "assistant" or not isinstance(times, dict):
-            return False
-        created = times.get("created")
-        if (
-            not isinstance(created, (int, float))
-            or created < self._began
-            or self._seen_before("answer", str(info.get("id")))
-        ):
-            return False
-        return times.pop("completed", None) is not None
-
-    def _is_repeated(self, kind: str, about: dict[str, Any]) -> bool:
-        """Returns whether this is a repeated user message, or partial output of a tool, whose end repeats all of it."""
-        if kind == "message.updated":
-            info = about.get("info") or {}
-            ident = str(info.get("id"))
-            if info.get("role") == "user":
-                return self._seen_before("user", ident)
-            if "completed" in (info.get("time") or {}):
-                self._open.discard(ident)
-                return self._seen_before("whole", ident)
-            self._open.add(ident)
-        elif kind == "message.part.updated":
-            part = about.get("part") or {}
-            if part.get("type") == "tool" and (part.get("state") or {}).get("status") == "running":
-                return self._seen_before("running", str(part.get("id")))
-        return False
-
-    def _seen_before(self, what: str, ident: str) -> bool:
-        if (what, ident) in self._once:
-            return True
-        if len(self._once) > 100_000:
-            self._once.clear()
-        self._once.add((what, ident))
-        return False
+        return event.kind == "message.updated" and self._end < float("inf") and not self._events.open
 
     def _watch_tool(self, part: Any) -> None:
         if not isinstance(part, dict) or part.get("type") != "tool":
@@ -353,7 +188,7 @@ class _Turn:
                 self._server.ask("POST", f"/permission/{request}/reply", {"reply": "once"})
             else:
                 self._server.ask("POST", f"/question/{request}/reject", {})
-        except _Failed as error:
+        except Failed as error:
             _tell("warning", message=str(error))
 
     def _abort(self) -> None:
@@ -364,7 +199,7 @@ class _Turn:
     def _read_events(self, stream: http.client.HTTPResponse) -> None:
         try:
             while True:
-                line = stream.readline(_MAX_LINE)
+                line = stream.readline(MAX_LINE)
                 if not line:
                     raise OSError("the stream ended")
                 if line.startswith(b"data:"):
@@ -373,8 +208,8 @@ class _Turn:
             self._queue.put(("lost", error))
 
     def _read_orders(self) -> None:
-        for line in iter(lambda: sys.stdin.buffer.readline(_MAX_LINE), b""):
-            if _parse(line).get("type") == "abort":
+        for line in iter(lambda: sys.stdin.buffer.readline(MAX_LINE), b""):
+            if parse_object(line).get("type") == "abort":
                 self._queue.put(("abort", None))
 
 
@@ -417,14 +252,6 @@ def _end_as(code: int) -> int:
     if code in (-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL):
         os.kill(os.getpid(), -code)
     return code or 1 if code >= 0 else 128 - code
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return message if isinstance(message, dict) else {}
 
 
 def _tell(kind: str, **about: Any) -> None:

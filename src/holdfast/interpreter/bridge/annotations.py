@@ -215,7 +215,7 @@ def _describe_mismatch(error: ValidationError, kind: Any, value: Any, where: str
     lines = []
     for each in found[:_MOST_SHOWN]:
         place = "".join(f"[{part!r}]" for part in each["loc"])
-        lines.append(f"{where}{place}: {describe_problem(each).lower()}, not {_show(each['input'])}")
+        lines.append(f"{where}{place}: {describe_problem(each)}, not {_show(each['input'])}")
     more = f"; and {count - _MOST_SHOWN} more" if count > _MOST_SHOWN else ""
     return f"{wanted}: {'; '.join(lines)}{more}"
 

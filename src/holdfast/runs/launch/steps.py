@@ -47,7 +47,9 @@ from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
+from holdfast.runs.launch.context_files import context_hint
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
+from holdfast.runs.launch.hosted import CHANNEL, CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, spawn_runner
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
 from holdfast.runs.launch.services import start_services
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
@@ -152,6 +154,7 @@ class Launcher:
         ticks: Callable[[], int],
         network_ready: Callable[[], Awaitable[None]],
         setups: RunSetups | None = None,
+        hub: AgentHub | None = None,
     ) -> None:
         self._log = log
         self._boxes = boxes
@@ -161,6 +164,8 @@ class Launcher:
         self._ticks = ticks
         self._network_ready = network_ready
         self._setups = setups
+        self.hub = hub
+        """Set when there are sessions."""
         self._homes: OrderedDict[str, str] = OrderedDict()
 
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
@@ -410,6 +415,8 @@ class Launcher:
                 ),
                 box.python(),
             )
+        if self.hub is not None and is_hosted(launch.before, harness, launch.options, prepared.guest_api):
+            return await self._start_hosted(launch, plan, prepared, placed, python, self.hub)
         # The runner takes a moment to start and then waits for its code, so we configure the agent meanwhile.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
         try:
@@ -418,6 +425,64 @@ class Launcher:
         except BaseException:
             await asyncio.shield(_end(booting))
             raise
+
+    async def _start_hosted(
+        self,
+        launch: Launch,
+        plan: LaunchPlan,
+        prepared: LaunchBox,
+        placed: Placed,
+        python: tuple[str, ...],
+        hub: AgentHub,
+    ) -> int:
+        """Send the prompt to the runner of the session, which is started if there is none."""
+        box, harness, thread = prepared.box, plan.harness, launch.thread
+        runner = hub.connected(thread, box.id)
+        known = None if runner is None else runner.sessions.get(CHANNEL)
+        # These tokens are for all runs of the session: the guest API asks which of them is alive.
+        issue = partial(self._access.issue_run, thread, "", 0, box.id)
+        token = issue(RunScope.MODEL, model=str(plan.model)).token
+        state = f"{prepared.home}/.holdfast/threads/{thread}/{harness.name}"
+        task = self._task(launch, plan, prepared, placed, python, token, state)
+        if known is not None:
+            how, task = SessionHow.CONTINUED, replace(task, session=known)
+        else:
+            how, task, _ = await self._session(launch, harness, prepared, task, {})
+        await self._report_provisioned(launch, harness, placed, prepared, how)
+        if runner is None:
+            process = await spawn_runner(
+                box,
+                python,
+                harness,
+                task,
+                thread=thread,
+                url=prepared.guest_api,
+                token=issue(RunScope.HUB, agent=harness.name).token,
+                state=f"{prepared.home}/.holdfast/sessions/{thread}",
+            )
+            try:
+                runner = await hub.wait(thread, box.id, process.id, CONNECT_SECONDS)
+            except BaseException:
+                await asyncio.shield(_kill(process))
+                raise
+        hub.expect(launch.run)
+        try:
+            epoch = await self._claim_runner(launch, runner.process)
+            timeout = self._timeout(launch).get("timeout_left")
+            fields = prompt_fields(
+                run=launch.run,
+                epoch=epoch,
+                thread=thread,
+                harness=harness,
+                task=task,
+                message=launch.run,
+                timeout=timeout,
+            )
+            await hub.prompt(runner, launch.run, fields)
+        except BaseException:
+            hub.forget(launch.run)
+            raise
+        return epoch
 
     async def _start_services(self, launch: Launch, box: Box) -> None:
         use = launch.options.environment
@@ -450,10 +515,27 @@ class Launcher:
         tools = (*(TOOLS if launch.options.delegates else ()), *tools_of(launch.options.tools))
         if tools:
             files = tool_files(state, prepared.guest_api, issue(RunScope.DELEGATE).token, tools)
-        task = Task(
+        task = self._task(launch, plan, prepared, placed, python, model_token, state)
+        task = replace(task, tools=tool_access(state, python) if files else None)
+        how, task, command = await self._session(launch, harness, prepared, task, files)
+        await self._report_provisioned(launch, harness, placed, prepared, how)
+        return command, runner_token
+
+    def _task(
+        self,
+        launch: Launch,
+        plan: LaunchPlan,
+        prepared: LaunchBox,
+        placed: Placed,
+        python: tuple[str, ...],
+        token: str,
+        state: str,
+    ) -> Task:
+        model = plan.model
+        return Task(
             prompt=launch.prompt,
             place=Place(
-                workspace=box.spec.workdir,
+                workspace=prepared.box.spec.workdir,
                 state=state,
                 program=placed.program,
                 node=placed.node,
@@ -462,14 +544,16 @@ class Launcher:
             model=ModelAccess(
                 api=plan.api,
                 url=f"{prepared.guest_api}/model",
-                token=model_token,
+                token=token,
                 model=model.model,
                 context_window=model.context_window,
                 max_tokens=model.max_tokens,
             ),
-            tools=tool_access(state, python) if files else None,
         )
-        how, task, command = await self._session(launch, harness, prepared, task, files)
+
+    async def _report_provisioned(
+        self, launch: Launch, harness: Harness, placed: Placed, prepared: LaunchBox, how: SessionHow
+    ) -> None:
         await self._append(
             launch,
             provisioned(
@@ -480,7 +564,6 @@ class Launcher:
                 session=how.value,
             ),
         )
-        return command, runner_token
 
     async def _session(
         self, launch: Launch, harness: Harness, prepared: LaunchBox, task: Task, files: dict[str, bytes]
@@ -503,7 +586,14 @@ class Launcher:
         transcript = f"{prepared.home}/.holdfast/threads/{launch.thread}/transcript.txt"
         handover = await self._handover(launch, harness.agent, task.model, transcript) if plan.others else None
         handed_over = None if handover is None else handover.text
-        context = context_note(launch.before, prepared.files, prepared.changed, handed_over, how)
+        context = context_note(
+            launch.before,
+            prepared.files,
+            prepared.changed,
+            handed_over,
+            how,
+            context_hint(launch.options) if how is not SessionHow.CONTINUED else None,
+        )
         if handover is not None and handover.file is not None:
             files[transcript] = handover.file.encode("utf-8", "replace")
         task = replace(task, session=session, prompt=harness.prompt(task, context))
@@ -560,14 +650,7 @@ class Launcher:
         self, launch: Launch, plan: LaunchPlan, prepared: LaunchBox, command: Command, token: str, process: Process
     ) -> int:
         """Take the next epoch for the runner, and only then send it its code and token."""
-
-        def claimed(epoch: int, runs: ThreadRuns) -> list[Entry]:
-            run = runs.live
-            if run is None or run.run != launch.run or epoch != launch.epoch + 1:
-                raise RunOver(f"run {launch.run} was taken over while it was launched")
-            return [self._log.entry(runner_started(run=launch.run, epoch=epoch, process=process.id))]
-
-        epoch = await self._log.claim(launch.thread, claimed)
+        epoch = await self._claim_runner(launch, process.id)
         config = {
             "run": launch.run,
             "thread": launch.thread,
@@ -591,6 +674,17 @@ class Launcher:
             await process.write(stdin_of(plan.harness.archive(), config))
             await process.close_stdin()
         return epoch
+
+    async def _claim_runner(self, launch: Launch, process: str) -> int:
+        """Take the next epoch for a runner. Returns it."""
+
+        def claimed(epoch: int, runs: ThreadRuns) -> list[Entry]:
+            run = runs.live
+            if run is None or run.run != launch.run or epoch != launch.epoch + 1:
+                raise RunOver(f"run {launch.run} was taken over while it was launched")
+            return [self._log.entry(runner_started(run=launch.run, epoch=epoch, process=process))]
+
+        return await self._log.claim(launch.thread, claimed)
 
     def _timeout(self, launch: Launch) -> dict[str, float]:
         """Returns the limits for the runner, which enforces the timeout even if the server is gone."""
@@ -617,6 +711,11 @@ async def _end(booting: asyncio.Task[Process]) -> None:
     """Kill a runner that will not get its code."""
     with suppress(BoxError, asyncio.CancelledError):
         await (await booting).kill()
+
+
+async def _kill(process: Process) -> None:
+    with suppress(BoxError):
+        await process.kill()
 
 
 def _base_files(base: Base | None) -> BaseFiles | None:

@@ -30,6 +30,7 @@ from holdfast.server.routes import (
     inbox,
     interpreters,
     keys,
+    members,
     models,
     page,
     providers,
@@ -47,9 +48,10 @@ from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.services import Services, UseMetrics, services_of
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 
-_ROUTERS = (
+ROUTERS = (
     threads.router,
     keys.router,
+    members.router,
     agents.router,
     boxes.router,
     files.router,
@@ -89,9 +91,10 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
     started_at = now_ms()
     for path, mounted in (mounts or {}).items():  # first: their requests need not be compared with every other route
         app.mount(path, mounted)
-    # FastAPI builds routers up to the one that matches. Sockets come first, so that they do not wait for the others.
-    for each in (websockets.router, completion_socket.router, *_ROUTERS):
-        app.include_router(each)
+    # Not `include_router`, which builds every route once more, at the first request: most of a second. The routers are
+    # complete by themselves.
+    for each in (websockets.router, completion_socket.router, *ROUTERS):
+        app.router.routes.extend(each.routes)
 
     # The errors of the other routes refer to the schema that this adds to the OpenAPI document.
     @app.get("/health", tags=["server"], responses={"default": {"model": ErrorAnswer, "description": "An error."}})
@@ -158,9 +161,7 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> str:
     """All methods of a path. The framework names only those of the first route that matches."""
-    # An included router is one route of the app, which does not list its own routes.
-    included = (route for each in _ROUTERS for route in each.routes)
-    routes = (route for route in (*request.app.routes, *included) if isinstance(route, Route))
+    routes = (route for route in request.app.routes if isinstance(route, Route))
     matching = [route for route in routes if route.path_regex.match(request.url.path)]
     # A literal path takes precedence over a route with an id.
     named = [route for route in matching if route.path == request.url.path]

@@ -9,6 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from holdfast.api.errors import NotFound
 from holdfast.api.keys import Caller, CreatedKey, Key, KeyList, NewKey, Token
+from holdfast.api.tenants import TenantRole
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
 from holdfast.threads.access.credentials import ApiKey, IssuedToken
 
@@ -38,7 +39,9 @@ async def list_keys(services: Use, _: Administrator) -> KeyList:
 @router.post("/keys", status_code=201, tags=["keys"])
 async def create_key(new: NewKey, services: Use, _: Administrator) -> CreatedKey:
     """Create an API key. It is returned only this once."""
-    key, secret = await services.access.create_key(new.name)
+    if new.member is not None and await services.members.find(new.member) is None:
+        raise NotFound(f"there is no member {new.member}", hint="add one with holdfast member add NAME")
+    key, secret = await services.access.create_key(new.name, TenantRole(new.role), new.member)
     return CreatedKey(id=key.id, name=key.name, created_at=key.created_at, key=secret)
 
 
@@ -54,4 +57,11 @@ def token_of(issued: IssuedToken) -> Token:
 
 
 def _key(key: ApiKey) -> Key:
-    return Key(id=key.id, name=key.name, created_at=key.created_at, revoked_at=key.revoked_at)
+    return Key(
+        id=key.id,
+        name=key.name,
+        created_at=key.created_at,
+        revoked_at=key.revoked_at,
+        role=key.role.value,
+        member=key.member,
+    )

@@ -184,7 +184,14 @@ async def resume_run(id: RunId, runs: UseRuns, resume: Resume | None = None) -> 
             checkpoints=checkpoints,
         )
 
-    return await runs.resume(await _thread_of(runs, id), prompt, agent=wanted.agent, model=wanted.model, change=change)
+    return await runs.resume(
+        await _thread_of(runs, id),
+        prompt,
+        agent=wanted.agent,
+        model=wanted.model,
+        change=change,
+        names_image=wanted.box is not None and wanted.box.image is not None,
+    )
 
 
 @router.get("/runs/{id}/diagnose")

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 
 from holdfast.api.document import Document
+from holdfast.api.errors import Forbidden
 from holdfast.api.server import ErrorAnswer
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models import ModelGateway, Models
@@ -26,12 +27,14 @@ from holdfast.server.egress import ServerEgress
 from holdfast.server.environments import ServerEnvironments
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
+from holdfast.server.routes.roles import OPERATOR, least_role
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.sessions.service import Sessions
 from holdfast.threads.access.credentials import Access, Grant
+from holdfast.threads.access.members import MemberStore
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
     from holdfast.server.session_tools import ServerTools
+    from holdfast.server.tenants import Tenants
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -76,6 +80,9 @@ class Services:
     """Also of a server that does not serve the Daytona API now."""
     sessions: Lazy[Sessions]
     session_tools: Lazy[ServerTools]
+    members: MemberStore
+    tenants: Tenants | None
+    """The tenants of the server. None in all but the default one, whose owners administer them."""
 
 
 def services_of(connection: HTTPConnection) -> Services:
@@ -89,10 +96,23 @@ async def _services(request: Request) -> Services:
 
 
 async def _grant(
+    request: Request,
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    return await services.access.grant(credentials.credentials if credentials else None)
+    grant = await services.access.grant(credentials.credentials if credentials else None)
+    check_route(grant, request.method, request, services)
+    return grant
+
+
+def check_route(grant: Grant, method: str, connection: HTTPConnection, services: Services) -> None:
+    """Raises `Forbidden` if the role of an API key is not enough for a route. A token is checked by its thread."""
+    if grant.thread is not None:
+        return
+    path = connection.scope["route"].path
+    if (method, path) in OPERATOR and services.tenants is None:
+        raise Forbidden("this is for owners of the default tenant", hint="ask the operator of this server")
+    grant.check_role(least_role(method, path))
 
 
 async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
@@ -101,11 +121,12 @@ async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
 
 
 async def _metrics_reader(
+    request: Request,
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Services:
     if not services.open_metrics:
-        await _administrator(await _grant(services, credentials))
+        await _administrator(await _grant(request, services, credentials))
     return services
 
 

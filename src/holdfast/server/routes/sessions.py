@@ -17,6 +17,7 @@ from holdfast.api.sessions import (
     PromptList,
     PromptStatus,
     SessionChange,
+    SessionDiagnosis,
     SessionInfo,
     SessionPage,
     SessionState,
@@ -24,7 +25,8 @@ from holdfast.api.sessions import (
 from holdfast.runs.launch.plan import Options
 from holdfast.server.environments import require_agent, spec_of
 from holdfast.server.routes.requests import BOX_ERRORS
-from holdfast.server.routes.services import UseEnvironments, UseSessions
+from holdfast.server.routes.services import UseBoxes, UseEnvironments, UseSessions
+from holdfast.server.workstations import with_workstation
 from holdfast.sessions.queue import in_order
 from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of
@@ -36,7 +38,9 @@ router = APIRouter(prefix="/v1", tags=["sessions"], responses=BOX_ERRORS)
 
 
 @router.post("/sessions", status_code=201)
-async def create_session(new: NewSession, sessions: UseSessions, environments: UseEnvironments) -> SessionInfo:
+async def create_session(
+    new: NewSession, sessions: UseSessions, environments: UseEnvironments, boxes: UseBoxes
+) -> SessionInfo:
     """Create a session. Answers once it is on disk; its box is made next.
 
     With an environment, everything that it requires has to be there, as for a run.
@@ -71,8 +75,10 @@ async def create_session(new: NewSession, sessions: UseSessions, environments: U
         fallbacks=run.fallbacks,
         budget=None if run.budget is None or run.budget.is_empty else run.budget,
         delegates=new.delegate,
+        context=new.context,
         tools=tuple(each.value for each in dict.fromkeys(new.tools)),
     )
+    options = await with_workstation(options, new.workstation, boxes)
     opening = Opening(new.new_session, new.title, dict(new.labels), new.parent, new.author_id)
     return await _info(sessions, await sessions.create(opening, options))
 
@@ -119,6 +125,12 @@ async def list_prompts(id: ThreadId, sessions: UseSessions) -> PromptList:
     session = session_of(await sessions.get(id))
     prompts: list[QueuedPrompt | EndedPrompt] = [*session.ended, *session.processing, *in_order(session.queued)]
     return PromptList(prompts=tuple(map(_prompt, prompts)))
+
+
+@router.get("/sessions/{id}/diagnosis")
+async def diagnose_session(id: ThreadId, sessions: UseSessions) -> SessionDiagnosis:
+    """Get what became of each part of a session: its box, its files, and the programs of its workstation."""
+    return await sessions.diagnose(id)
 
 
 @router.post("/sessions/{id}/hibernate")

@@ -58,11 +58,11 @@ class Dispatch:
 
     def ends_with_client(self, headers: list[Header], path: bytes, address: PreviewAddress | None) -> bool:
         """Whether a request goes to a program in a box, and ends when its client leaves."""
-        return self._session_or_port(headers, path, address) is not None
+        return self.destination(headers, path, address) is not None
 
     def upgraded_site(self, headers: list[Header], path: bytes, address: PreviewAddress | None) -> Site | None:
         """The program that a WebSocket is for. None if this server answers it itself."""
-        found = self._session_or_port(headers, path, address)
+        found = self.destination(headers, path, address)
         if isinstance(found, PortTarget):
             return self.relay.site(found)
         if found is None or (found.tunnel is None and path == TERMINAL_SOCKET):
@@ -74,7 +74,7 @@ class Dispatch:
         found: SessionHost | PortTarget | None = None
         if kind in ("http", "websocket"):
             address = scope["state"].get("preview") if kind == "http" else None
-            found = self._session_or_port(scope["headers"], scope["raw_path"], address)
+            found = self.destination(scope["headers"], scope["raw_path"], address)
         if isinstance(found, SessionHost):
             await (await self._gateway.get()).app(scope, receive, send)
         elif kind == "http" and found is not None:
@@ -84,7 +84,7 @@ class Dispatch:
         else:
             await (await self._api.get())(scope, receive, send)
 
-    def _session_or_port(
+    def destination(
         self, headers: list[Header], path: bytes, address: PreviewAddress | None
     ) -> SessionHost | PortTarget | None:
         """On the host of a session, no path means a port of a box."""

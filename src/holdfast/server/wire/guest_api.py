@@ -4,6 +4,8 @@ A connection is known by the box that it came from, and every request needs the 
 the server itself requires no key. A box with a network of its own may use the server's port instead, under `/guest`,
 perhaps through a relay: then the token alone tells the box, and only tokens that were issued for that are valid.
 
+The runner of a session holds a WebSocket to the hub (`/v1/hub`), with a token for that session in that box.
+
 Requests to `/api/…` are those of a session's internal API. They need no token: only the box itself can make them.
 
 A runner appends to its thread in its own epoch, sends heartbeats and renews its token; an agent uses the model of its
@@ -14,16 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qsl
 
 import orjson
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused, TooLarge, Unavailable
 from holdfast.api.guest_url import GUEST_PREFIX
 from holdfast.api.run.tasks import TOOLS
+from holdfast.guest.hub_messages import LONGEST_MESSAGE
 from holdfast.server.wire.streams import bearer
 from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.threads.access.authority import Author, Writer
@@ -43,6 +49,10 @@ _RUNS: Final = "/v1/runs/"
 _TOOLS: Final = "/v1/tools/"
 _INTERNAL: Final = "/api/"
 _DELEGATION: Final = frozenset(each.name for each in TOOLS)
+HUB: Final = "/v1/hub"
+_RUNNER_ID: Final = re.compile(r"[0-9a-f]{16}")
+_PROCESS_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PING_SECONDS: Final = 20.0
 _MOST_ARGUMENTS: Final = 8 * 1024 * 1024
 """Of a call of a tool: a prompt of a million characters, however they are written."""
 _HEAD_SECONDS: Final = 20.0
@@ -75,6 +85,10 @@ class GuestRuns(Protocol):
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         """Returns whether it is the thread's current run, in that epoch."""
+        ...
+
+    async def current(self, thread: str, box: str) -> tuple[str, int] | None:
+        """Returns the thread's run and its epoch, if it is alive in that box."""
         ...
 
     async def model_terms(self, thread: str, run: str) -> Any:
@@ -132,6 +146,14 @@ class SessionTools(Protocol):
     async def call(self, session: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
+class SessionHub(Protocol):
+    """The hub of sessions (`holdfast.sessions.hub`)."""
+
+    async def serve(self, thread: str, box: str, runner: str, process: str, receive: Any, send: Any) -> None:
+        """Serve the connection of a session's runner until it ends."""
+        ...
+
+
 class GuestApi:
     """Serves the connections that the egress hands over. Until the runs are open, it answers "try again"."""
 
@@ -146,6 +168,7 @@ class GuestApi:
         max_body: int,
         internal_api: Callable[[], Awaitable[Internal]] | None = None,
         session_tools: Callable[[], Awaitable[SessionTools]] | None = None,
+        hub: Callable[[], Awaitable[SessionHub]] | None = None,
     ) -> None:
         self._surface = surface
         self._access = access
@@ -155,12 +178,17 @@ class GuestApi:
         self._models = models
         self._internal_api = internal_api
         self._session_tools = session_tools
+        self._hub = hub
         self._config = make_config(
             self._answer,
             _GuestProtocol,
             interface="asgi3",
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            ws_max_size=LONGEST_MESSAGE,
+            ws_per_message_deflate=False,
+            ws_ping_interval=_PING_SECONDS,
+            ws_ping_timeout=_PING_SECONDS,
         )
         self._config.load()
         self._state = ServerState()
@@ -191,6 +219,9 @@ class GuestApi:
     # --- requests ---
 
     async def _answer(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+            return
         if scope["type"] != "http":
             return
         request_id = self._next_request_id()
@@ -208,6 +239,26 @@ class GuestApi:
             message = "the server failed; its log has details under this request id"
             response = Response(500, [JSON_TYPE], error_body("internal", message, request_id))
         await _send(send, response)
+
+    async def _connect(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Let the runner of a session speak with the hub."""
+        box, query = scope["state"]["box"], dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        runner, process = query.get("runner", ""), query.get("process", "")
+        try:
+            grant = self._access.grant_run(bearer(dict(scope["headers"])), box)
+            if grant.scope is not RunScope.HUB:
+                raise Forbidden("this token is not for the hub")
+            if self._hub is None or scope["path"] != HUB or box is None:
+                raise NotFound("there is no hub here")
+            if not _RUNNER_ID.fullmatch(runner) or not _PROCESS_ID.fullmatch(process):
+                raise InvalidRequest("a runner has to tell its id and its process")
+            hub = await self._hub()
+        except Refused as error:
+            answer = error_response(error, self._next_request_id())
+            await send({"type": "websocket.http.response.start", "status": answer.status, "headers": answer.headers})
+            await send({"type": "websocket.http.response.body", "body": answer.body})
+            return
+        await hub.serve(grant.thread, box, runner, process, receive, send)
 
     async def _respond(self, scope: Any, receive: Receive, request_id: str) -> Response:
         path, box = scope["path"], scope["state"]["box"]
@@ -298,6 +349,11 @@ class GuestApi:
             grant = self._access.grant_run(credential, scope["state"]["box"])
             if grant.scope is not RunScope.MODEL:
                 raise Forbidden("this token is not for a model")
+            if not grant.run:
+                current = await runs.current(grant.thread, grant.box)
+                if current is None:
+                    raise Forbidden("no run of this session is alive, so it cannot use a model")
+                grant = replace(grant, run=current[0], epoch=current[1])
             if not await runs.lives(grant.thread, grant.run, grant.epoch):
                 raise Forbidden(f"run {grant.run} has ended, so it can no longer use its model")
         except Refused as error:
@@ -356,8 +412,7 @@ class _GuestProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
-        if not self.over.done():
-            self.over.set_result(None)
+        self._end()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -375,6 +430,24 @@ class _GuestProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return self.url.partition(b"?")[0] == HUB.encode()
+
+    def handle_websocket_upgrade(self) -> None:
+        # Imported here, because it takes long.
+        from holdfast.server.wire.websocket_protocol import WebSocketProtocol
+
+        self._stop_waiting()
+        self.ws_protocol_class = WebSocketProtocol
+        super().handle_websocket_upgrade()
+        upgraded = self.transport.get_protocol()
+        assert isinstance(upgraded, WebSocketProtocol)
+        upgraded.on_lost = self._end
+
+    def _end(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
 
     def _count(self, many: int) -> None:
         self._head_bytes += many

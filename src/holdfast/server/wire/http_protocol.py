@@ -17,6 +17,7 @@ from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.streams import StreamService
+from holdfast.server.wire.tenant_dispatch import TenantDispatch
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
 from holdfast.threads.protocol.messages import JSON_TYPE, Request, Response, Rest, error_body, error_response
 from holdfast.threads.protocol.surface import PREFIX, parse_query
@@ -206,7 +207,7 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
-def _ends_with_client(cycle: Any, front: Dispatch) -> bool:
+def _ends_with_client(cycle: Any, front: Dispatch | TenantDispatch) -> bool:
     """Whether a request ends when its client leaves: work in a box, which nothing else would end, and requests to a
     model, which cost money."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
@@ -221,7 +222,12 @@ class StreamProtocol(HttpToolsProtocol):
     """A connection. Reads requests in order; answers stream requests itself, in order."""
 
     def __init__(
-        self, *args: Any, service: StreamService, front: Dispatch, preview: PreviewAddress | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        service: StreamService,
+        front: Dispatch | TenantDispatch,
+        preview: PreviewAddress | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.service = service

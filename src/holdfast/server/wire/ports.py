@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
+from holdfast.api.tenants import TenantRole
 from holdfast.gateway.proxy.headers import (
     HOP_BY_HOP,
     NOT_TO_THE_BOX,
@@ -31,7 +32,8 @@ from holdfast.gateway.proxy.site import Visit
 from holdfast.server.wire.box_hosts import BoxHosts, PortTarget, PreviewAddress
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
-from holdfast.threads.access.credentials import KEY_PREFIX, Access
+from holdfast.threads.access.credentials import Access
+from holdfast.threads.access.tenant_names import KEY_PREFIX
 
 _NOT_TO_THE_BOX: Final = NOT_TO_THE_BOX | {b"x-daytona-preview-token"}
 _NOT_ON_OUR_ORIGIN: Final = frozenset({b"set-cookie", b"clear-site-data", b"nel", b"report-to", b"reporting-endpoints"})
@@ -96,8 +98,9 @@ class Ports:
         shown = [*tokens, *(value.decode("latin-1") for name, value in headers if name == _TOKEN_HEADER)][:8]
         if target.token is not None:
             shown.append(target.token)
-        passing_authorization = await self._authenticate(target, headers, shown, host, origin)
-        if tokens and method == "GET" and is_navigation(headers):
+        opens = bool(tokens) and method == "GET" and is_navigation(headers)
+        passing_authorization = await self._authenticate(target, headers, shown, host, origin, opens=opens)
+        if opens:
             return Exchange(without_authority(location), self._cookie(target))
         if not target.path:
             # Otherwise relative links would be wrong.
@@ -107,9 +110,18 @@ class Ports:
         return Visit(method.encode(), path, sent, functools.partial(for_the_client, target))
 
     async def _authenticate(
-        self, target: PortTarget, headers: list[Header], tokens: list[str], host: bytes | None, origin: bytes | None
+        self,
+        target: PortTarget,
+        headers: list[Header],
+        tokens: list[str],
+        host: bytes | None,
+        origin: bytes | None,
+        *,
+        opens: bool,
     ) -> bool:
-        """Returns whether an Authorization header is not for us, and may pass."""
+        """Returns whether an Authorization header is not for us, and may pass. `opens` is a browser that opens a link,
+        which uses it up.
+        """
         credential, ours = bearer(headers), False
         problem: Refused | None = None
         if not self.access.required:
@@ -119,12 +131,16 @@ class Ports:
                 grant = await self.access.grant(credential)
                 ours = True
                 grant.check_administer()
+                grant.check_role(TenantRole.MEMBER)
                 return False
             except Refused as error:
                 ours = ours or credential.startswith(KEY_PREFIX)
                 problem = error
         if any(self.previews.holds(token, Carrier.URL, target.box, target.port) for token in tokens):
             return not ours
+        for token in tokens:
+            if self.previews.holds(token, Carrier.LINK, target.box, target.port) and self.previews.admits(token, opens):
+                return not ours
         cookies = cookies_named(headers, COOKIE)
         if any(self.previews.holds(each, Carrier.COOKIE, target.box, target.port) for each in cookies):
             # Browsers send cookies on their own, so only the port's own pages may use ours.

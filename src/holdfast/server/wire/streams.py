@@ -6,13 +6,17 @@ import itertools
 import logging
 import secrets
 from collections import Counter
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
+from holdfast.api.tenants import TenantRole
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
 from holdfast.threads.access.credentials import Access, Grant
+from holdfast.threads.access.tenant_names import tenant_named
 from holdfast.threads.protocol.framing import WHOLE_BYTES
 from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
 from holdfast.threads.protocol.surface import StreamSurface, stream_path
@@ -34,23 +38,37 @@ _PREFLIGHT: Final = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamTenant:
+    """The streams of one tenant, and who may use them."""
+
+    surface: StreamSurface
+    tails: Tails
+    access: Access
+    subscriptions: SubscriptionRoutes
+
+
+class StreamTenants(Protocol):
+    """Finds the tenant of a request by the name in its credential. An unknown name is that of the default tenant, which
+    refuses the credential.
+    """
+
+    def opened_streams(self, name: str) -> StreamTenant | None:
+        """Returns None if the tenant has to be opened first."""
+        ...
+
+    async def streams(self, name: str) -> StreamTenant: ...
+
+    def all_streams(self) -> Iterable[StreamTenant]:
+        """Those of all open tenants."""
+        ...
+
+
 class StreamService:
     """Serves one request, independent of the transport: authenticates, dispatches, and answers errors in one form."""
 
-    def __init__(
-        self,
-        surface: StreamSurface,
-        tails: Tails,
-        access: Access,
-        subscriptions: SubscriptionRoutes,
-        origins: OriginPolicy,
-        *,
-        max_body: int,
-    ) -> None:
-        self._surface = surface
-        self._tails = tails
-        self._access = access
-        self._subscriptions = subscriptions
+    def __init__(self, tenants: StreamTenants, origins: OriginPolicy, *, max_body: int) -> None:
+        self._tenants = tenants
         self.origins = origins
         self.max_body = max_body
         self.answered: Counter[tuple[str, int]] = Counter()
@@ -72,24 +90,29 @@ class StreamService:
 
     @property
     def open_tails(self) -> int:
-        return self._tails.open_count
+        return sum(each.tails.open_count for each in self._tenants.all_streams())
 
     def takes_at_once(self, request: Request) -> bool:
         """Returns whether `append` can serve this append; `respond` serves all others."""
-        return len(request.body) <= WHOLE_BYTES and self._surface.takes_at_once
+        return len(request.body) <= WHOLE_BYTES
 
     def append(self, raw_path: str, request: Request) -> Acknowledgement | None:
         """The hot path, without a task and with a single pass over the bytes. For appends that `takes_at_once` accepts.
 
-        Returns None if the store has to look up the credential: then `respond` serves the request.
+        Returns None if the store has to look up the credential, or a large append is in progress: then `respond` serves
+        the request.
         """
         request.path = path = stream_path(raw_path)
         _check_not_reserved(path)
-        grant = self._access.grant_known(bearer(request.headers))
-        return None if grant is None else self._surface.append(request, _author(grant, request, path))
+        credential = bearer(request.headers)
+        tenant = self._tenants.opened_streams(tenant_named(credential))
+        if tenant is None or not tenant.surface.takes_at_once:
+            return None
+        grant = tenant.access.grant_known(credential)
+        return None if grant is None else tenant.surface.append(request, _author(grant, request, path))
 
     def appended(self, request: Request, appended: Appended) -> Response:
-        return self._surface.appended(request, appended)
+        return StreamSurface.appended(request, appended)
 
     async def respond(self, raw_path: str, request: Request) -> Response:
         if request.method == "OPTIONS":
@@ -97,12 +120,13 @@ class StreamService:
         request.path = path = stream_path(raw_path)
         if is_control(path):
             return await self._respond_control(request)
-        return await self._surface.respond(request, await self._authorize(request, path))
+        tenant, author = await self._authorize(request, path)
+        return await tenant.surface.respond(request, author)
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
-        await self._authorize(request, path, in_url=True)
-        await self._tails.serve(request, channel)
+        tenant, _ = await self._authorize(request, path, in_url=True)
+        await tenant.tails.serve(request, channel)
 
     def refuse(self, error: BaseException, request_id: str) -> Response:
         """Turn any failure into a response. Unexpected ones are logged, without details in the response."""
@@ -115,22 +139,29 @@ class StreamService:
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
     async def _respond_control(self, request: Request) -> Response:
-        path = request.path
+        path, credential = request.path, bearer(request.headers)
+        name = tenant_named(credential)
+        if credential is None and (names := parse_qs(request.query.decode("latin-1")).get("tenant")):
+            name = names[0]  # of the public keys of a tenant, which need no credential
+        tenant = await self._tenants.streams(name)
         if needs_grant(path):
-            (await self._access.grant(bearer(request.headers))).check_administer()
-        response = await self._subscriptions.handle(request.method, path, request.headers, request.body, request.id)
+            grant = await tenant.access.grant(credential)
+            grant.check_administer()
+            grant.check_role(TenantRole.MEMBER)
+        response = await tenant.subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise NotFound(f"there is no {path}")
         return response
 
-    async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> Author:
+    async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> tuple[StreamTenant, Author]:
         _check_not_reserved(path)
         credential = bearer(request.headers)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
-        return _author(await self._access.grant(credential), request, path)
+        tenant = await self._tenants.streams(tenant_named(credential))
+        return tenant, _author(await tenant.access.grant(credential), request, path)
 
 
 def _check_not_reserved(path: str) -> None:

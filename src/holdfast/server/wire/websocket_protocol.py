@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -17,6 +18,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         self._lost = asyncio.Event()
+        self.on_lost: Callable[[], None] | None = None
         super().__init__(config, server_state, {**app_state, "lost": self._lost})
 
     async def send(self, message: Any) -> None:
@@ -30,3 +32,5 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._lost.set()
+        if self.on_lost is not None:
+            self.on_lost()

@@ -16,7 +16,8 @@ from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.problems import describe_problem
 from holdfast.server import logs
-from holdfast.server.routes.services import Services, services_of
+from holdfast.server.routes.roles import SOCKET
+from holdfast.server.routes.services import Services, check_route, services_of
 from holdfast.server.wire.middleware import failure, refusal
 from holdfast.time_limit import time_limit
 
@@ -57,7 +58,9 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
 
 async def check_administer(socket: WebSocket, services: Services) -> None:
     """Close the socket if its key is revoked."""
-    (await services.access.grant(_bearer(socket))).check_administer()
+    grant = await services.access.grant(_bearer(socket))
+    grant.check_administer()
+    check_route(grant, SOCKET, socket, services)
 
 
 def answer_to(error: Exception) -> Response:

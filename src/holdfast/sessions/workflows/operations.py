@@ -23,14 +23,23 @@ _SEARCHED: Final = 1_000
 
 class Workflows:
     def __init__(
-        self, library: Library, executions: Executions, keys: WorkflowKeys, tree: SessionTree, limit: ChangeLimit
+        self,
+        library: Library,
+        executions: Executions,
+        keys: WorkflowKeys,
+        tree: SessionTree,
+        limit: ChangeLimit,
+        hook_mark: str = "",
     ) -> None:
-        """`limit` is for webhooks, by trigger."""
+        """`limit` is for webhooks, by trigger. `hook_mark` is what the names of webhooks begin with: it names the
+        tenant.
+        """
         self._library = library
         self.executions = executions
         self._keys = keys
         self._tree = tree
         self._limit = limit
+        self._hook_mark = hook_mark
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -88,6 +97,7 @@ class Workflows:
         shown = _trigger(row)
         if row.document["config"]["type"] == "webhook":
             # Whoever creates it gives this to the sender. It follows from the trigger, and is stored nowhere.
+            shown["path"] = f"/v1/hooks/{self._hook_mark}{row.id}"
             shown["secret"] = self._keys.webhook_secret(row.id, row.document["generation"])
         return {"trigger": shown}
 
@@ -107,6 +117,7 @@ class Workflows:
         self, trigger: str, timestamp: str | None, signature: str | None, body: bytes, now: int
     ) -> dict[str, Any]:
         """Start the workflow of a trigger by a signed request from anywhere. A repetition starts nothing."""
+        trigger = trigger.removeprefix(self._hook_mark)
         row = await self._library.find_trigger(trigger)
         generation = 0 if row is None else row.document["generation"]
         # Also for a trigger that is not there, so that the time tells nothing.

@@ -103,6 +103,25 @@ CREATE TABLE IF NOT EXISTS api_keys (
     revoked_at INTEGER
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS key_owners (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    key TEXT NOT NULL,
+    role TEXT NOT NULL,
+    member TEXT,
+    PRIMARY KEY (tenant, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tenants (
+    name TEXT PRIMARY KEY,
+    created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS threads_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
     id TEXT NOT NULL,

@@ -14,9 +14,11 @@ from holdfast.storage.errors import CannotOpen
 from holdfast.storage.sqlite import DATABASE, SECRET, reserve
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
+from holdfast.storage.sqlite.tenants import SqliteTenants
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class SqliteStorage:
         self.thread_rows: Final = SqliteThreadRows(streams)
         self.subscriptions: Final = SqliteSubscriptions(streams)
         self.api_keys: Final = SqliteApiKeys(streams)
+        self.members: Final = SqliteMembers(streams)
+        self.tenants: Final = SqliteTenants(streams)
         self.secrets: Final = SecretFile(folder / SECRET)
 
     @classmethod

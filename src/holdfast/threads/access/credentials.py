@@ -19,12 +19,12 @@ from holdfast.api.ids import new_id, now_ms
 from holdfast.api.keys import Caller
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
+from holdfast.api.tenants import DEFAULT_TENANT, TenantRole
+from holdfast.threads.access.tenant_names import KEY_PREFIX, LINK_PREFIX, key_prefix, link_mark
 from holdfast.threads.protocol.surface import THREADS
 
-KEY_PREFIX: Final = "hf_"
 DEFAULT_USER: Final = "default"
 """The user where no credential names one: the server requires none, or it is the key of the server's own home."""
-_LINK_PREFIX: Final = "hfl_"
 _MAC_BYTES: Final = 16
 _ISSUER: Final = "holdfast"
 _CACHED: Final = 4096
@@ -46,6 +46,8 @@ class RunScope(StrEnum):
     """Call the model of its run while the run is alive."""
     DELEGATE = "delegate"
     """Delegate tasks of its thread, and use the tools of its session, while the run is alive. Its options say which."""
+    HUB = "hub"
+    """Be the runner of its session at the hub. It names no run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,24 @@ class Grant:
     which replaces another under the same name is the same user."""
     key: str | None = None
     """The id of the API key."""
+    role: TenantRole = TenantRole.OWNER
+    """What the caller may do in the tenant. Of a token, `thread` and `scope` say it."""
 
     @property
     def caller(self) -> Caller:
-        return Caller(tenant=self.tenant, user=self.user, key=self.key)
+        return Caller(tenant=self.tenant, user=self.user, key=self.key, role=self.role.value)
 
     def check_administer(self) -> None:
         if self.thread is not None:
             raise Forbidden("a thread token cannot do this: use an API key")
+
+    def check_role(self, needed: TenantRole) -> None:
+        """Raises `Forbidden` if the role of an API key does not include `needed`."""
+        if not self.role.includes(needed):
+            raise Forbidden(
+                f"this needs the role {needed.value}, and you are a {self.role.value}",
+                hint="ask an owner of your tenant: holdfast member role NAME ROLE",
+            )
 
     def check_thread(self, id: str, scope: Scope) -> None:
         if self.thread is None:
@@ -81,6 +93,8 @@ class Grant:
 
     def check_stream(self, path: str, method: str) -> None:
         if self.thread is None:
+            if self.role is TenantRole.VIEWER and method not in ("GET", "HEAD"):
+                self.check_role(TenantRole.MEMBER)
             return
         if not path.startswith(THREADS):
             raise Forbidden(f"this token is for thread {self.thread}, not for stream {path}")
@@ -96,6 +110,7 @@ class RunGrant:
     tenant: str
     thread: str
     run: str
+    """Empty for what stays in a session between its runs: the run that is alive is meant."""
     epoch: int
     box: str
     scope: RunScope
@@ -113,6 +128,10 @@ class ApiKey:
     name: str
     created_at: int
     revoked_at: int | None = None
+    role: TenantRole = TenantRole.OWNER
+    """What it may do at most."""
+    member: str | None = None
+    """Whose key it is. None for keys of services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,9 @@ class KeyStore(Protocol):
     """The contract of a store of API keys. It holds digests, never a key itself."""
 
     async def find_key(self, digest: bytes) -> ApiKey | None:
-        """Returns the key with this digest, including revoked ones."""
+        """Returns the key with this digest, including revoked ones. The role of a member's key is at most that of the
+        member, as it is now; the key of a member who was removed is revoked.
+        """
         ...
 
     async def list_keys(self) -> list[ApiKey]:
@@ -173,8 +194,8 @@ def digest_key(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def new_key() -> str:
-    return KEY_PREFIX + secrets.token_urlsafe(32)
+def new_key(tenant: str = DEFAULT_TENANT) -> str:
+    return key_prefix(tenant) + secrets.token_urlsafe(32)
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
@@ -190,7 +211,7 @@ class Access:
         keys: KeyStore,
         secret: bytes,
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         required: bool = True,
         session_key: str | None = None,
         clock: Callable[[], int] = now_ms,
@@ -216,7 +237,7 @@ class Access:
         if grant is None:
             assert credential is not None
             key = await self._check_key(credential)
-            own = Grant(self._tenant, user=key.name, key=key.id)
+            own = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role)
             grant = self._remember(credential, own, self._clock() + _KEY_RECHECK_MS)
         return grant
 
@@ -231,7 +252,7 @@ class Access:
         if known is not None and now < known[1]:
             return known[0]
         if not credential.startswith(KEY_PREFIX):
-            is_link = credential.startswith(_LINK_PREFIX)
+            is_link = credential.startswith(LINK_PREFIX)
             return self._remember(
                 credential, *(self._check_link(credential) if is_link else self._check_token(credential))
             )
@@ -263,7 +284,8 @@ class Access:
         if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
             raise InvalidRequest(f"a link must live 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
         expires = self._clock() // 1000 + ttl_seconds
-        return IssuedLink(f"{expires:x}.{self._link_mac(thread, expires)}", thread, expires * 1000)
+        key = f"{link_mark(self._tenant)}{expires:x}.{self._link_mac(thread, expires)}"
+        return IssuedLink(key, thread, expires * 1000)
 
     def _link_mac(self, thread: str, expires: int) -> str:
         told = f"{self._tenant}\n{thread}\n{expires}".encode()
@@ -274,7 +296,8 @@ class Access:
         """Check a link credential, `hfl_<thread>.<expires>.<mac>`. The page builds it from the thread and the key in
         its URL.
         """
-        thread, expires, mac = (*credential.removeprefix(_LINK_PREFIX).rsplit(".", 2), "", "")[:3]
+        thread, expires, mac = (*credential.removeprefix(LINK_PREFIX).rsplit(".", 2), "", "")[:3]
+        expires = expires.removeprefix(link_mark(self._tenant))
         try:
             seconds = int(expires, 16) if len(expires) <= 12 else 0
         except ValueError:
@@ -283,7 +306,7 @@ class Access:
             raise Unauthorized("this link is not valid on this server", hint="get a new one: holdfast attach THREAD")
         if self._clock() >= seconds * 1000:
             raise Unauthorized("this link has expired", hint="get a new one: holdfast attach THREAD")
-        return Grant(self._tenant, thread, Scope.READ), seconds * 1000
+        return Grant(self._tenant, thread, Scope.READ, role=TenantRole.VIEWER), seconds * 1000
 
     def _check_token(self, token: str) -> tuple[Grant, int]:
         import jwt  # here and below: it loads much that only asymmetric keys need, and no start should wait for that
@@ -297,6 +320,8 @@ class Access:
                 options={"require": ["exp", "iat", "sub"], "verify_exp": False, "verify_iat": False},
             )
             expires_at = int(claims["exp"]) * 1000
+            if claims["ten"] != self._tenant:
+                raise ValueError("a token of another tenant")
             grant = Grant(str(claims["ten"]), str(claims["sub"]), Scope(claims["scope"]), int(claims["first"]))
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
             raise Unauthorized("this token is not valid on this server") from None
@@ -328,7 +353,7 @@ class Access:
         old.
         """
         grant = await self.grant(token)
-        if grant.thread is None or token is None or token.startswith(_LINK_PREFIX):
+        if grant.thread is None or token is None or token.startswith(LINK_PREFIX):
             raise InvalidRequest("only a thread token can be renewed")
         import jwt
 
@@ -442,9 +467,11 @@ class Access:
 
     # --- keys ---
 
-    async def create_key(self, name: str) -> tuple[ApiKey, str]:
-        secret = new_key()
-        key = ApiKey(new_id("k"), name, self._clock())
+    async def create_key(
+        self, name: str, role: TenantRole = TenantRole.OWNER, member: str | None = None
+    ) -> tuple[ApiKey, str]:
+        secret = new_key(self._tenant)
+        key = ApiKey(new_id("k"), name, self._clock(), role=role, member=member)
         await self._keys.add_key(key, digest_key(secret))
         return key, secret
 
@@ -453,5 +480,12 @@ class Access:
 
     async def revoke_key(self, id: str) -> bool:
         revoked = await self._keys.revoke_key(id, self._clock())
-        self._known.clear()
+        self.forget()
         return revoked
+
+    def now(self) -> int:
+        return self._clock()
+
+    def forget(self) -> None:
+        """Ask the store again about every credential: a key or the role of a member has changed."""
+        self._known.clear()

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import orjson
 
 from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
+from holdfast.api.tenants import DEFAULT_TENANT
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import AppendRequest, Change, Keyed, StreamStore, is_json
 from holdfast.threads.subscriptions import rules, schemas
@@ -81,6 +82,7 @@ class SubscriptionService:
         *,
         subscriptions: SubscriptionStore,
         public_url: str,
+        tenant: str = DEFAULT_TENANT,
         callback_secret: bytes,
         signing_key: Ed25519PrivateKey,
         allow_local_webhooks: bool,
@@ -93,11 +95,12 @@ class SubscriptionService:
     ) -> None:
         self._store = store
         self._subscriptions = subscriptions
+        self._whose = "" if tenant == DEFAULT_TENANT else f"?tenant={tenant}"
         self._control_url = f"{public_url.rstrip('/')}/v1/stream/{schemas.CONTROL}"
         self._clock = clock or SystemClock()
         self.limits = limits or Limits()
         self._chance = chance
-        self._tokens = CallbackTokens(callback_secret)
+        self._tokens = CallbackTokens(callback_secret, tenant)
         self._signer = WebhookSigner(signing_key)
         self._sender = WebhookSender(
             allow_local=allow_local_webhooks, resolver=resolver, transport=transport, timeout=delivery_timeout
@@ -371,7 +374,7 @@ class SubscriptionService:
         signing = {
             "alg": "ed25519",
             "kid": self._signer.key_id,
-            "jwks_url": f"{self._control_url}/jwks.json",
+            "jwks_url": f"{self._control_url}/jwks.json{self._whose}",
         }
         return schemas.describe(live.subscription, live.links, signing, truncated=live.truncated)
 

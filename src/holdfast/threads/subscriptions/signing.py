@@ -19,6 +19,7 @@ import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from holdfast.api.tenants import DEFAULT_TENANT
 from holdfast.threads.subscriptions.errors import TokenExpired, TokenInvalid
 
 TOKEN_SECONDS: Final = 3600
@@ -91,7 +92,8 @@ class TokenClaims:
 class CallbackTokens:
     """Issues and checks the tokens of wakes. A token is valid for one generation of one subscription."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, tenant: str = DEFAULT_TENANT) -> None:
+        self._tenant = tenant
         if len(secret) < 16:
             raise ValueError("the secret of callback tokens must have at least 16 bytes")
         # The secret may have other uses, so derive a separate one.
@@ -105,6 +107,7 @@ class CallbackTokens:
                     "epoch": generation,
                     "exp": now // 1000 + TOKEN_SECONDS,
                     "jti": secrets.token_hex(8),
+                    "ten": self._tenant,
                 }
             )
         )

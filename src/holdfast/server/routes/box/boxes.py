@@ -28,7 +28,9 @@ from holdfast.api.box.records import (
 from holdfast.api.box.usage import BoxMetrics, BoxUsages
 from holdfast.api.errors.boxes import BoxConflict, Unsupported
 from holdfast.api.limits import BoxId, BoxKey, PortNumber, ProviderName
+from holdfast.boxes.images import would_pull
 from holdfast.boxes.rows import BoxFilter, BoxRow
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.move import Moved
 from holdfast.server.lazy import load_in_thread
 from holdfast.server.routes.box.views import (
@@ -161,6 +163,8 @@ async def move_box(id: BoxId, move: MoveBox, services: Use, boxes: UseBoxes) -> 
     row = await boxes.get(id)
     _check_no_interpreter(row)
     await _check_no_sandbox(row, services)
+    if move.image is None:
+        await _check_no_pull(row, move.to, boxes)
     if row.spec.network.mode is not Network.NONE:
         await (await services.egress.get()).ready()
     progress = ProgressLines()
@@ -183,6 +187,18 @@ def _check_no_interpreter(row: BoxRow) -> None:
         raise Unsupported(
             f"box {row.id} is that of interpreter {row.key.removeprefix(KEY_PREFIX)}, whose context does not travel",
             hint="export its state, and import it into an interpreter at the other provider",
+        )
+
+
+async def _check_no_pull(row: BoxRow, to: str, boxes: Boxes) -> None:
+    """Raises if the other provider would pull the image of the box. A file of a repository may have named it, because
+    this provider had one of that name.
+    """
+    image = row.spec.image
+    if image is not None and to != row.provider and await would_pull(boxes.provider(to).images, image):
+        raise BoxConflict(
+            f"{to} would pull image {image}, which nobody has named for {to}",
+            hint=f"name it: holdfast box move {row.id} --to {to} --image {image}",
         )
 
 

@@ -1,0 +1,94 @@
+"""Runs over a server of an agent that stays in the box of a session: how its runner is started, and gets a prompt.
+
+The runner of such a session outlives its runs. It is started with the first prompt, and again when it is gone. The hub
+of the sessions has the connections to runners (`holdfast.sessions.hub`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from holdfast.api.box.box import Box
+from holdfast.api.box.process import Process
+from holdfast.boxes.network_policy import GUEST_API_URL
+from holdfast.harnesses.harness import Harness, Task
+from holdfast.harnesses.runner_archive import boot_session_argv, pack_session, stdin_of
+from holdfast.runs.launch.plan import Options
+from holdfast.threads.run_events import ThreadRuns
+from holdfast.time_limit import time_limit
+
+CONNECT_SECONDS: Final = 60.0
+CHANNEL: Final = "web:default"
+"""The channel of prompts that name none."""
+_FEED_SECONDS: Final = 30.0
+
+
+class HostedRunner(Protocol):
+    """The runner of a session, connected to the hub."""
+
+    @property
+    def process(self) -> str:
+        """The id of its process in the box."""
+        ...
+
+    @property
+    def sessions(self) -> Mapping[str, str]:
+        """The agent's session, by channel."""
+        ...
+
+
+class AgentHub(Protocol):
+    """What launches ask of the hub. A runner that it returned is one of its own."""
+
+    def connected(self, thread: str, box: str) -> Any: ...
+
+    async def wait(self, thread: str, box: str, process: str, seconds: float) -> Any: ...
+
+    def expect(self, run: str) -> None: ...
+
+    def forget(self, run: str) -> None: ...
+
+    async def prompt(self, connection: Any, run: str, fields: dict[str, Any]) -> None: ...
+
+
+def is_hosted(before: ThreadRuns, harness: Harness, options: Options, guest_api: str) -> bool:
+    """Returns whether a run gets its prompt over the hub: on a session, from an agent with a server, in a box whose
+    connections tell which box it is.
+
+    Not with tools of Holdfast: their token is for one run.
+    """
+    has_tools = options.delegates or bool(options.tools)
+    return before.session is not None and harness.hosted and not has_tools and guest_api == GUEST_API_URL
+
+
+async def spawn_runner(
+    box: Box, python: tuple[str, ...], harness: Harness, task: Task, *, thread: str, url: str, token: str, state: str
+) -> Process:
+    """Start the runner of a session. It connects to the hub by itself."""
+    process = await box.spawn(boot_session_argv(python), cwd=box.spec.workdir, stdin=True, tree=True)
+    config = {
+        "thread": thread,
+        "agent": harness.name,
+        "url": url,
+        "token": token,
+        "process": process.id,
+        "state": state,
+        "host": harness.host(task),
+    }
+    async with time_limit(_FEED_SECONDS):
+        await process.write(stdin_of(pack_session(harness.name), config))
+        await process.close_stdin()
+    return process
+
+
+def prompt_fields(
+    *, run: str, epoch: int, thread: str, harness: Harness, task: Task, message: str, timeout: float | None
+) -> dict[str, Any]:
+    """Returns the message with which the runner gets a prompt."""
+    turn: dict[str, Any] = {"run": run, "epoch": epoch, "thread": thread, "agent": harness.name}
+    if task.session is not None:
+        turn["session"] = task.session
+    if timeout is not None:
+        turn["timeoutMs"] = max(1, int(timeout * 1000))
+    return {"messageId": message, "content": task.prompt, "model": harness.model_name(task), "turn": turn}

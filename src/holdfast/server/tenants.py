@@ -1,0 +1,198 @@
+"""The tenants of a server: which there are, and the open ones. Each has a home of its own, below that of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound
+from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME, TenantRecord, TenantRole
+from holdfast.server.config import Settings
+from holdfast.server.home import Home
+from holdfast.server.lazy import Lazy
+from holdfast.server.tenant import ServerParts, Tenant, open_tenant
+from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.streams import StreamTenant
+from holdfast.threads.access.credentials import ApiKey
+from holdfast.threads.access.members import TenantStore
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = "tenants"
+"""The homes of tenants, in the home of the server."""
+MOST: Final = 200
+"""An open tenant has a database with its threads and connections, and later a launcher of boxes."""
+_NAME: Final = re.compile(TENANT_NAME)
+_MOST_BOXES: Final = 4096
+
+OpenTenant = Callable[[str], AbstractAsyncContextManager[Tenant]]
+
+
+def settings_of(settings: Settings, name: str) -> Settings:
+    """Returns the settings of another tenant than the default one.
+
+    It gets nothing that belongs to the operator of the server: no accounts of providers, no way into the private
+    network, and only the kinds of boxes that the operator lets tenants have.
+    """
+    return replace(
+        settings,
+        home=settings.home / FOLDER / name,
+        first_key=False,
+        allow_private=(),
+        public_only=True,
+        provider_settings={},
+        provider_environment={},
+        provider_kinds=settings.tenant_providers,
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_on_home(name: str, settings: Settings, server: ServerParts) -> AsyncIterator[Tenant]:
+    """Open another tenant than the default one."""
+    own = settings_of(settings, name)
+    with Home(own.home) as home:
+        async with open_tenant(name, own, home, server) as tenant:
+            await tenant.begin_work()
+            yield tenant
+
+
+class Tenants:
+    """All tenants. Owns the open ones, except for the default one, from `start` to `close`."""
+
+    def __init__(self, home: Path, open: OpenTenant, clock: Callable[[], int]) -> None:
+        self._home = home / FOLDER
+        self._open = open
+        self._clock = clock
+        self._default: Tenant | None = None
+        self._others: dict[str, Lazy[Tenant]] = {}
+        self._changing = asyncio.Lock()
+        self._of_boxes: dict[str, str] = {}
+        """The tenants of boxes that were looked up. Ids of boxes are never used again."""
+
+    @property
+    def default(self) -> Tenant:
+        assert self._default is not None
+        return self._default
+
+    @property
+    def has_others(self) -> bool:
+        return bool(self._others)
+
+    @property
+    def _store(self) -> TenantStore:
+        return self.default.storage.tenants
+
+    async def start(self, default: Tenant) -> None:
+        self._default = default
+        for record in await self._store.list():
+            self._others[record.name] = self._lazy(record.name)
+
+    def begin(self) -> None:
+        """Open all tenants, in the background: runs and sessions of before go on."""
+        for lazy in self._others.values():
+            lazy.begin()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(lazy.close() for lazy in self._others.values()))
+
+    def _lazy(self, name: str) -> Lazy[Tenant]:
+        return Lazy(f"tenant {name}", lambda: self._open(name))
+
+    # --- finding ---
+
+    def opened(self) -> list[Tenant]:
+        """Returns all tenants that are open by now, the default one first."""
+        others = (lazy.opened for lazy in self._others.values())
+        return [*([] if self._default is None else [self._default]), *(each for each in others if each is not None)]
+
+    async def find(self, name: str) -> Tenant:
+        """Returns a tenant, opened. For an unknown name it is the default one, which refuses its credentials."""
+        lazy = self._others.get(name)
+        return self.default if lazy is None else await lazy.get()
+
+    async def named(self, name: str) -> Tenant:
+        """Returns another tenant than the default one. Raises `NotFound`."""
+        lazy = self._others.get(name)
+        if lazy is None:
+            raise NotFound(f"there is no tenant {name}", hint="list them with holdfast tenant list")
+        return await lazy.get()
+
+    def opened_streams(self, name: str) -> StreamTenant | None:
+        lazy = self._others.get(name)
+        tenant = self._default if lazy is None else lazy.opened
+        return None if tenant is None else tenant.streams
+
+    async def streams(self, name: str) -> StreamTenant:
+        return (await self.find(name)).streams
+
+    def all_streams(self) -> Iterable[StreamTenant]:
+        return [tenant.streams for tenant in self.opened()]
+
+    async def front(self, name: str) -> Dispatch:
+        return (await self.find(name)).front
+
+    async def front_of_box(self, box: str) -> Dispatch:
+        """Returns the app that serves a box. That of an unknown box is the default tenant's."""
+        name = self._of_boxes.get(box)
+        if name is None:
+            for tenant in [self.default, *[await self.find(each) for each in list(self._others)]]:
+                if await tenant.has_box(box):
+                    if len(self._of_boxes) >= _MOST_BOXES:
+                        self._of_boxes.clear()
+                    name = self._of_boxes[box] = tenant.name
+                    break
+        return await self.front(name or DEFAULT_TENANT)
+
+    # --- changing ---
+
+    async def list(self) -> list[TenantRecord]:
+        """Returns all tenants beside the default one."""
+        return await self._store.list()
+
+    async def create(self, name: str) -> tuple[TenantRecord, ApiKey, str]:
+        """Create a tenant. Returns it, and the API key of its first owner with its secret."""
+        if not _NAME.fullmatch(name) or name == DEFAULT_TENANT:
+            raise InvalidRequest(
+                f"{name!r} cannot be the name of a tenant", hint="use 1 to 16 small letters and digits, a letter first"
+            )
+        async with self._changing:
+            if name in self._others:
+                raise Conflict(f"there is already a tenant {name}", hint="choose another name")
+            if len(self._others) >= MOST:
+                raise Conflict(f"a server has at most {MOST} tenants", hint="remove one, or start another server")
+            now = self._clock()
+            await self._store.add(name, now)
+            lazy = self._others[name] = self._lazy(name)
+            try:
+                key, secret = await (await lazy.get()).access.create_key("first", TenantRole.OWNER)
+            except BaseException:
+                await self._drop(name)
+                raise
+        log.info("tenant %s was created", name)
+        return TenantRecord(name=name, created_at=now), key, secret
+
+    async def remove(self, name: str) -> None:
+        """Remove a tenant with all that it has. Raises `Conflict` while it has boxes."""
+        async with self._changing:
+            if boxes := await (await self.named(name)).live_boxes():
+                raise Conflict(
+                    f"tenant {name} has {boxes} {'box' if boxes == 1 else 'boxes'}",
+                    hint="delete them first, with a key of the tenant: holdfast box delete ID",
+                )
+            await self._drop(name)
+        log.info("tenant %s was removed", name)
+
+    async def _drop(self, name: str) -> None:
+        lazy = self._others.pop(name)
+        self._of_boxes.clear()
+        await self._store.remove(name)
+        (await asyncio.gather(lazy.close(), return_exceptions=True))
+        await asyncio.to_thread(shutil.rmtree, self._home / name, ignore_errors=True)

@@ -1,0 +1,67 @@
+// The credentials of this tab: a key for the whole server, and keys of links, each for one thread. They come in the fragment,
+// which browsers do not send, are taken out of the address at once, and are kept for this tab only. Nothing else knows them.
+
+const KEY = "key";
+
+function stored(name: string): string | null {
+  try {
+    return sessionStorage.getItem(name);
+  } catch {
+    return null; // then this tab forgets it on a reload
+  }
+}
+
+function store(name: string, value: string | null): void {
+  try {
+    if (value === null) sessionStorage.removeItem(name);
+    else sessionStorage.setItem(name, value);
+  } catch { /* as above */ }
+}
+
+let key = stored(KEY);
+const links = new Map<string, string>();
+
+/** Moves what the fragment has to this tab, so that the address can be shown and shared. `thread` is that of the address. */
+export function takeFragment(thread: string | null): void {
+  const told = new URLSearchParams(location.hash.slice(1));
+  const short = told.get("key");
+  const given = short && thread ? `hfl_${thread}.${short}` : (told.get("token") ?? short);
+  if (!given) return;
+  if (thread) keepLink(thread, given);
+  else setKey(given);
+  history.replaceState(history.state, "", location.pathname + location.search);
+}
+
+export function keepLink(thread: string, token: string): void {
+  links.set(thread, token);
+  store(`token:${thread}`, token);
+}
+
+export function linkOf(thread: string): string | null {
+  return links.get(thread) ?? stored(`token:${thread}`);
+}
+
+export const getKey = (): string | null => key;
+
+export function setKey(value: string | null): void {
+  key = value;
+  store(KEY, value);
+}
+
+/** The credential for a request: the key of the server where there is one, otherwise the link of the thread. */
+export function credentialFor(thread: string | null): string | null {
+  return key ?? (thread ? linkOf(thread) : null);
+}
+
+/** Whether it may be a key of the server. Keys of links and tokens, which are for one thread, look different. */
+export const isServerKey = (credential: string): boolean => credential.startsWith("hf_");
+
+export function expiryOf(token: string): number | null {
+  try {
+    const claims: unknown = JSON.parse(atob((token.split(".")[1] ?? "").replaceAll("-", "+").replaceAll("_", "/")));
+    const expires = (claims as { exp?: unknown }).exp;
+    return typeof expires === "number" ? expires * 1000 : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,612 @@
+// The timeline: takes the entries of a thread, oldest first, and keeps the view of them. Knows kinds of entries, never an agent,
+// and trusts no field. Pure: what it makes are plain objects, which the components show.
+//
+// Items are in chunks, of which the page draws those that are near. An item is replaced, never changed, and a chunk that has a
+// changed item is a new object in the next snapshot, so whoever draws sees by identity what is new.
+
+import { type Entry, FAILOVERS, describeSignal } from "./entries.ts";
+import {
+  type Fields, clock, count, describeCost, duration, fields, firstLine, known, linesOf, number, plain, sentence, text,
+} from "./text.ts";
+import { type Described, type Todo, type ToolStatus, describeCall, summarize } from "./tools.ts";
+
+const CHUNK = 40;
+const MOST_LIVE = 64 * 1024;
+const MOST_CALLS = 1000;
+const SESSIONS: Record<string, string> = {
+  "continued": "session continued",
+  "rebuilt": "session rebuilt from the thread",
+  "handed-over": "the transcript handed over",
+};
+const FILES: Record<string, string> = {
+  "kept": "files kept", "snapshot": "files kept by a snapshot", "workspace": "files as at the start", "empty": "no files",
+};
+const STAGES: Record<string, string> = {
+  started: "getting a box", box: "preparing the agent", provisioned: "starting the agent",
+  runner: "waiting for the agent’s first output",
+};
+const BOX_LOST: Record<string, string> = { box_gone: "is gone", box_stopped: "was stopped or killed" };
+const ENDINGS: Record<string, string> = { completed: "✓", failed: "✗", cancelled: "■", orphaned: "✗" };
+
+interface Base { key: string; ts: number; when: string; turn: number }
+export interface PromptItem extends Base { kind: "prompt"; text: string; tag: string; author: string; entry: string }
+export interface WhoItem extends Base { kind: "who"; agent: string; rest: string }
+export interface ProseItem extends Base { kind: "prose"; text: string; live: boolean; partial: boolean }
+export interface FoldedItem extends Base { kind: "thinking"; lead: string; text: string }
+export interface ToolItem extends Base {
+  kind: "tool";
+  call: Described;
+  given: unknown;
+  status: ToolStatus;
+  summary: string;
+  output: string | null;
+  truncated: boolean;
+  took: number | null;
+}
+export interface RemarkItem extends Base { kind: "remark"; text: string; serious: boolean }
+export interface MarkItem extends Base { kind: "mark"; style: string; text: string; details: string[]; below: string; code: string; run: string }
+export interface CheckpointItem extends Base { kind: "checkpoint"; number: number; skipped: string }
+export interface ChildItem extends Base { kind: "child"; thread: string; title: string; agent: string; status: string }
+export interface CellCall { name: string; status: string; seconds: number; detail: string }
+export interface CellItem extends Base {
+  kind: "cell";
+  id: string;
+  code: string;
+  number: number;
+  stdout: string;
+  stderr: string;
+  value: string;
+  error: string;
+  submitted: string;
+  artifacts: { name: string; mediaType: string; path: string; size: number }[];
+  calls: CellCall[];
+  running: boolean;
+  seconds: number | null;
+}
+export type Item = PromptItem | WhoItem | ProseItem | FoldedItem | ToolItem | RemarkItem | MarkItem | CheckpointItem | ChildItem | CellItem;
+// Without the fields that the timeline gives each item.
+type Made<T> = T extends Item ? Omit<T, "key" | "ts" | "when" | "turn"> : never;
+
+export interface Chunk { id: number; items: readonly Item[] }
+
+export interface Run {
+  id: string;
+  number: number;
+  began: number;
+  ended: number | null;
+  agent: string;
+  model: string;
+  version: string;
+  resumes: string;
+  box: string;
+  provider: string;
+  isolation: string;
+  files: string;
+  session: string;
+  environment: string;
+  boxTook: number | null;
+  stage: string;
+  installing: string;
+  status: string;
+  code: string;
+  cost: number | null;
+  counted: number | null;
+  unpriced: number;
+  budget: string;
+  announced: boolean;
+  interrupted: boolean;
+}
+
+export interface BudgetSeen { scope: string; spent: number; limit: number; unit: string; reached: boolean }
+export type Status = "idle" | "running" | "completed" | "failed" | "cancelled" | "orphaned";
+const STATUSES = new Set<string>(["completed", "failed", "cancelled", "orphaned"]);
+
+export class Timeline {
+  readonly runs = new Map<string, Run>();
+  run: Run | null = null;
+  readonly boxes = new Set<string>();
+  entries = 0;
+  firstPrompt = "";
+  began: number | null = null;
+  todos: Todo[] = [];
+  readonly touched = new Map<string, number>();
+  /** Prompts that wait, by the id of their entry. */
+  readonly waiting = new Map<string, string>();
+  /** Numbers of the turns that a rewind has taken out of the conversation. */
+  rewound: ReadonlySet<number> = new Set();
+  canUndo = false;
+  /** Tokens of the latest call: how full the model's context is. */
+  context: number | null = null;
+  contextModel = "";
+  budget: BudgetSeen | null = null;
+  checkpoints: { number: number; ts: number }[] = [];
+  isInterpreter = false;
+  cells = 0;
+
+  #chunks: { id: number; items: Item[]; shown: Chunk | null }[] = [];
+  readonly #chunkOf = new Map<string, number>();
+  #keys = 0;
+  #latest = 0;
+  readonly #seen = new Set<string>();
+  readonly #calls = new Map<string, { key: string; ts: number }>();
+  readonly #children = new Map<string, string>();
+  readonly #cells = new Map<string, string>();
+  #live: { text: string; thinking: string; prose: string; folded: string } | null = null;
+  #undo: ReadonlySet<number>[] = [];
+
+  get status(): Status {
+    if (!this.run) return "idle";
+    return (this.run.status || "running") as Status;
+  }
+
+  /** In words, or an empty string if nothing is known. */
+  get cost(): string {
+    const runs = [...this.runs.values()];
+    const unpriced = runs.filter((run) => run.unpriced).length;
+    const costs = runs.map((run) => (run.unpriced ? run.counted : (run.counted ?? run.cost))).filter((cost) => cost !== null);
+    const dollars = costs.reduce((sum, cost) => sum + cost, 0);
+    if (!costs.length && !unpriced) return "";
+    return describeCost({ cost: dollars, unpriced });
+  }
+
+  doing(now: number): string {
+    if (!this.run || this.run.status) return "";
+    const doing = this.run.installing ? `installing ${this.run.installing}` : known(STAGES, this.run.stage) || "working";
+    return `${doing} · ${clock(Math.max(0, now - this.run.began))}`;
+  }
+
+  /** The chunks as they are now. Those without a change are the objects of the last snapshot. */
+  snapshot(): Chunk[] {
+    return this.#chunks.filter((chunk) => chunk.items.length).map((chunk) => (chunk.shown ??= { id: chunk.id, items: [...chunk.items] }));
+  }
+
+  *items(): Generator<Item> {
+    for (const chunk of this.#chunks) yield* chunk.items;
+  }
+
+  /** Takes an entry. One that was taken before, by its id, changes nothing. */
+  take(entry: Entry): void {
+    const payload = fields(entry?.payload);
+    const kind = text(payload.type);
+    const id = text(entry?.id);
+    const name = kind.slice(kind.lastIndexOf(".") + 1);
+    const family = kind.slice(0, Math.max(kind.lastIndexOf("."), 0));
+    const ts = number(entry?.ts) ?? 0;
+    const passing = name === "delta" || kind === "signal.run.heartbeat";
+    if (id && !passing) {
+      if (this.#seen.has(id)) return;
+      this.#seen.add(id);
+    }
+    if (!passing) this.entries += 1;
+    if (kind === "chat") this.#chat(payload, ts, id, text(entry.authorId));
+    else if (family === "signal.run") this.#signal(name, payload, ts);
+    else if (family === "signal.model") this.#model(name, payload, ts);
+    else if (family === "signal.thread") this.#thread(name, payload, ts);
+    else if (kind.startsWith("signal.")) this.#remarkOn(kind, payload, ts);
+    else if (family === "interpreter") this.#interpreter(name, payload, ts);
+    else if (family) this.#agent(name, payload, ts);
+  }
+
+  // --- what people said ---
+
+  #chat(payload: Fields, ts: number, id: string, author: string): void {
+    const said = plain(payload.text).trim();
+    const role = text(payload.role) || "user";
+    if (role === "user" && !this.firstPrompt) this.firstPrompt = firstLine(said);
+    const mode = text(fields(payload.prompt).mode);
+    const waits = payload.queued === true || payload.interrupt === true || mode !== "";
+    const tag = payload.interrupt === true || mode === "steer" ? "interrupts" : payload.queued === true || mode ? "queued" : role === "user" ? "" : firstLine(role);
+    if (waits && id) this.waiting.set(id, firstLine(said));
+    this.#settle();
+    this.#add({ kind: "prompt", text: said, tag, author: firstLine(author), entry: id }, ts);
+  }
+
+  // --- what Holdfast did ---
+
+  #signal(name: string, payload: Fields, ts: number): void {
+    const run = this.#runOf(payload, ts);
+    if (name === "started") {
+      run.agent = firstLine(payload.agent);
+      run.model = firstLine(payload.model);
+      run.resumes = text(payload.resumes);
+      run.provider = firstLine(payload.provider);
+      for (const prompt of Array.isArray(payload.prompts) ? payload.prompts : []) this.waiting.delete(text(prompt));
+    } else if (name === "box") {
+      run.box = firstLine(payload.box);
+      run.files = text(payload.files);
+      run.provider = firstLine(payload.provider) || run.provider;
+      run.isolation = firstLine(payload.isolation);
+      run.boxTook = number(payload.ms);
+      run.stage = "box";
+      if (run.box) this.boxes.add(run.box);
+    } else if (name === "environment") {
+      run.environment = firstLine(payload.environment);
+    } else if (name === "installing") {
+      run.installing = number(payload.ms) === null ? firstLine(payload.what) : "";
+    } else if (name === "provisioned") {
+      run.installing = "";
+      run.session = text(payload.session);
+      run.version = firstLine(payload.version);
+      run.stage = "provisioned";
+      this.#announce(run, ts);
+    } else if (name === "runner") {
+      run.stage = "runner";
+    } else if (name === "cancel_requested" && payload.interrupt === true) {
+      run.interrupted = true;
+    } else if (name === "cancel_requested") {
+      run.interrupted = false;
+      this.#add({ kind: "remark", text: "■ asked to stop", serious: true }, ts);
+    } else if (name === "model_trouble") {
+      this.#add({ kind: "remark", text: `! ${sentence(payload.message)}`, serious: true }, ts);
+    } else if (name === "finished") {
+      this.#finish(run, payload, ts);
+    }
+  }
+
+  // What the server counted is better known than what the agent says.
+  #model(name: string, payload: Fields, ts: number): void {
+    const run = this.runs.get(text(payload.run));
+    if (name === "call") {
+      const sum = ["input", "cache_read", "cache_write", "output"].map((each) => number(payload[each]) ?? 0).reduce((a, b) => a + b, 0);
+      if (sum) {
+        this.context = sum;
+        this.contextModel = text(payload.model);
+      }
+    }
+    if (!run) return;
+    const cost = number(payload.cost);
+    if (name === "call" && cost !== null) run.counted = (run.counted ?? 0) + cost;
+    else if (name === "call") run.unpriced += 1;
+    if (name === "failover") {
+      const then = text(payload.to) ? `going on with ${firstLine(payload.to)}` : "no other model is left";
+      const why = known(FAILOVERS, payload.reason) || "gave no answer";
+      this.#add({ kind: "remark", text: `⇄ ${firstLine(payload.model)} ${why}: ${then}`, serious: true }, ts);
+    }
+    if (name === "budget") {
+      const spent = number(payload.spent) ?? 0;
+      const limit = number(payload.limit) ?? Infinity;
+      const reached = payload.state === "reached" || spent >= limit;
+      const remark = `! the budget of this ${firstLine(payload.scope)} is ${reached ? "used up" : "nearly used up"}`;
+      if (Number.isFinite(limit)) this.budget = { scope: firstLine(payload.scope), spent, limit, unit: text(payload.unit), reached };
+      if (remark !== run.budget) this.#add({ kind: "remark", text: remark, serious: true }, ts);
+      run.budget = remark;
+    }
+  }
+
+  #thread(name: string, payload: Fields, ts: number): void {
+    const turn = number(payload.turn) ?? 0;
+    if (name === "checkpoint" || name === "checkpoint_skipped") {
+      if (name === "checkpoint") this.checkpoints.push({ number: turn, ts });
+      this.#add({ kind: "checkpoint", number: turn, skipped: name === "checkpoint" ? "" : firstLine(payload.why) || "not saved" }, ts);
+    } else if (name === "forked") {
+      this.#mark("forked", ts, `⑂ forked from ${firstLine(payload.from)} after turn ${turn}`, ["conversation and files as they were then"]);
+    } else if (name === "rewound") {
+      this.#rewind(payload, turn, ts);
+    } else if (name === "child_started") {
+      const child = text(payload.child);
+      this.#children.set(child, this.#add({
+        kind: "child", thread: firstLine(child), title: firstLine(payload.title), agent: firstLine(payload.agent), status: "running",
+      }, ts));
+    } else if (name === "child_finished") {
+      const key = this.#children.get(text(payload.child));
+      const status = firstLine(payload.status) || "ended";
+      if (key) this.#change<ChildItem>(key, { status });
+      else this.#add({ kind: "child", thread: firstLine(payload.child), title: "", agent: "", status }, ts);
+    } else {
+      this.#remarkOn(`signal.thread.${name}`, payload, ts);
+    }
+  }
+
+  #rewind(payload: Fields, turn: number, ts: number): void {
+    if (payload.undoes === true) {
+      this.rewound = this.#undo.pop() ?? new Set();
+      this.#mark("rewound", ts, "↶ rewind undone", [`back at the end of turn ${turn}`]);
+    } else {
+      this.#undo.push(this.rewound);
+      this.rewound = new Set([...this.rewound, ...[...this.runs.values()].map((run) => run.number).filter((each) => each > turn)]);
+      const said = turn ? `↶ rewound to the end of turn ${turn}` : "↶ rewound to the beginning";
+      this.#mark("rewound", ts, said, ["what came after it no longer counts"]);
+    }
+    this.canUndo = payload.undo !== null && payload.undo !== undefined;
+    this.waiting.clear();
+  }
+
+  #remarkOn(kind: string, payload: Fields, ts: number): void {
+    const said = describeSignal(kind.replace(/^signal\./, ""), payload);
+    if (said) this.#add({ kind: "remark", text: firstLine(said), serious: false }, ts);
+  }
+
+  #runOf(payload: Fields, ts: number): Run {
+    const id = text(payload.run);
+    let run = this.runs.get(id);
+    if (!run) {
+      run = {
+        id, number: this.runs.size + 1, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
+        session: "", environment: "", boxTook: null, stage: "started", installing: "", status: "", code: "", cost: null, counted: null, unpriced: 0,
+        budget: "", announced: false, interrupted: false,
+      };
+      this.runs.set(id, run);
+      this.run = run;
+      this.began ??= ts;
+      this.#claimPrompts(run.number);
+    }
+    return run;
+  }
+
+  // The prompts right before a run are its own: they belong to its turn.
+  #claimPrompts(turn: number): void {
+    const chunk = this.#chunks.at(-1);
+    for (let at = (chunk?.items.length ?? 0) - 1; chunk && at >= 0; at -= 1) {
+      const item = chunk.items[at];
+      if (!item || item.kind !== "prompt" || this.waiting.has(item.entry)) break;
+      chunk.items[at] = { ...item, turn };
+      chunk.shown = null;
+    }
+  }
+
+  #announce(run: Run, ts: number): void {
+    if (run.announced) return;
+    run.announced = true;
+    const took = run.boxTook === null ? "" : duration(run.boxTook);
+    if (this.#takesUp(run)) {
+      const details = [known(SESSIONS, run.session), known(FILES, run.files), took].filter(Boolean);
+      const where = run.box ? `↻ resumed in box ${run.box}` : "↻ resumed";
+      const by = run.session === "handed-over" ? ` by ${run.agent}` : "";
+      this.#mark("resumed", ts, where + by, details, "", "", run.id);
+      return;
+    }
+    const who = [run.agent || "agent", run.version].filter(Boolean).join(" ");
+    const box = run.box ? `in box ${run.box}, ${run.provider}${run.isolation ? ` (${run.isolation})` : ""}` : "";
+    const rest = [run.model, box, took, known(SESSIONS, run.session), run.environment ? `environment ${run.environment}` : ""].filter(Boolean);
+    this.#add({ kind: "who", agent: who, rest: rest.map((each) => ` · ${each}`).join("") }, ts);
+  }
+
+  #finish(run: Run, payload: Fields, ts: number): void {
+    if (run.status) return;
+    this.#settle();
+    this.#announce(run, ts);
+    const status = STATUSES.has(text(payload.status)) ? text(payload.status) : "failed";
+    const failure = fields(payload.error);
+    run.status = status;
+    run.ended = ts;
+    run.code = text(failure.code);
+    run.cost = number(fields(payload.usage).cost) ?? run.cost;
+    for (const { key } of this.#calls.values()) this.#change<ToolItem>(key, { status: "interrupted", summary: "interrupted" });
+    this.#calls.clear();
+    const error = sentence(failure.message);
+    const hint = firstLine(failure.hint);
+    const tally = [count(this.boxes.size, "box", "boxes"), count(this.entries, "entry", "entries")];
+    if (this.cost) tally.push(this.cost === "unknown" ? "cost unknown" : this.cost);
+    if (status === "orphaned") {
+      const how = run.box ? known(BOX_LOST, run.code) : "";
+      const lost = how ? `✗ box ${run.box} ${how}` : `✗ the run in box ${run.box} was lost`;
+      const what = run.box ? lost : "✗ the run was lost before it had a box";
+      const why = how ? "" : [error, hint].filter(Boolean).join(" · ");
+      this.#mark("lost", ts, what, [`${count(this.entries, "entry", "entries")} are safe on the thread`], why, run.code, run.id);
+      return;
+    }
+    const took = duration(ts - this.#chainBegan(run));
+    const joined = status === "completed" ? "in" : "after";
+    const said = status === "cancelled" && run.interrupted ? "interrupted" : status;
+    const below = [error, hint].filter(Boolean).join(" · ");
+    this.#mark(status, ts, `${known(ENDINGS, status)} ${said} ${joined} ${took}`, tally, below, run.code, run.id);
+  }
+
+  // Whether it continues unfinished work, and does not merely follow another run.
+  #takesUp(run: Run): boolean {
+    return run.resumes !== "" && this.runs.get(run.resumes)?.status !== "completed";
+  }
+
+  #chainBegan(run: Run): number {
+    const seen = new Set<string>();
+    let first = run;
+    for (let before = this.runs.get(first.resumes); this.#takesUp(first) && before && !seen.has(first.id); before = this.runs.get(first.resumes)) {
+      seen.add(first.id);
+      first = before;
+    }
+    return first.began;
+  }
+
+  // --- what the agent did ---
+
+  #agent(name: string, payload: Fields, ts: number): void {
+    const run = this.run;
+    if (run && !run.status) {
+      if (["assistant", "call", "tool", "delta"].includes(name)) run.stage = "";
+      this.#announce(run, ts);
+    }
+    if (name === "delta") this.#delta(payload, ts);
+    else if (name === "assistant") this.#assistant(payload, ts);
+    else if (name === "call") this.#call(payload, ts);
+    else if (name === "tool") this.#tool(payload, ts);
+    else if (name === "retry") {
+      const attempt = number(payload.attempt);
+      this.#add({ kind: "remark", text: `⟳ retrying${attempt === null ? "" : ` (${attempt})`}: ${sentence(payload.message)}`, serious: true }, ts);
+    } else if (name === "compaction") {
+      this.#add({ kind: "thinking", lead: "≡ context summarised: ", text: plain(payload.summary).trim() }, ts);
+    } else if (name === "notice") {
+      const serious = payload.level === "warning" || payload.level === "error";
+      this.#add({ kind: "remark", text: `${serious ? "!" : "i"} ${sentence(payload.text)}`, serious }, ts);
+    }
+  }
+
+  #delta(payload: Fields, ts: number): void {
+    const live = (this.#live ??= { text: "", thinking: "", prose: "", folded: "" });
+    if (text(payload.thinking)) {
+      live.thinking = (live.thinking + text(payload.thinking)).slice(-MOST_LIVE);
+      if (live.folded) this.#change<FoldedItem>(live.folded, { text: plain(live.thinking).trim() });
+      else live.folded = this.#add({ kind: "thinking", lead: "∴ ", text: plain(live.thinking).trim() }, ts);
+    }
+    if (text(payload.text)) {
+      live.text = (live.text + text(payload.text)).slice(-MOST_LIVE);
+      if (live.prose) this.#change<ProseItem>(live.prose, { text: live.text });
+      else live.prose = this.#add({ kind: "prose", text: live.text, live: true, partial: false }, ts);
+    }
+  }
+
+  // Replaces its live text in place, so that nothing jumps.
+  #assistant(payload: Fields, ts: number): void {
+    const live = this.#live;
+    this.#live = null;
+    const cost = number(fields(payload.usage).cost);
+    if (this.run && cost !== null) this.run.cost = (this.run.cost ?? 0) + cost;
+    const thinking = plain(payload.thinking).trim();
+    if (thinking && live?.folded) this.#change<FoldedItem>(live.folded, { text: thinking });
+    else if (thinking) this.#add({ kind: "thinking", lead: "∴ ", text: thinking }, ts, live?.prose);
+    else if (live?.folded) this.#remove(live.folded);
+    const said = text(payload.text).trim();
+    const partial = payload.partial === true;
+    if (said && live?.prose) this.#change<ProseItem>(live.prose, { text: said, live: false, partial });
+    else if (said) this.#add({ kind: "prose", text: said, live: false, partial }, ts);
+    else if (live?.prose) this.#remove(live.prose);
+  }
+
+  // Ends live text that no complete message followed.
+  #settle(): void {
+    if (this.#live?.prose) this.#change<ProseItem>(this.#live.prose, { live: false });
+    this.#live = null;
+  }
+
+  #call(payload: Fields, ts: number): void {
+    const call = describeCall(payload.name, payload.arguments);
+    const key = this.#add({ kind: "tool", call, given: payload.arguments, status: "running", summary: "…", output: null, truncated: false, took: null }, ts);
+    if (this.#calls.size >= MOST_CALLS) this.#calls.clear();
+    this.#calls.set(JSON.stringify(payload.call ?? null), { key, ts });
+  }
+
+  #tool(payload: Fields, ts: number): void {
+    const id = JSON.stringify(payload.call ?? null);
+    const begun = this.#calls.get(id);
+    this.#calls.delete(id);
+    const call = describeCall(payload.name, payload.arguments);
+    const status: ToolStatus = payload.status === "error" || payload.status === "interrupted" ? payload.status : "ok";
+    const output = text(payload.result);
+    const ended = {
+      status, output, truncated: payload.truncated === true,
+      summary: summarize(call.icon, output, status),
+      took: number(payload.ms) ?? (begun ? ts - begun.ts : null),
+    };
+    if (begun) this.#change<ToolItem>(begun.key, payload.arguments === undefined ? ended : { ...ended, call, given: payload.arguments });
+    else this.#add({ kind: "tool", call, given: payload.arguments, ...ended }, ts);
+    if (call.todos) this.todos = call.todos;
+    if (status === "ok") for (const path of call.paths) this.touched.set(path, (this.touched.get(path) ?? 0) + 1);
+  }
+
+  // --- interpreters: each execution is a cell ---
+
+  #interpreter(name: string, payload: Fields, ts: number): void {
+    this.isInterpreter = true;
+    this.began ??= ts;
+    if (name === "execution") this.#execution(payload, ts);
+    else if (name === "call") this.#callback(payload);
+    else if (name === "started") this.#add({ kind: "remark", text: `● Python ${firstLine(payload.python) || ""} started`.replace("  ", " "), serious: false }, ts);
+    else if (name === "ended") this.#add({ kind: "remark", text: "■ ended", serious: false }, ts);
+    else if (name === "gap") this.#add({ kind: "remark", text: `! ${number(payload.count) ?? 0} entries are missing here`, serious: true }, ts);
+    else if (name === "state") this.#add({ kind: "remark", text: `state ${firstLine(payload.what) || firstLine(payload.action) || "changed"}`, serious: false }, ts);
+    else if (name === "child") this.#add({ kind: "thinking", lead: "⑂ child: ", text: plain(text(payload.result) || JSON.stringify(payload.result ?? "")).slice(0, MOST_LIVE) }, ts);
+  }
+
+  #execution(payload: Fields, ts: number): void {
+    const id = text(payload.id);
+    const ended = typeof payload.ok === "boolean";
+    const error = fields(payload.error);
+    const submitted = payload.submitted === undefined ? "" : JSON.stringify(payload.submitted, null, 2);
+    const result = {
+      code: plain(payload.code),
+      stdout: text(payload.stdout),
+      stderr: text(payload.stderr),
+      value: plain(payload.value_text),
+      error: text(error.traceback) || [text(error.kind), text(error.message)].filter(Boolean).join(": "),
+      submitted: plain(submitted),
+      artifacts: (Array.isArray(payload.artifacts) ? payload.artifacts : []).slice(0, 100).map((each) => ({
+        name: firstLine(fields(each).name), mediaType: firstLine(fields(each).media_type), path: firstLine(fields(each).path),
+        size: number(fields(each).size) ?? 0,
+      })),
+      running: !ended,
+      seconds: number(payload.seconds),
+    };
+    const key = this.#cells.get(id);
+    if (key) {
+      this.#change<CellItem>(key, result);
+      return;
+    }
+    this.cells += 1;
+    this.#cells.set(id, this.#add({ kind: "cell", id, number: this.cells, calls: [], ...result }, ts));
+  }
+
+  #callback(payload: Fields): void {
+    const key = this.#cells.get(text(payload.execution));
+    const cell = key === undefined ? undefined : this.#find(key);
+    if (!key || cell?.kind !== "cell") return;
+    const detail = linesOf(JSON.stringify(payload.arguments ?? payload.args ?? ""))[0] ?? "";
+    const made = { name: firstLine(payload.name), status: firstLine(payload.status), seconds: number(payload.seconds) ?? 0, detail: detail.slice(0, 300) };
+    this.#change<CellItem>(key, { calls: [...cell.calls, made].slice(-200) });
+  }
+
+  // --- items ---
+
+  #add(made: Made<Item>, ts: number, before = ""): string {
+    const key = String((this.#keys += 1));
+    const turn = this.run && !(made.kind === "prompt" && this.run.status) ? this.run.number : this.runs.size + (made.kind === "prompt" ? 1 : 0);
+    let when = this.#when(ts);
+    const at = before ? this.#chunks.find((each) => each.id === this.#chunkOf.get(before)) : undefined;
+    const index = at ? at.items.findIndex((each) => each.key === before) : -1;
+    if (at && index >= 0) {
+      // Times ascend down the page.
+      when = at.items[index]?.when ?? when;
+      at.items.splice(index, 0, { ...made, key, ts, when, turn } as Item);
+      at.shown = null;
+      this.#chunkOf.set(key, at.id);
+      return key;
+    }
+    let chunk = this.#chunks.at(-1);
+    if (!chunk || chunk.items.length >= CHUNK) {
+      chunk = { id: this.#chunks.length, items: [], shown: null };
+      this.#chunks.push(chunk);
+    }
+    chunk.items.push({ ...made, key, ts, when, turn } as Item);
+    chunk.shown = null;
+    this.#chunkOf.set(key, chunk.id);
+    return key;
+  }
+
+  #find(key: string): Item | undefined {
+    return this.#chunks[this.#chunkOf.get(key) ?? -1]?.items.find((each) => each.key === key);
+  }
+
+  #change<T extends Item>(key: string, change: Partial<T>): void {
+    const chunk = this.#chunks[this.#chunkOf.get(key) ?? -1];
+    const index = chunk?.items.findIndex((each) => each.key === key) ?? -1;
+    const item = chunk?.items[index];
+    if (!chunk || !item) return;
+    chunk.items[index] = { ...item, ...change } as Item;
+    chunk.shown = null;
+  }
+
+  #remove(key: string): void {
+    const chunk = this.#chunks[this.#chunkOf.get(key) ?? -1];
+    if (!chunk) return;
+    chunk.items = chunk.items.filter((each) => each.key !== key);
+    chunk.shown = null;
+    this.#chunkOf.delete(key);
+  }
+
+  #mark(style: string, ts: number, said: string, details: string[], below = "", code = "", run = ""): void {
+    // A resumption goes right below the run that it continues, and above the prompts for it.
+    let before = "";
+    if (style === "resumed") {
+      const items = this.#chunks.at(-1)?.items ?? [];
+      for (let at = items.length - 1; at >= 0 && items[at]?.kind === "prompt"; at -= 1) before = items[at]?.key ?? "";
+    }
+    this.#add({ kind: "mark", style, text: said, details, below, code, run }, ts, before);
+  }
+
+  #when(ts: number): string {
+    if (ts <= 0 || ts >= 8.64e15) return "";
+    // Entries come in order, but from several clocks. The shown time never goes back; the title has the real one.
+    this.#latest = Math.max(this.#latest, ts);
+    return this.began !== null && this.#latest >= this.began ? `+${duration(this.#latest - this.began).replace(" ", "\u202f")}` : "";
+  }
+}
+
+

@@ -1,0 +1,14 @@
+// What the items of a timeline can ask of their page.
+
+import type { MarkItem } from "../model/timeline.ts";
+
+export interface Remedy { name: string; run: () => void }
+
+export interface TimelineActions {
+  canAct: boolean;
+  fork: (turn: number) => void;
+  rewind: (turn: number) => void;
+  remedies: (mark: MarkItem) => Remedy[];
+  hasTurn: (turn: number) => boolean;
+  toggleTurn: (turn: number) => void;
+}
