@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.tasks import DelegationLimits
 from holdfast.api.tools.catalogue import ALL
 from holdfast.api.tools.operation import Operation
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.internal_api import InternalRequest, InternalRoute
+from holdfast.repositories.forge import api_of
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.server.lazy import load_in_thread
@@ -20,6 +23,7 @@ from holdfast.sessions.service import Sessions
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
 from holdfast.sessions.tools.service import RATE, SessionTools
@@ -33,6 +37,7 @@ from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 
 if TYPE_CHECKING:
+    from holdfast.environments.secrets import Secrets
     from holdfast.storage import Storage
 
 
@@ -58,6 +63,8 @@ class ServerTools:
         run_log: RunLog,
         limits: DelegationLimits,
         secret: bytes,
+        secrets: Secrets,
+        apis: Mapping[str, str],
         hook_mark: str = "",
     ) -> AsyncIterator[ServerTools]:
         """From `secret`, the keys of workflows are derived. `hook_mark` is how names of webhooks begin. Executions
@@ -84,6 +91,7 @@ class ServerTools:
             Tasks(storage.streams, seals, run_log, tree),
             mailbox,
             workflows,
+            GitHub(secrets, run_log, partial(forge_api, apis=apis)),
         )
         limit = ChangeLimit(run_log.clock, RATE, what="what this session")
         operations = SessionTools(tree, [each.handlers for each in parts], limit)
@@ -92,6 +100,24 @@ class ServerTools:
             yield cls(operations, mailbox, workflows, run_log.clock)
         finally:
             await executions.close()
+
+
+def parse_apis(texts: Sequence[str]) -> dict[str, str]:
+    """Returns the base URLs of APIs by host, from `HOST=URL`. Raises `InvalidRequest`."""
+    found: dict[str, str] = {}
+    for each in texts:
+        host, equals, url = each.partition("=")
+        if not host or not equals or not url.startswith(("https://", "http://")):
+            raise InvalidRequest(
+                f"invalid API of a git host {each[:200]!r}", hint="--forge-api HOST=https://HOST/api/v3"
+            )
+        found[host.lower()] = url
+    return found
+
+
+def forge_api(host: str, apis: Mapping[str, str]) -> str:
+    """Returns the base URL of the API of a git host. `apis` has those that do not follow from the host."""
+    return apis.get(host) or api_of(host)
 
 
 def internal_routes(tools: Callable[[], Awaitable[SessionTools]]) -> tuple[InternalRoute, ...]:

@@ -12,11 +12,13 @@ from tests.sessions.world import SessionWorld
 from tests.sessions.world import a_world as a_world_of_sessions
 
 from holdfast.api.run.tasks import DelegationLimits
+from holdfast.api.secrets import SecretRecord
 from holdfast.api.tools.operation import ToolGroup
 from holdfast.change_limit import ChangeLimit
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
 from holdfast.sessions.tools.service import RATE, SessionTools
@@ -34,6 +36,25 @@ from holdfast.storage.sqlite.workflows import SqliteWorkflows
 ALL_TOOLS = tuple(each.value for each in ToolGroup)
 
 
+class FakeSecrets:
+    """Secrets in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.records: dict[str, SecretRecord] = {}
+
+    def add(self, name: str, value: str, **more: Any) -> None:
+        known = {"bindings": (), "expose": None, "placeholder": f"placeholder-of-{name}", **more}
+        self.values[name] = value
+        self.records[name] = SecretRecord(name=name, version=1, created_at=1, changed_at=1, changed_by="ada", **known)
+
+    def find(self, name: str) -> SecretRecord | None:
+        return self.records.get(name)
+
+    def reveal(self, name: str) -> str:
+        return self.values[name]
+
+
 class ToolWorld:
     """The operations of one server. `restart` is that of the server."""
 
@@ -42,6 +63,8 @@ class ToolWorld:
         self.folder = folder
         self.databases: list[Database] = []
         self.old: list[Executions] = []
+        self.secrets = FakeSecrets()
+        self.forge_api = "https://api.invalid"
         self.limits = DelegationLimits(depth=3, breadth=3, boxes=6, threads=8)
         self.open()
 
@@ -66,7 +89,8 @@ class ToolWorld:
         )
         self.old.append(self.executions)
         self.workflows = Workflows(library, self.executions, keys, self.tree, ChangeLimit(log.clock, RATE))
-        parts = (self.children, self.memories, self.tasks, self.mailbox, self.workflows)
+        self.github = GitHub(self.secrets, log, lambda host: self.forge_api)
+        parts = (self.children, self.memories, self.tasks, self.mailbox, self.workflows, self.github)
         tables = [each.handlers for each in parts]
         self.tools = SessionTools(self.tree, tables, ChangeLimit(log.clock, RATE, what="it"))
 
