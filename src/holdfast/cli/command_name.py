@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
-_OF_A_HOME: Final = ("up", "down", "demo", "backup", "restore", "check", "compact", "doctor", "purge")
+_OF_A_HOME: Final = ("up", "down", "demo", "backup", "restore", "check", "compact", "config", "doctor", "purge")
 """Commands that work on a home of this machine, and take no `--server`."""
 _OF_NO_HOME: Final = ("relay",)
 """Commands that take neither."""

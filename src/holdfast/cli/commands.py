@@ -83,6 +83,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "sessions:delete",
         },
     ),
+    "workflow": Group(
+        "Workflows: steps that are carried out one after the other in a session.",
+        {
+            "sync": "workflow:sync",
+            "list": "workflow:list_",
+            "run": "workflow:run",
+            "show": "workflow:show",
+            "approve": "workflow:approve",
+            "cancel": "workflow:cancel",
+        },
+    ),
     "inbox": Group(
         "Inbox: what the agents of sessions tell people, and how to answer.",
         {"list": "inbox:list_", "show": "inbox:show", "reply": "inbox:reply", "delete": "inbox:delete"},

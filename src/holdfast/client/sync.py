@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
+    from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
     from holdfast.client.transport import Transport
+    from holdfast.client.workflows import Workflows
 
 
 class SyncClient(SyncOwner):
@@ -149,6 +151,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def workflows(self) -> SyncWorkflows:
+        return SyncWorkflows._wrap(self._async.workflows, self)
 
     @property
     def inbox(self) -> SyncInbox:
@@ -548,6 +554,32 @@ class SyncInbox(SyncHandle):
 
     def delete(self, id: str) -> None:
         self._loop.run(self._async.delete(id))
+
+
+class SyncWorkflows(SyncHandle):
+    """`Workflows` for code without `await`."""
+
+    _async: Workflows
+
+    def run(
+        self, session: str, workflow: str, *, variables: Mapping[str, str] | None = None, key: str | None = None
+    ) -> ExecutionInfo:
+        """Start an execution of a workflow, by its id or slug, in a session."""
+        return self._loop.run(self._async.run(session, workflow, variables=variables, key=key))
+
+    def get(self, id: str) -> ExecutionInfo:
+        return self._loop.run(self._async.get(id))
+
+    def wait(self, id: str) -> ExecutionInfo:
+        """Wait until an execution has ended or waits for approval, and return it."""
+        return self._loop.run(self._async.wait(id))
+
+    def approve(self, id: str, resume_token: str, *, approve: bool = True, reason: str | None = None) -> ExecutionInfo:
+        """Approve or deny the step that waits. Its token is in `get(id).requires_approval`."""
+        return self._loop.run(self._async.approve(id, resume_token, approve=approve, reason=reason))
+
+    def cancel(self, id: str, *, reason: str | None = None) -> ExecutionInfo:
+        return self._loop.run(self._async.cancel(id, reason=reason))
 
 
 class SyncModelStore(SyncHandle):
