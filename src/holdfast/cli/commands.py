@@ -219,7 +219,13 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     ),
     "tenant": Group(
         "Tenants of a server, each with its own threads, boxes, keys and settings.",
-        {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
+        {
+            "new": "tenant:new",
+            "list": "tenant:list_",
+            "key": "tenant:key",
+            "limit": "tenant:limit",
+            "remove": "tenant:remove",
+        },
     ),
     "config": Group(
         "The settings of the server, and where each comes from.",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
-    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
+    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
@@ -270,6 +270,14 @@ class SyncTenants(SyncHandle):
     def create_key(self, tenant: str, name: str) -> CreatedKey:
         """Create an API key of a tenant, for an owner who has lost theirs."""
         return self._loop.run(self._async.create_key(tenant, name))
+
+    def quotas(self, name: str) -> TenantQuotas:
+        """Returns what a tenant may use at most."""
+        return self._loop.run(self._async.quotas(name))
+
+    def limit(self, name: str, quotas: TenantQuotas) -> TenantQuotas:
+        """Set what a tenant may use at most, from now on."""
+        return self._loop.run(self._async.limit(name, quotas))
 
     def list(self) -> list[TenantRecord]:
         """Returns all tenants beside the default one."""

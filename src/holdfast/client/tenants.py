@@ -13,6 +13,7 @@ from holdfast.api.tenants import (
     TenantList,
     TenantMember,
     TenantMemberList,
+    TenantQuotas,
     TenantRecord,
     TenantRole,
 )
@@ -37,6 +38,17 @@ class Tenants:
         body = encode_json(NewKey(name=name).to_request())
         path = f"/v1/tenants/{quote(tenant, safe='')}/keys"
         return (await self._connection.ask("POST", path, body=body, repeatable=False)).read(CreatedKey.from_json)
+
+    async def quotas(self, name: str) -> TenantQuotas:
+        """Returns what a tenant may use at most."""
+        answer = await self._connection.ask("GET", f"/v1/tenants/{quote(name, safe='')}/quotas")
+        return answer.read(TenantQuotas.from_json)
+
+    async def limit(self, name: str, quotas: TenantQuotas) -> TenantQuotas:
+        """Set what a tenant may use at most, from now on."""
+        body = encode_json(quotas.to_json())
+        answer = await self._connection.ask("PUT", f"/v1/tenants/{quote(name, safe='')}/quotas", body=body)
+        return answer.read(TenantQuotas.from_json)
 
     async def list(self) -> list[TenantRecord]:
         """Returns all tenants beside the default one."""

@@ -17,6 +17,7 @@ from holdfast.api.tenants import (
     TenantList,
     TenantMember,
     TenantMemberList,
+    TenantQuotas,
     TenantRole,
 )
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use
@@ -87,6 +88,20 @@ async def create_tenant(new: NewTenant, tenants: UseTenants) -> CreatedTenant:
 async def remove_tenant(name: TenantName, tenants: UseTenants) -> None:
     """Remove a tenant with its threads, keys and settings. Refused while it has boxes."""
     await tenants.remove(name)
+
+
+@router.get("/tenants/{name}/quotas", tags=["tenants"])
+async def get_quotas(name: TenantName, tenants: UseTenants) -> TenantQuotas:
+    """What a tenant may use at most."""
+    await tenants.named(name)
+    return tenants.quotas_of(name)
+
+
+@router.put("/tenants/{name}/quotas", tags=["tenants"])
+async def put_quotas(name: TenantName, quotas: TenantQuotas, tenants: UseTenants) -> TenantQuotas:
+    """Set what a tenant may use at most, at once. Fields that are left out have no limit."""
+    await tenants.limit(name, quotas)
+    return quotas
 
 
 @router.post("/tenants/{name}/keys", status_code=201, tags=["tenants"])

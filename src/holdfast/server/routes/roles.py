@@ -85,6 +85,7 @@ PUT /v1/egress/policies/{environment}  DELETE /v1/egress/policies/{environment}
 PUT /v1/providers/{name}  DELETE /v1/providers/{name}  POST /v1/providers/{name}/test  POST /v1/providers/{name}/setup
 PUT /v1/secrets/{name}  POST /v1/secrets/{name}/rotate  DELETE /v1/secrets/{name}  GET /v1/secrets/{name}/events
 GET /v1/tenants  POST /v1/tenants  DELETE /v1/tenants/{name}  POST /v1/tenants/{name}/keys
+GET /v1/tenants/{name}/quotas  PUT /v1/tenants/{name}/quotas
 """
 
 PUBLIC: Final = frozenset(

@@ -27,6 +27,7 @@ from holdfast.server.egress import ServerEgress
 from holdfast.server.environments import ServerEnvironments
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
+from holdfast.server.quotas import Quotas
 from holdfast.server.routes.roles import OPERATOR, least_role
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.login_cookie import login_of
@@ -88,6 +89,7 @@ class Services:
     oidc: Oidc | None
     public_url: str | None
     """The URL of this server, as browsers know it, if the operator has set it."""
+    quotas: Quotas
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
 
@@ -114,7 +116,12 @@ async def _grant(
 
 
 def check_route(grant: Grant, method: str, connection: HTTPConnection, services: Services) -> None:
-    """Raises `Forbidden` if the role of an API key is not enough for a route. A token is checked by its thread."""
+    """Raises `Forbidden` if the role of an API key is not enough for a route, or the tenant has used what it may. A
+    token is checked by its thread.
+    """
+    services.quotas.take_request()
+    if method in ("POST", "PUT", "PATCH"):
+        services.quotas.check_storage()
     if grant.thread is not None:
         return
     path = connection.scope["route"].path

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.api.tenants import TenantRole
+from holdfast.server.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
@@ -47,6 +48,7 @@ class StreamTenant:
     tails: Tails
     access: Access
     subscriptions: SubscriptionRoutes
+    quotas: Quotas
 
 
 class StreamTenants(Protocol):
@@ -110,6 +112,9 @@ class StreamService:
         if tenant is None or not tenant.surface.takes_at_once:
             return None
         grant = tenant.access.grant_known(credential)
+        if grant is not None:
+            tenant.quotas.take_request()
+            tenant.quotas.check_storage()
         return None if grant is None else tenant.surface.append(request, _author(grant, request, path))
 
     def appended(self, request: Request, appended: Appended) -> Response:
@@ -149,6 +154,7 @@ class StreamService:
             grant = await tenant.access.grant(credential)
             grant.check_administer()
             grant.check_role(TenantRole.MEMBER)
+            tenant.quotas.take_request()
         response = await tenant.subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise NotFound(f"there is no {path}")
@@ -162,7 +168,11 @@ class StreamService:
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
         tenant = await self._tenants.streams(tenant_named(credential))
-        return tenant, _author(await tenant.access.grant(credential), request, path)
+        author = _author(await tenant.access.grant(credential), request, path)
+        tenant.quotas.take_request()
+        if request.method in ("POST", "PUT"):
+            tenant.quotas.check_storage()
+        return tenant, author
 
 
 def _check_not_reserved(path: str) -> None:
