@@ -212,6 +212,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
+    "audit": "audit:audit",
     "login": "login:login",
     "member": Group(
         "Members of your tenant, and their roles: owner, member, viewer.",

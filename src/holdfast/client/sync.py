@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
+    from holdfast.api.threads import EntryPage
     from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
@@ -296,6 +297,10 @@ class SyncMembers(SyncHandle):
     def put(self, name: str, role: TenantRole) -> TenantMember:
         """Add a member, or change the role of one."""
         return self._loop.run(self._async.put(name, role))
+
+    def audit(self, since: str = "-1", limit: int = 100) -> EntryPage:
+        """Returns who changed what in the tenant, oldest first, from an offset of an earlier page."""
+        return self._loop.run(self._async.audit(since, limit))
 
     def list(self) -> list[TenantMember]:
         return self._loop.run(self._async.list())

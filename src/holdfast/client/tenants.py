@@ -17,6 +17,7 @@ from holdfast.api.tenants import (
     TenantRecord,
     TenantRole,
 )
+from holdfast.api.threads import EntryPage
 from holdfast.client.connection import ServerConnection, encode_json
 
 
@@ -74,6 +75,11 @@ class Members:
         body = encode_json(NewTenantMember(role=role).to_json())
         answer = await self._connection.ask("PUT", f"/v1/members/{quote(name, safe='')}", body=body)
         return answer.read(TenantMember.from_json)
+
+    async def audit(self, since: str = "-1", limit: int = 100) -> EntryPage:
+        """Returns who changed what in the tenant, oldest first, from an offset of an earlier page."""
+        path = f"/v1/audit?since={quote(since, safe='')}&limit={limit}"
+        return (await self._connection.ask("GET", path)).read(EntryPage.from_json)
 
     async def list(self) -> list[TenantMember]:
         return list((await self._connection.ask("GET", "/v1/members")).read(TenantMemberList.from_json).members)

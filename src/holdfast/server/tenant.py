@@ -22,6 +22,7 @@ from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.api.tenants import DEFAULT_TENANT
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.harnesses import registry
+from holdfast.server.audit import AuditLog
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks
 from holdfast.server.components import (
@@ -205,6 +206,9 @@ async def open_tenant(
         logins = Logins(storage.logins, name, clocks.now)
         quotas = Quotas(lambda: server.tenants.quotas_of(name), database_file(home.path), time.monotonic)
         seals = Seals(derive(secret, "entries of the server"))
+        audit = AuditLog(store, seals, clocks.now)
+        audit.start()
+        stack.push_async_callback(audit.close)
         projection = Projection(store, storage.thread_rows, seals)
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
@@ -224,7 +228,7 @@ async def open_tenant(
         hosts = server.hosts
         session_hosts = server.session_hosts(name)
         origins = OriginPolicy(open_server=not settings.auth, hosts=hosts, sessions=session_hosts)
-        streams = StreamTenant(surface, tails, access, SubscriptionRoutes(subscriptions), quotas)
+        streams = StreamTenant(surface, tails, access, SubscriptionRoutes(subscriptions), quotas, audit)
         threads = Threads(store, projection, clock=clocks.now)
         # These parts depend on each other in a circle: connections of boxes go through the egress to the guest API,
         # which asks the runs, which use the boxes, whose network is the egress. `Lazy` breaks it: a part gets other
@@ -403,6 +407,7 @@ async def open_tenant(
                 make_oidc(settings, derive(secret, "states of logins"), clocks.now, os.environ) if is_default else None,
                 settings.public_url,
                 quotas,
+                audit,
                 server.tenants if is_default else None,
             )
             return create_app(services, mounts)

@@ -77,7 +77,7 @@ WEBSOCKET /v1/completions/socket
 _OWNER: Final = """
 GET /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 PUT /v1/members/{name}  DELETE /v1/members/{name}
-GET /v1/logins  DELETE /v1/logins/{id}
+GET /v1/audit  GET /v1/logins  DELETE /v1/logins/{id}
 PUT /v1/models/{name}  DELETE /v1/models/{name}  POST /v1/models/{name}/test
 PUT /v1/budgets/day  PUT /v1/budgets/{scope}/{id}  DELETE /v1/budgets/day  DELETE /v1/budgets/{scope}/{id}
 PUT /v1/prices/{name}/{model:path}  DELETE /v1/prices/{name}/{model:path}

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.api.tenants import TenantRole
+from holdfast.server.audit import AuditLog
 from holdfast.server.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
@@ -21,7 +22,7 @@ from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.access.tenant_names import tenant_named
 from holdfast.threads.protocol.framing import WHOLE_BYTES
 from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
-from holdfast.threads.protocol.surface import StreamSurface, stream_path
+from holdfast.threads.protocol.surface import StreamSurface, fork_source, stream_path
 from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.store import Acknowledgement, Appended
 from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
@@ -49,6 +50,7 @@ class StreamTenant:
     access: Access
     subscriptions: SubscriptionRoutes
     quotas: Quotas
+    audit: AuditLog
 
 
 class StreamTenants(Protocol):
@@ -127,7 +129,11 @@ class StreamService:
         if is_control(path):
             return await self._respond_control(request)
         tenant, author = await self._authorize(request, path)
-        return await tenant.surface.respond(request, author)
+        response = await tenant.surface.respond(request, author)
+        if request.method == "DELETE":
+            grant = await tenant.access.grant(_credential(request))
+            tenant.audit.record(grant, "DELETE", f"/v1/stream/{path}", response.status)
+        return response
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
@@ -183,6 +189,8 @@ def _check_not_reserved(path: str) -> None:
 def _author(grant: Grant, request: Request, path: str) -> Author:
     """Return the grant of the caller. Raises `Forbidden` if the caller may not do this to the stream."""
     grant.check_stream(path, request.method)
+    if request.method == "PUT" and (source := fork_source(request)) is not None:
+        grant.check_stream(source, "GET")
     if grant.thread is None:
         return KEY
     if request.headers.get(b"stream-closed", b"").lower() == b"true":
