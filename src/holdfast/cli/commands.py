@@ -230,6 +230,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
+    "audit": "audit:audit",
     "login": "login:login",
     "member": Group(
         "Members of your tenant, and their roles: owner, member, viewer.",
@@ -237,7 +238,13 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     ),
     "tenant": Group(
         "Tenants of a server, each with its own threads, boxes, keys and settings.",
-        {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
+        {
+            "new": "tenant:new",
+            "list": "tenant:list_",
+            "key": "tenant:key",
+            "limit": "tenant:limit",
+            "remove": "tenant:remove",
+        },
     ),
     "config": Group(
         "The settings of the server, and where each comes from.",

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
-    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
+    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
+    from holdfast.api.threads import EntryPage
     from holdfast.api.tools.records import ToolRecord
     from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -277,6 +278,14 @@ class SyncTenants(SyncHandle):
         """Create an API key of a tenant, for an owner who has lost theirs."""
         return self._loop.run(self._async.create_key(tenant, name))
 
+    def quotas(self, name: str) -> TenantQuotas:
+        """Returns what a tenant may use at most."""
+        return self._loop.run(self._async.quotas(name))
+
+    def limit(self, name: str, quotas: TenantQuotas) -> TenantQuotas:
+        """Set what a tenant may use at most, from now on."""
+        return self._loop.run(self._async.limit(name, quotas))
+
     def list(self) -> list[TenantRecord]:
         """Returns all tenants beside the default one."""
         return self._loop.run(self._async.list())
@@ -294,6 +303,10 @@ class SyncMembers(SyncHandle):
     def put(self, name: str, role: TenantRole) -> TenantMember:
         """Add a member, or change the role of one."""
         return self._loop.run(self._async.put(name, role))
+
+    def audit(self, since: str = "-1", limit: int = 100) -> EntryPage:
+        """Returns who changed what in the tenant, oldest first, from an offset of an earlier page."""
+        return self._loop.run(self._async.audit(since, limit))
 
     def list(self) -> list[TenantMember]:
         return self._loop.run(self._async.list())

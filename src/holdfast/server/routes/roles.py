@@ -82,7 +82,7 @@ WEBSOCKET /v1/completions/socket
 _OWNER: Final = """
 GET /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 PUT /v1/members/{name}  DELETE /v1/members/{name}
-GET /v1/logins  DELETE /v1/logins/{id}
+GET /v1/audit  GET /v1/logins  DELETE /v1/logins/{id}
 PUT /v1/models/{name}  DELETE /v1/models/{name}  POST /v1/models/{name}/test
 PUT /v1/budgets/day  PUT /v1/budgets/{scope}/{id}  DELETE /v1/budgets/day  DELETE /v1/budgets/{scope}/{id}
 PUT /v1/prices/{name}/{model:path}  DELETE /v1/prices/{name}/{model:path}
@@ -90,6 +90,7 @@ PUT /v1/egress/policies/{environment}  DELETE /v1/egress/policies/{environment}
 PUT /v1/providers/{name}  DELETE /v1/providers/{name}  POST /v1/providers/{name}/test  POST /v1/providers/{name}/setup
 PUT /v1/secrets/{name}  POST /v1/secrets/{name}/rotate  DELETE /v1/secrets/{name}  GET /v1/secrets/{name}/events
 GET /v1/tenants  POST /v1/tenants  DELETE /v1/tenants/{name}  POST /v1/tenants/{name}/keys
+GET /v1/tenants/{name}/quotas  PUT /v1/tenants/{name}/quotas
 """
 
 PUBLIC: Final = frozenset(

@@ -135,6 +135,11 @@ CREATE TABLE IF NOT EXISTS tenants (
     created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS tenant_quotas (
+    name TEXT PRIMARY KEY,
+    quotas TEXT NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS threads_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
     id TEXT NOT NULL,
