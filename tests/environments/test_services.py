@@ -12,7 +12,8 @@ from tests.environments.test_runs import entries, run
 from holdfast.api.box.process import ProcessInfo, ProcessState
 from holdfast.api.box.records import BoxState
 from holdfast.api.environments import Service
-from holdfast.runs.launch.services import argv_of, name_in, unwanted
+from holdfast.boxes.marked_processes import name_in, unwanted
+from holdfast.runs.launch.services import MARK, argv_of
 from holdfast.testing.model.steps import text
 
 PAGE = """\
@@ -138,7 +139,7 @@ def process(argv: tuple[str, ...], state: ProcessState = ProcessState.RUNNING) -
 
 def test_a_service_is_known_by_its_name_command_and_variables() -> None:
     service = Service(name="db", command="run")
-    assert name_in(argv_of(service)) == "db"
+    assert name_in(argv_of(service), MARK) == "db"
     others = (
         Service(name="db", command="walk"),
         Service(name="db", command="run", environment={"A": "a"}),
@@ -147,7 +148,9 @@ def test_a_service_is_known_by_its_name_command_and_variables() -> None:
     assert len({argv_of(service), *map(argv_of, others)}) == 4
     assert argv_of(service) == argv_of(Service(name="db", command="run", port=1, seconds=5))
     running = process(argv_of(service))
-    assert unwanted([running], [service]) == []
-    assert unwanted([running], others) == [running.id]
-    assert unwanted([process(argv_of(service), ProcessState.EXITED)], others) == []
-    assert unwanted([process(("sh", "-c", "holdfast-service", "other")), process(("sleep", "1"))], ()) == []
+    wanted = {argv_of(each) for each in others}
+    assert unwanted([running], MARK, {argv_of(service)}) == []
+    assert unwanted([running], MARK, wanted) == [running.id]
+    assert unwanted([running], "another-kind", wanted) == []
+    assert unwanted([process(argv_of(service), ProcessState.EXITED)], MARK, wanted) == []
+    assert unwanted([process(("sh", "-c", MARK, "other")), process(("sleep", "1"))], MARK, ()) == []

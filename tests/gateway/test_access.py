@@ -24,7 +24,7 @@ from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
-from holdfast.gateway.sessions import SessionView
+from holdfast.gateway.sessions import ProgramView, SessionView
 from holdfast.gateway.terminals import Terminals
 from holdfast.gateway.tokens import digest
 from holdfast.gateway.tunnel_registry import TunnelRegistry
@@ -184,6 +184,9 @@ class OneSession:
 
     async def find(self, id: str) -> SessionView | None:
         return SESSION
+
+    async def programs(self, session: SessionView) -> list[ProgramView]:
+        return []
 
     async def of_box(self, box: str) -> SessionView | None:
         return None

@@ -78,7 +78,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 async def run(page: Page, command: str) -> None:
-    await page.locator("#screen").focus()
+    await page.locator("#screen textarea").focus()
     await page.keyboard.type(command)
     await page.keyboard.press("Enter")
 
@@ -107,6 +107,7 @@ async def test_a_terminal_is_reloaded_and_a_tunnelled_app_uses_its_websocket(
     answer = session.api.put(f"/v1/boxes/{session.box}/files", params={"path": "/tmp/app.py"}, content=APP.encode())
     assert answer.status_code < 300, answer.text
     await run(page, "python3 /tmp/app.py &")
+    await expect(screen).to_contain_text("[1]")  # the shell has got it: what is typed last can be lost with its page
     session.tunnel("app", 3000)
     await page.goto(f"http://{session.host}/t/app/")
     await expect(page.locator("#said")).to_have_text("echo: hello from of=the-app")
@@ -115,3 +116,21 @@ async def test_a_terminal_is_reloaded_and_a_tunnelled_app_uses_its_websocket(
     await page.goto(f"http://{session.host}/tty/")
     assert await page.evaluate("document.cookie") == ""
     assert complaints == []
+
+
+async def test_a_reloaded_terminal_does_not_answer_old_questions(session: Session, context: BrowserContext) -> None:
+    page = await context.new_page()
+    await page.goto(session.api.post(f"/v1/sessions/{session.id}/links", json={}).json()["url"])
+    await page.goto(f"http://{session.host}/tty/")
+    screen = page.locator("#screen")
+    # The terminal is asked what it is. Its answer comes as if somebody had typed it.
+    await run(page, "printf '\\033[c'; read -rs -d c answer; echo \"told ${#answer}\"")
+    await expect(screen).to_contain_text("told 6")
+    await page.reload()
+    await expect(screen).to_contain_text("told 6")
+    await run(page, "echo quiet-$((40+2))")
+    await expect(screen).to_contain_text("quiet-42")
+    assert "1;2c" not in (await screen.text_content() or "")
+    # Colours are shown.
+    await run(page, "printf '\\033[31mred\\033[0m\\n'")
+    await expect(screen.locator(".xterm-fg-1", has_text="red")).to_be_visible()

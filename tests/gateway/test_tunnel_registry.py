@@ -16,7 +16,7 @@ from holdfast.change_limit import AT_ONCE, SECONDS_EACH, Allowance, ChangeLimit,
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi
 from holdfast.gateway.records import Records
-from holdfast.gateway.sessions import SessionView
+from holdfast.gateway.sessions import ProgramView, SessionView
 from holdfast.gateway.tunnel_registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitors
 from holdfast.storage.sqlite.storage import SqliteStorage
@@ -40,6 +40,9 @@ class Clock:
 class OneSession:
     async def find(self, id: str) -> SessionView | None:
         return SESSION
+
+    async def programs(self, session: SessionView) -> list[ProgramView]:
+        return []
 
     def open_box(self, session: SessionView) -> AbstractAsyncContextManager[Box]:
         raise NotImplementedError

@@ -15,6 +15,9 @@ MAX_TUNNELS: Final = 64
 """Of one session."""
 MAX_MEMBERS: Final = 256
 """Of one session."""
+EDITOR_PORT: Final = 8765
+DESKTOP_PORT: Final = 6080
+"""Where the programs of a workstation listen in the box, and where the gateway looks for them."""
 
 SessionId = Annotated[str, Limits(pattern=r"^[a-z]-[0-9a-z]{1,40}$")]
 """The id of a session, or of a thread, whose box is then reached."""

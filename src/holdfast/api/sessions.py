@@ -4,6 +4,7 @@ milliseconds.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final
@@ -25,6 +26,7 @@ from holdfast.api.limits import (
     StrictBool,
     ThreadId,
     Title,
+    without_nul,
 )
 from holdfast.api.run.info import RunError
 from holdfast.api.run.repositories import Source
@@ -33,6 +35,9 @@ from holdfast.api.tools.operation import ToolGroup
 
 MOST_PROMPTS: Final = 100
 """Prompts that may wait in one session."""
+MOST_CONTEXT: Final = 16_000
+"""Characters of all context files of a session together."""
+_CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(md|txt)")
 _HIGHEST: Final = 1_000
 
 
@@ -104,6 +109,25 @@ class PromptMode(StrEnum):
     """Together with other prompts of this mode, once none has come for three seconds."""
 
 
+class StepState(StrEnum):
+    """What became of one part of a session: a step that is done once, or a program that is kept running."""
+
+    WAITING = "waiting"
+    """What it needs does not run yet."""
+    STARTING = "starting"
+    RUNNING = "running"
+    DONE = "done"
+    RESTARTING = "restarting"
+    """It has ended, and is started again after a pause."""
+    MISSING = "missing"
+    """The box does not have the program. The rest works without it."""
+    BLOCKED = "blocked"
+    """Another program in the box has its port."""
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """The box does not run."""
+
+
 class PromptStatus(StrEnum):
     QUEUED = "queued"
     PROCESSING = "processing"
@@ -111,6 +135,25 @@ class PromptStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     """Its run was cancelled or interrupted, or the session was terminated before it began."""
+
+
+def _context_name(name: str) -> str:
+    # A plain name below one folder: no path that could lead out of it, and no hidden file.
+    if not _CONTEXT_NAME.fullmatch(name):
+        raise ValueError("must be letters, digits, '.', '_' or '-', not begin with '.', and end with .md or .txt")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextFile(Document):
+    """A file that tells the agent who it is, or something about its task. It is written outside of the workspace."""
+
+    name: Annotated[str, Limits(min_length=1, max_length=64, check=_context_name)]
+    """Such as `10-reviewer.md`. Agents are told to read them in the order of their names."""
+    text: Annotated[str, Limits(max_length=MOST_CONTEXT, check=without_nul)]
+
+
+ContextFiles = Annotated[tuple[ContextFile, ...], Limits(max_length=16)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +188,11 @@ class NewSession(Document):
     """Of the work on one prompt."""
     delegate: StrictBool = False
     """Give the agent tools to delegate tasks to other agents."""
+    workstation: StrictBool | None = None
+    """Start a desktop and an editor in its box, with those programs that the box has. A box without an image gets
+    `holdfast/workstation`, if that was built. None: if that was built, and no image or environment is given."""
+    context: ContextFiles = ()
+    """Files for the agent, such as personas: `MOST_CONTEXT` characters together."""
     tools: Annotated[tuple[ToolGroup, ...], Limits(max_length=len(ToolGroup))] = ()
     """What else the session and its agent may ask for: docs/session-tools.md."""
     author_id: Printable | None = None
@@ -166,6 +214,64 @@ class SessionChange(Document):
     """A request to hibernate, restore or terminate a session."""
 
     by: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCommand(Document):
+    """A slash command of the agent. It is queued as a prompt."""
+
+    command: Annotated[str, Limits(min_length=1, max_length=200, pattern=r"[A-Za-z0-9_.:/-]+")]
+    """Its name, without the slash."""
+    args: Annotated[str, Limits(max_length=100_000)] = ""
+    author_id: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAnswer(Document):
+    """An answer to a question of the agent."""
+
+    question: Annotated[str, Limits(min_length=1, max_length=200)]
+    answer: Annotated[str, Limits(max_length=100_000)]
+    """For a permission `once`, `always` or `reject`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevertRequest(Document):
+    """Take a session back to where it was before a prompt."""
+
+    prompt: EntryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionInfo(Document):
+    """A question, or a request for a permission, that the agent waits for."""
+
+    id: str
+    kind: str
+    """`question` or `permission`."""
+    text: str
+    options: tuple[str, ...]
+    run: str
+    asked_at: int
+    expires_at: int
+    """When the agent is told that nobody answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionList(Document):
+    questions: tuple[QuestionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentModel(Document):
+    provider: str
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentModels(Document):
+    models: tuple[AgentModel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,3 +345,36 @@ class DeletedWorkspace(Document):
     id: str
     freed: int
     """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStep(Document):
+    """A part of a session: a step of its start, or a program of its workstation. The box tells what became of its
+    programs, so programs in the box can lie about them."""
+
+    name: str
+    """Such as `box`, `context`, `screen` or `editor`."""
+    title: str
+    state: StepState
+    since: int | None = None
+    """The time of its last change of state."""
+    restarts: int = 0
+    ms: int | None = None
+    """How long it took until it was done, or ready."""
+    detail: str = ""
+    output: str = ""
+    """The end of what a program has printed."""
+    path: str | None = None
+    """Where the gateway has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDiagnosis(Document):
+    id: str
+    state: SessionState
+    box: str | None
+    workstation: bool
+    """Whether a desktop and an editor belong to it."""
+    ms: int | None
+    """How long its last start took until all programs were ready. None while they start."""
+    steps: tuple[SessionStep, ...]

@@ -36,6 +36,8 @@ BASE_LOST: Final = "holdfast.base.lost"
 
 SERVICES: Final = "environment-services"
 """The box has services that its runs start again. What they listen on does not keep it from being idle."""
+WORKSTATION: Final = "workstation"
+"""The box has a desktop and an editor, which are started with it. The pool starts them ahead."""
 MOVED_FROM: Final = "holdfast.moved.from"
 """Id of the box whose files this one took over."""
 MOVED_KEY: Final = "holdfast.moved.key"

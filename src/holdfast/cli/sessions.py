@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.errors import CommandError, read_value
+from holdfast.cli.errors import CommandError, read_value, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, LimitOption, Where
@@ -87,6 +87,17 @@ def new(
     delegate: Annotated[
         bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
     ] = False,
+    workstation: Annotated[
+        bool | None,
+        Option(
+            "--workstation/--no-workstation",
+            help="Start a desktop and an editor in its box. Default: if holdfast/workstation was built.",
+        ),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        Option("--context", metavar="FILE", help="A file for the agent to read first, such as a persona. Repeatable."),
+    ] = None,
     tools: Annotated[
         str | None,
         Option(
@@ -111,6 +122,7 @@ def new(
     holdfast session new --agent pi
     holdfast session new --agent claude --repo git@example.com:owner/name.git@main
     holdfast session new --env web --title "the web shop"
+    holdfast session new --agent pi --workstation --context reviewer.md
     """
     import asyncio
 
@@ -124,6 +136,7 @@ def new(
     chosen = files.choose(Path.cwd(), Path.home(), continues=False)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
+    told = {Path(each).name: _read_context(each) for each in context or ()}
     groups = split_groups(tools)
     home = home_or_default(where.home)
     with ExitStack() as clone:  # until it is uploaded
@@ -175,6 +188,8 @@ def new(
                 fallbacks=fallbacks,
                 budget=most,
                 delegate=delegate,
+                workstation=workstation,
+                context=told,
                 tools=groups,
             )
             return made if no_wait else await client.sessions.wait(made.id)
@@ -316,6 +331,13 @@ def delete(session: SessionArgument, *, where: Where, as_json: JsonOption = Fals
         write_json({"id": id, "freed": freed})
     else:
         write_field("deleted", f"the files of {id}", Cell(f"  {describe_size(freed)} freed", "dim"))
+
+
+def _read_context(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage_error(f"the context file {path} cannot be read: {error}") from None
 
 
 def _print_change(found: SessionInfo, *, wanted: str, as_json: bool) -> Exit:

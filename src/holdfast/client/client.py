@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
+    from holdfast.client.logins import Logins
     from holdfast.client.models import ModelStore
     from holdfast.client.providers import ProviderStore
     from holdfast.client.resource import Resource
@@ -99,6 +100,12 @@ class Client:
         from holdfast.client.tenants import Tenants
 
         return Tenants(self._connection)
+
+    @cached_property
+    def logins(self) -> Logins:
+        from holdfast.client.logins import Logins
+
+        return Logins(self._connection)
 
     @cached_property
     def members(self) -> Members:

@@ -10,14 +10,23 @@ from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.sessions import (
+    AgentModel,
+    AgentModels,
+    ContextFile,
     DeletedWorkspace,
+    NewAnswer,
+    NewCommand,
     NewPrompt,
     NewSession,
     PromptInfo,
     PromptList,
     PromptMode,
     PromptStatus,
+    QuestionInfo,
+    QuestionList,
+    RevertRequest,
     SessionChange,
+    SessionDiagnosis,
     SessionInfo,
     SessionPage,
     SessionState,
@@ -61,6 +70,8 @@ class Sessions:
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
@@ -68,6 +79,8 @@ class Sessions:
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
+        `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
+        are files for the agent, such as personas, by name.
         """
         new = NewSession(
             agent=agent,
@@ -87,6 +100,8 @@ class Sessions:
             fallbacks=tuple(fallbacks),
             budget=budget,
             delegate=delegate,
+            workstation=workstation,
+            context=tuple(ContextFile(name=name, text=text) for name, text in (context or {}).items()),
             tools=tuple(map(ToolGroup, tools)),
             author_id=author_id,
         )
@@ -96,6 +111,10 @@ class Sessions:
 
     async def get(self, id: str) -> SessionInfo:
         return (await self._sessions.below(id).ask("GET")).read(SessionInfo.from_json)
+
+    async def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return (await self._sessions.below(id).ask("GET", "/diagnosis")).read(SessionDiagnosis.from_json)
 
     async def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""
@@ -129,6 +148,35 @@ class Sessions:
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
+
+    async def abort(self, id: str) -> SessionInfo:
+        """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+        return (await self._sessions.below(id).ask("POST", "/abort", {})).read(SessionInfo.from_json)
+
+    async def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
+        """Queue a slash command of the agent, as a prompt."""
+        new = NewCommand(command=command, args=args, author_id=author_id)
+        answer = await self._sessions.below(id).ask("POST", "/commands", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(PromptInfo.from_json)
+
+    async def revert(self, id: str, prompt: str) -> SessionInfo:
+        """Take the conversation and the files back to where they were before a prompt."""
+        request = RevertRequest(prompt=prompt).to_request()
+        answer = await self._sessions.below(id).ask("POST", "/revert", request, timeout=LONG_SECONDS)
+        return answer.read(SessionInfo.from_json)
+
+    async def questions(self, id: str) -> list[QuestionInfo]:
+        """Returns the questions and permissions that the agent waits for."""
+        return list((await self._sessions.below(id).ask("GET", "/questions")).read(QuestionList.from_json).questions)
+
+    async def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent. For a permission, the answer is `once`, `always` or `reject`."""
+        new = NewAnswer(question=question, answer=answer)
+        await self._sessions.below(id).ask("POST", "/answers", new.to_request())
+
+    async def models(self, id: str) -> list[AgentModel]:
+        """Returns the models that the agent's server knows, while it runs."""
+        return list((await self._sessions.below(id).ask("GET", "/models")).read(AgentModels.from_json).models)
 
     async def prompts(self, id: str) -> list[PromptInfo]:
         """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""

@@ -37,13 +37,14 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import Caller, CreatedKey, Key, Token
+    from holdfast.api.login import LoginLink, LoginRecord
     from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
+    from holdfast.client.logins import Logins
     from holdfast.client.models import ModelStore
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
@@ -107,6 +109,10 @@ class SyncClient(SyncOwner):
     @property
     def tenants(self) -> SyncTenants:
         return SyncTenants._wrap(self._async.tenants, self)
+
+    @property
+    def logins(self) -> SyncLogins:
+        return SyncLogins._wrap(self._async.logins, self)
 
     @property
     def members(self) -> SyncMembers:
@@ -232,6 +238,24 @@ class SyncKeys(SyncHandle):
     def revoke(self, id: str) -> None:
         """Revoke a key on all servers that share the storage."""
         self._loop.run(self._async.revoke(id))
+
+
+class SyncLogins(SyncHandle):
+    """`Logins` for code without `await`."""
+
+    _async: Logins
+
+    def create_link(self) -> LoginLink:
+        """Create a link that logs one browser in as the caller, once, within ten minutes."""
+        return self._loop.run(self._async.create_link())
+
+    def list(self) -> list[LoginRecord]:
+        """Returns the browsers that are logged in. Needs an owner's key, as `end` does."""
+        return self._loop.run(self._async.list())
+
+    def end(self, id: str) -> None:
+        """Log a browser out."""
+        self._loop.run(self._async.end(id))
 
 
 class SyncTenants(SyncHandle):
@@ -741,6 +765,8 @@ class SyncSessions(SyncHandle):
         fallbacks: Sequence[str] = (),
         budget: Budget | None = None,
         delegate: bool = False,
+        workstation: bool | None = None,
+        context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
@@ -748,6 +774,8 @@ class SyncSessions(SyncHandle):
 
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
+        `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
+        are files for the agent, such as personas, by name.
         """
         return self._loop.run(
             self._async.create(
@@ -768,6 +796,8 @@ class SyncSessions(SyncHandle):
                 fallbacks=fallbacks,
                 budget=budget,
                 delegate=delegate,
+                workstation=workstation,
+                context=context,
                 tools=tools,
                 author_id=author_id,
             )
@@ -775,6 +805,10 @@ class SyncSessions(SyncHandle):
 
     def get(self, id: str) -> SessionInfo:
         return self._loop.run(self._async.get(id))
+
+    def diagnose(self, id: str) -> SessionDiagnosis:
+        """Returns what became of each part of a session: its box, its files, the programs of its workstation."""
+        return self._loop.run(self._async.diagnose(id))
 
     def wait(self, id: str) -> SessionInfo:
         """Wait until a session is neither starting nor falling asleep nor waking, and return it."""
@@ -788,6 +822,30 @@ class SyncSessions(SyncHandle):
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
         """
         return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+
+    def abort(self, id: str) -> SessionInfo:
+        """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+        return self._loop.run(self._async.abort(id))
+
+    def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
+        """Queue a slash command of the agent, as a prompt."""
+        return self._loop.run(self._async.command(id, command, args, author_id=author_id))
+
+    def revert(self, id: str, prompt: str) -> SessionInfo:
+        """Take the conversation and the files back to where they were before a prompt."""
+        return self._loop.run(self._async.revert(id, prompt))
+
+    def questions(self, id: str) -> list[QuestionInfo]:
+        """Returns the questions and permissions that the agent waits for."""
+        return self._loop.run(self._async.questions(id))
+
+    def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent. For a permission, the answer is `once`, `always` or `reject`."""
+        self._loop.run(self._async.answer(id, question, answer))
+
+    def models(self, id: str) -> list[AgentModel]:
+        """Returns the models that the agent's server knows, while it runs."""
+        return self._loop.run(self._async.models(id))
 
     def prompts(self, id: str) -> list[PromptInfo]:
         """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""

@@ -29,7 +29,7 @@ from holdfast.gateway.proxy.site import refusal
 from holdfast.gateway.routes import TERMINAL_SOCKET
 from holdfast.gateway.sessions import Sessions, SessionView
 from holdfast.gateway.site import NotReady, SessionSite, check_origin
-from holdfast.gateway.terminals import MAIN, Terminals, check_name, follow, start_of_replay
+from holdfast.gateway.terminals import MAIN, Terminals, check_name, follow, replay_of
 from holdfast.gateway.uses import Use, may
 from holdfast.gateway.visitors import Visitor
 from holdfast.time_limit import time_limit
@@ -116,11 +116,11 @@ class Gateway:
             if types:
                 with contextlib.suppress(BoxError, OSError):
                     await process.resize(hello.rows, hello.columns)
-            start = await start_of_replay(process, hello.offset)
+            start, end = await replay_of(process, hello.offset)
             await socket.send_bytes(protocol.title(f"{name} · {session.id}"))
             flowing = asyncio.Event()
             flowing.set()
-            down = _send_output(socket, process, start, flowing)
+            down = _send_output(socket, process, start, end, flowing)
             up = _take_input(socket, process, flowing, visitor.over, types=types)
             if await _until_ended(down, up, visitor.over):
                 await _close(socket, 1000, f"the shell ended with {await _exit_code(process)}")
@@ -128,12 +128,13 @@ class Gateway:
                 await _close(socket, _DENIED, "this session is no longer open to you")
 
 
-async def _send_output(socket: WebSocket, process: Process, start: int, flowing: asyncio.Event) -> None:
-    """Send output from an offset on, as fast as the client takes it. What it has not taken stays in the box."""
+async def _send_output(socket: WebSocket, process: Process, start: int, end: int, flowing: asyncio.Event) -> None:
+    """Send output from an offset on, as fast as the client takes it. What it has not taken stays in the box. Up to
+    `end`, it was there before the client."""
     expected: int | None = None
     async for chunk in follow(process, start):
         if chunk.offset != expected:  # at the beginning, and after output that was too old to be kept
-            await socket.send_bytes(protocol.preferences(chunk.offset))
+            await socket.send_bytes(protocol.preferences(chunk.offset, end))
         expected = chunk.next_offset
         for begin in range(0, len(chunk.data), _MAX_FRAME):
             await flowing.wait()

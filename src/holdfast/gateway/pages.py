@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -29,7 +30,15 @@ COMMON: Final[list[Header]] = [
 ]
 """Of all our own answers. A page of a tunnel that opens a session in a window keeps no hold of that window, not even
 while it is redirected."""
-_TYPES: Final = {"html": b"text/html; charset=utf-8", "js": b"text/javascript; charset=utf-8"}
+_SCRIPT: Final = b"text/javascript; charset=utf-8"
+_TYPES: Final = {
+    "html": b"text/html; charset=utf-8",
+    "js": _SCRIPT,
+    "mjs": _SCRIPT,
+    "css": b"text/css; charset=utf-8",
+}
+TERMINAL_FILES: Final = frozenset({"terminal.js", "xterm/xterm.mjs", "xterm/addon-fit.mjs", "xterm/xterm.css"})
+"""What the page of a terminal loads."""
 
 
 def page(title: str, *paragraphs: str, status: int = 200, refresh: int | None = None) -> Reply:
@@ -43,10 +52,25 @@ def page(title: str, *paragraphs: str, status: int = 200, refresh: int | None = 
     return Reply(status, [(b"content-type", _TYPES["html"]), *COMMON], text.encode())
 
 
-def index_page(session: str, state: str, links: Sequence[tuple[str, str]]) -> Reply:
-    """`links` are names and URLs."""
-    items = "".join(f'<li><a href="{html.escape(url)}">{html.escape(name)}</a></li>' for name, url in links)
-    return page(f"Session {session}", f"It is {html.escape(state)}.", f"<ul>{items}</ul>")
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A line of the index page: a link, or something that is not there yet."""
+
+    name: str
+    url: str | None
+    state: str = ""
+
+
+def index_page(session: str, state: str, items: Sequence[Item], *, refresh: int | None = None) -> Reply:
+    shown = "".join(f"<li>{_item(each)}</li>" for each in items)
+    return page(f"Session {session}", f"It is {html.escape(state)}.", f"<ul>{shown}</ul>", refresh=refresh)
+
+
+def _item(item: Item) -> str:
+    name = html.escape(item.name)
+    if item.url is not None:
+        name = f'<a href="{html.escape(item.url)}">{name}</a>'
+    return name if not item.state else f"{name}: {html.escape(item.state)}"
 
 
 def problem_page(status: int, title: str, message: str, hint: str | None) -> Reply:
@@ -64,7 +88,7 @@ def starting_page(what: str, state: str, starting: Sequence[str]) -> Reply:
 
 @cache
 def static(name: str) -> Reply:
-    """A file of the gateway: `terminal.html` or `terminal.js`."""
+    """A file of the gateway: `terminal.html`, or one of `TERMINAL_FILES`."""
     body = (files("holdfast.gateway") / "static" / name).read_bytes()
     return Reply(200, [(b"content-type", _TYPES[name.rpartition(".")[2]]), *COMMON], body)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from holdfast.api.box.box import Box
+from holdfast.api.gateway import DESKTOP_PORT, EDITOR_PORT
 
-SERVICES: Final[Mapping[str, int]] = MappingProxyType({"vscode": 8765, "vnc": 6080})
+SERVICES: Final[Mapping[str, int]] = MappingProxyType({"vscode": EDITOR_PORT, "vnc": DESKTOP_PORT})
 """The programs of a workstation that have a path of their own, and the ports in the box that they listen on."""
 
 
@@ -32,11 +33,27 @@ class SessionView:
     """The ports of its programs, by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramView:
+    """A program of a session's workstation, as its box tells of it."""
+
+    title: str
+    state: str
+    """One word, such as `running` or `starting`."""
+    detail: str = ""
+    path: str | None = None
+    """The page that leads to it, if there is one."""
+
+
 class Sessions(Protocol):
     """The sessions of a server."""
 
     async def find(self, id: str) -> SessionView | None:
         """Returns the session with this id, or None. Called for every request, so it should be cheap."""
+        ...
+
+    async def programs(self, session: SessionView) -> Sequence[ProgramView]:
+        """Returns the programs of a session's workstation, which are shown to people. Empty if it has none."""
         ...
 
     def open_box(self, session: SessionView) -> AbstractAsyncContextManager[Box]:

@@ -54,6 +54,9 @@ _FRAMES: Final = frozenset({b"iframe", b"frame", b"embed", b"object", b"fencedfr
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_FROM_PROGRAMS: Final = frozenset({b"clear-site-data"})
 """With it, a program could end the login of the session, whose origin it shares."""
+_STARTING: Final = frozenset({"waiting", "starting", "restarting"})
+_SHOWN: Final = _STARTING | {"blocked", "failed"}
+"""States in which a program of a workstation is on the page without a link. One that is missing is not shown."""
 _TITLES: Final = {"vscode": "The editor", "vnc": "The desktop"}
 
 
@@ -114,7 +117,7 @@ class SessionSite(Site):
         if method not in ("GET", "HEAD"):
             raise Forbidden(f"pages of the gateway are only read, not changed by {method}")
         if route.kind is Kind.INDEX:
-            return await self._index(session)
+            return await self._index(session, visitor)
         if route.kind is Kind.TERMINAL:
             return _terminal_page(route, query)
         raise NotFound(f"the gateway has no {self._path[:200].decode('latin-1')}")
@@ -151,7 +154,7 @@ class SessionSite(Site):
             except (BoxError, BadAnswer) as error:
                 if isinstance(error, NotReady):
                     raise
-                raise NotReady(self._what, session, error.message) from error
+                raise NotReady(self._what, await self._with_programs(session), error.message) from error
             opened = await stack.enter_async_context(connection)
             visitor.check_not_over()  # nothing is sent for somebody who lost the right to it meanwhile
             yield opened
@@ -165,6 +168,14 @@ class SessionSite(Site):
         titles = {401: "Please sign in", 403: "Not for you", 404: "Not found", 502: "No answer", 504: "No answer"}
         shown = pages.problem_page(reply.status, titles.get(reply.status, "That failed"), error.message, error.hint)
         return Reply(shown.status, [*shown.headers, *error.headers], shown.body)
+
+    async def _with_programs(self, session: SessionView) -> SessionView:
+        """The session with what has not started yet, for a page that says so."""
+        if self._host.tunnel is not None or session.box is None:
+            return session
+        programs = await self._gateway.sessions.programs(session)
+        missing = [f"{each.title}: {each.state} {each.detail}".strip() for each in programs if each.state != "running"]
+        return replace(session, starting=tuple(missing))
 
     # --- who comes ---
 
@@ -255,11 +266,19 @@ class SessionSite(Site):
         clean = functools.partial(for_the_browser, shares_origin=shares_origin)
         return Visit(method.encode(), path, sent, clean, self._visitor.over)
 
-    async def _index(self, session: SessionView) -> Reply:
+    async def _index(self, session: SessionView, visitor: Visitor) -> Reply:
         tunnels = (await self._gateway.access.records.get(session.thread)).tunnels
-        links = [("Terminal", "/tty/")]
-        links += [(f"{each.name} (port {each.port})", f"/t/{each.name}/") for each in tunnels.values()]
-        return pages.index_page(session.id, session.state, links)
+        shows = may(visitor.role, Use.PROGRAM)
+        programs = await self._gateway.sessions.programs(session) if shows else ()
+        links = [pages.Item("Terminal", "/tty/")]
+        links += [
+            pages.Item(each.title, each.path, "" if each.path is not None else f"{each.state} {each.detail}".strip())
+            for each in programs
+            if each.path is not None or each.state in _SHOWN
+        ]
+        links += [pages.Item(f"{each.name} (port {each.port})", f"/t/{each.name}/") for each in tunnels.values()]
+        waits = any(each.state in _STARTING for each in programs)
+        return pages.index_page(session.id, session.state, links, refresh=2 if waits else None)
 
 
 # --- decisions ---
@@ -368,8 +387,8 @@ def _terminal_page(route: Route, query: bytes) -> Reply:
         return _redirect(308, b"/tty/" + _query(query))
     if route.path == b"/":
         return pages.static("terminal.html")
-    if route.path == b"/terminal.js":
-        return pages.static("terminal.js")
+    if route.path[1:].decode("latin-1") in pages.TERMINAL_FILES:
+        return pages.static(route.path[1:].decode("latin-1"))
     if route.path == b"/token":  # clients of ttyd ask for it; the cookie is what counts here
         return Reply(200, [(b"content-type", b"application/json"), *pages.COMMON], json.dumps({"token": ""}).encode())
     raise NotFound(f"the gateway has no /tty{route.path[:200].decode('latin-1')}")

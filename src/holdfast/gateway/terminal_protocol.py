@@ -2,7 +2,7 @@
 
 A client's first message is JSON with the size of its window. Ours may also have `offset`: where the output continues
 that the client has already. The preferences that we send tell the offset of the output that follows, so that a client
-can count along.
+can count along, and where the old output ends: a terminal must not answer questions of programs in it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def parse(data: bytes) -> Message | None:
     return None
 
 
-def preferences(offset: int) -> bytes:
-    return PREFERENCES + json.dumps({"offset": offset}).encode()
+def preferences(offset: int, end: int) -> bytes:
+    """Tells a client the offset of the output that follows, and where the output ends that was there before it came."""
+    return PREFERENCES + json.dumps({"offset": offset, "end": end}).encode()
 
 
 def title(text: str) -> bytes:

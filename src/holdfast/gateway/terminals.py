@@ -104,20 +104,23 @@ async def _internal_api(box: Box) -> dict[str, str]:
         return {}
 
 
-async def start_of_replay(process: Process, offset: int | None) -> int:
-    """Returns where the output begins that a client gets: where it left off, or at a line not far from the end.
+async def replay_of(process: Process, offset: int | None) -> tuple[int, int]:
+    """Returns where the output begins that a client gets, and where the old one ends now.
+
+    It begins where the client left off, or at a line not far from the end.
 
     A client whose offset is beyond what there is had another terminal of this name.
     """
     end = await find_end(process, REPLAYED)
+    end += len(await process.read("stdout", end, REPLAYED))  # a little was missing
     if offset is not None and (offset == 0 or await process.read("stdout", offset - 1, 1)):
-        return offset
+        return offset, max(offset, end)
     start = max(0, end - REPLAYED)
     if not start:
-        return 0
+        return 0, end
     # Not in the middle of a line, where it could be in the middle of a character or of a command to the terminal.
     line = (await process.read("stdout", start, 8192)).find(b"\n")
-    return start + line + 1
+    return start + line + 1, end
 
 
 def follow(process: Process, offset: int) -> AsyncIterator[Chunk]:

@@ -21,6 +21,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
+    from holdfast.api.sessions import SessionStep
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.threads.access.seals import Seals
     from holdfast.threads.projection import Projection
     from holdfast.threads.protocol.surface import StreamSurface
+    from holdfast.threads.rows import ThreadRow
     from holdfast.threads.service import Threads
     from holdfast.threads.store import StreamStore
 
@@ -138,6 +140,7 @@ async def open_boxes(
         "holdfast.server.wire.websocket_protocol",
         "holdfast.gateway.proxy.upgrade",
     )
+    from holdfast.boxes.labels import WORKSTATION
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
 
@@ -145,7 +148,7 @@ async def open_boxes(
     providers = (await accounts.get()).providers
     if storage.is_exclusive:
         await _release_leases(rows)
-    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel})
+    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
     boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
@@ -169,6 +172,13 @@ async def _release_leases(rows: BoxRows) -> None:
 def _log_sweep(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the first sweep of boxes failed", exc_info=error)
+
+
+async def _start_workstation(box: Box) -> None:
+    await _load("holdfast.sessions.workstation")
+    from holdfast.sessions.workstation import start_workstation
+
+    await start_workstation(box)
 
 
 async def _start_kernel(box: Box) -> None:
@@ -411,6 +421,7 @@ async def open_session_gateway(
     threads: Threads,
     seals: Seals,
     boxes: Lazy[Boxes],
+    sessions: Lazy[Sessions],
     hosts: SessionHosts,
     relay: Callable[[], Relay],
     secret: bytes,
@@ -427,8 +438,20 @@ async def open_session_gateway(
     async def operations() -> SessionTools:
         return (await tools.get()).operations
 
+    async def programs(row: ThreadRow) -> Sequence[SessionStep]:
+        return await (await sessions.get()).programs(row)
+
     async with SessionGateway.open(
-        storage, threads, seals, await boxes.get(), hosts, relay(), secret, clock, internal_routes(operations)
+        storage,
+        threads,
+        seals,
+        await boxes.get(),
+        programs,
+        hosts,
+        relay(),
+        secret,
+        clock,
+        internal_routes(operations),
     ) as gateway:
         yield gateway
 

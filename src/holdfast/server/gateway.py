@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.boxes import BoxNotFound
+from holdfast.api.sessions import SessionStep
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import GatewayAccess
@@ -25,12 +26,13 @@ from holdfast.gateway.internal_api import InternalApi, InternalRoute
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
-from holdfast.gateway.sessions import SessionView
+from holdfast.gateway.sessions import ProgramView, SessionView
 from holdfast.gateway.terminals import Terminals
 from holdfast.gateway.tokens import cookie_key
 from holdfast.gateway.tunnel_registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitors
 from holdfast.runs.launch.plan import key_of
+from holdfast.threads.rows import ThreadRow
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
@@ -46,9 +48,17 @@ _MOST_FOUND: Final = 1024
 class ThreadSessions:
     """`Sessions` over threads and their boxes: the id of a session is that of its thread."""
 
-    def __init__(self, threads: Threads, boxes: Boxes, ticks: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        threads: Threads,
+        boxes: Boxes,
+        programs: Callable[[ThreadRow], Awaitable[Sequence[SessionStep]]],
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`programs` returns those of the workstation of a session."""
         self._threads = threads
         self._boxes = boxes
+        self._programs = programs
         self._ticks = ticks
         self._found: dict[str, tuple[SessionView, float]] = {}
         """Sessions with a box, and until when they need not be looked up again."""
@@ -75,6 +85,15 @@ class ThreadSessions:
         if box is None:
             return SessionView(id, id, "without a box" if session is None else session.state.value)
         return SessionView(id, id, box.state.value if session is None else session.state.value, box.id)
+
+    async def programs(self, session: SessionView) -> list[ProgramView]:
+        try:
+            row = await self._threads.get(session.thread)
+        except NotFound:
+            return []
+        if row.runs.session is None:
+            return []
+        return [ProgramView(each.title, each.state.value, each.detail, each.path) for each in await self._programs(row)]
 
     @contextlib.asynccontextmanager
     async def open_box(self, session: SessionView) -> AsyncIterator[Box]:
@@ -109,6 +128,7 @@ class SessionGateway:
         threads: Threads,
         seals: Seals,
         boxes: Boxes,
+        programs: Callable[[ThreadRow], Awaitable[Sequence[SessionStep]]],
         hosts: SessionHosts,
         relay: Relay,
         secret: bytes,
@@ -117,7 +137,7 @@ class SessionGateway:
     ) -> AsyncIterator[SessionGateway]:
         """`secret` is what the keys of sessions are derived from. `routes` are those of other parts, for the internal
         API."""
-        sessions = ThreadSessions(threads, boxes)
+        sessions = ThreadSessions(threads, boxes, programs)
         records = Records(storage.streams, seals, clock)
         cookies = Cookies(storage.gateway_cookies, clock, cookie_key(secret))
         visitors = Visitors()

@@ -57,6 +57,7 @@ from holdfast.server.wire.streams import StreamTenant
 from holdfast.storage import open_storage
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, derive
+from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import StreamSurface
@@ -112,6 +113,7 @@ class Tenant:
         name: str,
         storage: Storage,
         access: Access,
+        logins: Logins,
         streams: StreamTenant,
         front: Dispatch,
         app: Lazy[FastAPI],
@@ -122,6 +124,7 @@ class Tenant:
         self.name = name
         self.storage = storage
         self.access = access
+        self.logins = logins
         self.streams = streams
         self.front = front
         self.app = app
@@ -194,7 +197,9 @@ async def open_tenant(
             required=settings.auth,
             session_key=session_key,
             clock=clocks.now,
+            logins=storage.logins,
         )
+        logins = Logins(storage.logins, name, clocks.now)
         seals = Seals(derive(secret, "entries of the server"))
         projection = Projection(store, storage.thread_rows, seals)
         stack.push_async_callback(projection.close)
@@ -311,6 +316,7 @@ async def open_tenant(
                 threads,
                 seals,
                 boxes,
+                sessions,
                 session_hosts,
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
@@ -354,6 +360,7 @@ async def open_tenant(
         links = PreviewLinks(hosts, addresses)
 
         def make_app() -> FastAPI:
+            from holdfast.server.oidc import make_oidc
             from holdfast.server.routes.app import create_app
             from holdfast.server.routes.services import Services
 
@@ -385,6 +392,9 @@ async def open_tenant(
                 sessions,
                 session_tools,
                 storage.members,
+                logins,
+                make_oidc(settings, derive(secret, "states of logins"), clocks.now, os.environ) if is_default else None,
+                settings.public_url,
                 server.tenants if is_default else None,
             )
             return create_app(services, mounts)
@@ -427,6 +437,7 @@ async def open_tenant(
             name,
             storage,
             access,
+            logins,
             streams,
             front,
             app,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -25,7 +25,9 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.plan import key_of
 from holdfast.runs.service import Runs
+from holdfast.sessions.boot import SessionBoots
 from holdfast.sessions.rules import (
+    Boot,
     CheckRun,
     EndRun,
     Hibernate,
@@ -83,13 +85,15 @@ class SessionDriver:
         boxes: Boxes,
         projection: Projection,
         tasks: BackgroundTasks,
+        boots: SessionBoots,
         *,
         most: int,
         on_due: Callable[[str], None],
+        stop_runner: Callable[[str], Awaitable[None]],
         ticks: Callable[[], int],
     ) -> None:
-        """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `ticks` returns
-        the milliseconds of a monotonic clock.
+        """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `stop_runner` ends
+        what stays in the box of a session between its runs. `ticks` returns the milliseconds of a monotonic clock.
         """
         self._sessions = sessions
         self._log = sessions.runs
@@ -97,8 +101,10 @@ class SessionDriver:
         self._boxes = boxes
         self._projection = projection
         self._tasks = tasks
+        self._boots = boots
         self._most = most
         self._on_due = on_due
+        self._stop_runner = stop_runner
         self._ticks = ticks
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, int]] = {}
@@ -124,6 +130,7 @@ class SessionDriver:
         """Called when the thread of a session was deleted."""
         self._failures.pop(id, None)
         self._slow.pop(id, None)
+        self._boots.forget(id)
         if (step := self._steps.get(id)) is not None:
             step.cancel()
         if (timer := self._timers.pop(id, None)) is not None:
@@ -175,6 +182,8 @@ class SessionDriver:
                 self._look_again(id, ms)
             case Prepare():
                 self._start(id, self._prepare)
+            case Boot():
+                self._start(id, self._boot)
             case Hibernate():
                 self._start(id, self._hibernate)
             case Release():
@@ -211,6 +220,7 @@ class SessionDriver:
             working=id in self._steps or (failures is not None and self._ticks() < failures[1]),
             launching=self._runs.launches.is_launching(id),
             box=None if box is None else box.state,
+            booted=session.state is not SessionState.RUNNING or self._boots.is_booted(id, session, box),
             room=not (asleep and is_wanted(row.runs)) or await self.room(),
             silent_ms=None if run is None else self._runs.silence(id, run.run),
         )
@@ -281,7 +291,13 @@ class SessionDriver:
             await self._sessions.move(id, SessionState.ERROR, only_from=_EARLY, error=_error(error))
             return
         ms = max(0, self._ticks() - began)
+        self._boots.note_box(id, ms)
         await self._sessions.move(id, SessionState.RUNNING, only_from=_EARLY, box=box, ms=ms)
+
+    async def _boot(self, id: str) -> None:
+        box = await self.box_of(id)
+        if box is not None:
+            await self._boots.boot(id, box)
 
     async def _hibernate(self, id: str) -> None:
         began = self._ticks()
@@ -290,6 +306,7 @@ class SessionDriver:
             await self._end(id, "its box is gone")
             return
         await self._runs.checkpoints.settle(id)  # of the last run, which still uses the box
+        await self._stop_runner(id)
         try:
             if box.state not in _ASLEEP:
                 try:

@@ -40,6 +40,8 @@ class Known:
     """The state of its box, if it has one."""
     room: bool = True
     """Whether one more session may have a box that runs."""
+    booted: bool = True
+    """Whether all that belongs to it was started in its box, as far as this server knows."""
     silent_ms: int | None = None
     """How long its run has given no sign of life."""
 
@@ -59,6 +61,11 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """Make its box, or wake or restore it, and then let it run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Start in its box what belongs to it and does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,9 @@ class ReportSlow:
     """Write on the thread, once, that the run takes long to reach its agent."""
 
 
-Action = Nothing | Wait | Prepare | Hibernate | Release | Move | Launch | Interrupt | EndRun | CheckRun | ReportSlow
+Action = (
+    Nothing | Wait | Prepare | Boot | Hibernate | Release | Move | Launch | Interrupt | EndRun | CheckRun | ReportSlow
+)
 
 NOTHING: Final = Nothing()
 PATIENCE: Final = Patience()
@@ -141,6 +150,8 @@ def _decide_running(runs: ThreadRuns, known: Known) -> Action:
     session = runs.session
     assert session is not None
     run = runs.live
+    if not known.booted:
+        return Boot()
     if known.launching:
         return NOTHING if run is None or run.cancel is not None or not interrupts(session.queued) else Interrupt()
     if run is not None:

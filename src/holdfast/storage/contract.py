@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.sessions.tools.mailbox_rows import MessageStore
     from holdfast.sessions.tools.memory_rows import MemoryStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
+    from holdfast.threads.access.logins import LoginStore
     from holdfast.threads.access.members import MemberStore, TenantStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
@@ -57,6 +58,9 @@ class Storage(Protocol):
 
     @property
     def members(self) -> MemberStore: ...
+
+    @property
+    def logins(self) -> LoginStore: ...
 
     @property
     def tenants(self) -> TenantStore:

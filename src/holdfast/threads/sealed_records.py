@@ -52,9 +52,9 @@ class SealedRecords(Generic[R]):
         fold: Callable[[R, Mapping[str, Any]], R],
         tidy: Callable[[R, int], R] = lambda record, now: record,
     ) -> None:
-        """`prefix` is what the types of its entries begin with. `begin` returns the record of a thread without any: its
-        argument tells the thread from earlier ones with the same id. `fold` returns the record after one more entry,
-        and `tidy` that without what no longer counts at a time in milliseconds.
+        """`prefix` is what the types of its entries begin with. `begin` returns the record of a thread without entries.
+        Its argument tells the thread from earlier ones with the same id. `fold` returns the record after one more
+        entry, and `tidy` the record without what no longer counts at a time in milliseconds.
         """
         self._store = store
         self._seals = seals

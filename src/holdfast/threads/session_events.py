@@ -7,7 +7,7 @@ run, or with its session, so that it ends exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ RELEASED: Final = "signal.session.released"
 WORKSPACE_DELETED: Final = "signal.session.workspace_deleted"
 CHILD_TERMINATED: Final = "signal.session.child_terminated"
 SLOW: Final = "signal.session.slow"
+BOOTED: Final = "signal.session.booted"
 PROMPT: Final = "prompt"
 """The field of a chat that is a prompt of a session: `{mode, priority}`."""
 
@@ -44,7 +45,8 @@ MOST_ATTEMPTS: Final = 3
 """Runs that are started for one prompt, if each is lost with its box or its server."""
 MOST_ENDED: Final = 50
 _MAX_TEXT: Final = 4096
-_MAX_OPTIONS: Final = 32 * 1024
+_MAX_OPTIONS: Final = 64 * 1024
+_MOST_STEPS: Final = 32
 _BY_SIGNAL: Final = {f"{SESSION_PREFIX}{state}": state for state in SessionState}
 _MODES: Final = frozenset(mode.value for mode in PromptMode)
 _NOT_BEGUN: Final = frozenset({"server_stopped", "launch_lost"})
@@ -108,6 +110,8 @@ class Session:
     """Terminated, and nothing but its files is left."""
     workspace: bool = True
     """Whether its files were not deleted."""
+    boot: dict[str, Any] = field(default_factory=dict)
+    """What its last start came to: `{version, ms, steps: [[name, state, ms], …]}`."""
 
     @property
     def queued(self) -> tuple[QueuedPrompt, ...]:
@@ -171,6 +175,8 @@ def fold_session(session: Session | None, entry: Mapping[str, Any], since: int) 
         return replace(session, released=True)
     if kind == WORKSPACE_DELETED and session.state is SessionState.TERMINATED:
         return replace(session, workspace=False)
+    if kind == BOOTED:
+        return replace(session, boot=_boot(payload) or session.boot)
     to = _BY_SIGNAL.get(kind)
     if to is None or to not in TRANSITIONS[session.state] or payload.get("version") != session.version + 1:
         return session
@@ -263,6 +269,18 @@ def _created(entry: Mapping[str, Any], payload: Mapping[str, Any]) -> Session | 
     )
 
 
+def _boot(payload: Mapping[str, Any]) -> dict[str, Any] | None:
+    version, ms, steps = payload.get("version"), payload.get("ms"), payload.get("steps")
+    if type(version) is not int or type(ms) is not int or not isinstance(steps, list):
+        return None
+    known = [
+        [each["name"], each["state"], each.get("ms")]
+        for each in steps[:_MOST_STEPS]
+        if isinstance(each, dict) and isinstance(each.get("name"), str) and isinstance(each.get("state"), str)
+    ]
+    return {"version": version, "ms": ms, "steps": known}
+
+
 def _text(value: object) -> str | None:
     return value[:_MAX_TEXT] if isinstance(value, str) else None
 
@@ -296,6 +314,11 @@ def child_terminated_id(child: str) -> str:
 
 def slow_id(run: str) -> str:
     return f"session-change-slow-{run}"
+
+
+def booted_id(version: int) -> str:
+    """The id of the entry about the start that followed a change of state: only one of each."""
+    return f"session-change-booted-{version}"
 
 
 def created(*, agent: str, model: str, options: dict[str, Any], parent: str | None, by: str | None) -> dict[str, Any]:
@@ -343,3 +366,9 @@ def child_terminated(child: str, why: str) -> dict[str, Any]:
 def slow(run: str, stage: str, ms: int) -> dict[str, Any]:
     """Reports that a run has not reached its agent for long."""
     return {"type": SLOW, "run": run, "stage": stage, "ms": ms}
+
+
+def booted(version: int, box: str, ms: int, steps: Sequence[tuple[str, str, int | None]]) -> dict[str, Any]:
+    """Reports what the start of a session came to, after the change of state with this number."""
+    told = [{"name": name, "state": state, **({} if took is None else {"ms": took})} for name, state, took in steps]
+    return {"type": BOOTED, "version": version, "box": box, "ms": ms, "steps": told}

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.anyio
 async def test_a_session_reads_a_message_of_its_tree_once(world: ToolWorld) -> None:
     parent, stranger = await world.session(), await world.session()
     child = (await world.call(parent, "spawn_child", task="t", workspace="w"))["childSessionId"]
-    for _ in range(2):
-        sent = await world.call(child, "send_notification", to_session_id=parent, content="look", key="k")
+    sent = await world.call(child, "send_notification", to_session_id=parent, content="look", key="k")
+    assert await world.call(child, "send_notification", toSessionId=parent, content="look", key="k") == sent
     await world.restart()
     [message] = (await world.call(parent, "check_notifications"))["messages"]
     assert (message["id"], message["content"], message["fromSessionId"]) == (sent["messageId"], "look", child)

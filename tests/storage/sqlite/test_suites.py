@@ -29,6 +29,7 @@ from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.logins import SqliteLogins
 from holdfast.storage.sqlite.mailbox import SqliteMessages
 from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.memories import SqliteMemories
@@ -47,6 +48,7 @@ from holdfast.testing.store_suites import (
     CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
+    LoginSuite,
     MemberSuite,
     MemorySuite,
     MessageSuite,
@@ -59,6 +61,7 @@ from holdfast.testing.store_suites import (
     ThreadRowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
+from holdfast.testing.store_suites.logins import LoginStores
 from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
@@ -82,6 +85,21 @@ class TestSqliteApiKeys(ApiKeySuite):
         async def open_store(tenant: str) -> AsyncIterator[KeyStore]:
             async with open_streams(tmp_path) as streams:
                 yield SqliteApiKeys(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteLogins(LoginSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[LoginStores]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[LoginStores]:
+            async with open_streams(tmp_path) as streams:
+                yield (
+                    SqliteLogins(streams, tenant=tenant),
+                    SqliteMembers(streams, tenant=tenant),
+                    SqliteApiKeys(streams, tenant=tenant),
+                )
 
         return open_store
 

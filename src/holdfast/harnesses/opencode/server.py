@@ -46,6 +46,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             cwd=folder,
+            start_new_session=True,  # a signal to the runner's group is not for the agent
             env={**(os.environ if environment is None else environment), **own},
         )
         self._listening = threading.Event()

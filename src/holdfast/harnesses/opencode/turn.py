@@ -66,6 +66,7 @@ class Turn:
         self._failures = 0
         """Requests to the provider that failed since its last output."""
         self._ends_at: float | None = None
+        self._idle = False
         self._aborting = False
         self._cancelled = False
         self._problem: dict[str, str] | None = None
@@ -106,9 +107,9 @@ class Turn:
         if event.kind == "session.status":
             self._watch_retries(event.about.get("status"))
         elif event.kind == "session.idle" and self._sent_at is not None:
-            wait = 0.0 if not self._events.open else SETTLE
-            self._end_within(wait)
-        elif self._ends_at is not None and not self._aborting and not self._events.open:
+            self._idle = True
+            self._end_within(SETTLE)
+        if self._idle and not self._events.open:
             self._end_within(0.0)
         return None
 

@@ -20,9 +20,10 @@ from holdfast.api.limits import MAX_FALLBACKS, MAX_PROMPT, MAX_TIMEOUT
 from holdfast.api.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
+from holdfast.api.sessions import ContextFile
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import would_pull
-from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES
+from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES, WORKSTATION
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import Model, ModelChoice
@@ -32,6 +33,8 @@ from holdfast.threads.checkpoints import Base
 from holdfast.threads.run_events import Run, ThreadRuns
 
 IDLE_SECONDS: Final = 900
+DISPLAY: Final = ":99"
+"""The display of a workstation."""
 _KEPT: Final = ("provider", "image", "cpu", "memory", "disk", "pids", "network", "workdir", "idleSeconds", "onIdle")
 """The fields of a spec that are kept on the thread. None of them can be secret."""
 
@@ -76,11 +79,17 @@ class Options:
     """The thread whose box is used, instead of a box of its own."""
     forks: str | None = None
     """The box whose files a first box of its own starts with."""
+    workstation: bool = False
+    """A desktop and an editor belong to the box."""
+    context: tuple[ContextFile, ...] = ()
+    """Files that tell the agent about its task, beside the workspace. The session keeps them, not each of its runs."""
 
     @property
     def box(self) -> BoxSpec:
         spec = default_spec() if self.spec is None else self.spec
-        if self.environment is None or not self.environment.services:
+        if self.workstation:
+            spec = replace(spec, labels={**spec.labels, WORKSTATION: "yes"}, env={"DISPLAY": DISPLAY, **spec.env})
+        if not self.workstation and (self.environment is None or not self.environment.services):
             return spec
         return replace(spec, labels={**spec.labels, SERVICES: "yes"})
 
@@ -101,6 +110,7 @@ class Options:
             **({"tools": list(self.tools)} if self.tools else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
+            **({"workstation": True} if self.workstation else {}),
         }
 
 
@@ -125,6 +135,8 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         tools=tools_in(kept),
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
+        workstation=kept.get("workstation") is True,
+        context=context_in(kept),
         environment=EnvironmentUse.from_kept(kept.get("environment")),
     )
 
@@ -219,6 +231,18 @@ def budget_in(kept: Mapping[str, Any]) -> Budget | None:
         return Budget.from_json(budget)
     except (LookupError, TypeError, ValueError, AttributeError):
         return Budget(cost=0)
+
+
+def kept_context(files: Sequence[ContextFile]) -> dict[str, Any]:
+    """Returns what a session keeps of its context files, beside its other options."""
+    return {"context": [[each.name, each.text] for each in files]} if files else {}
+
+
+def context_in(kept: Mapping[str, Any]) -> tuple[ContextFile, ...]:
+    """Returns the context files from options that were kept on the thread."""
+    files = kept.get("context")
+    known = [each for each in files if isinstance(each, list) and len(each) == 2] if isinstance(files, list) else []
+    return tuple(ContextFile(name=str(name), text=str(text)) for name, text in known)
 
 
 def default_spec() -> BoxSpec:

@@ -7,53 +7,31 @@ itself tells which of them are running: a box that was stopped, restored or fork
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.process import Process, ProcessInfo, ProcessState
+from holdfast.api.box.process import Process, ProcessState
 from holdfast.api.environments import Service
-from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, ExecTimeout
+from holdfast.api.errors.boxes import CannotExecute, ConnectRefused, ExecTimeout
+from holdfast.boxes.marked_processes import last_output, mark_of, running, stop, unwanted
 from holdfast.boxes.shielded import to_the_end
 from holdfast.runs.errors import LaunchFailed
 from holdfast.time_limit import time_limit
 
-_MARK: Final = "holdfast-service"
+MARK: Final = "holdfast-service"
 _CHECK_SECONDS: Final = 10.0
-_STOP_SECONDS: Final = 10.0
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 _MOMENT: Final = 0.2
 """How long a service without a check has to run to count as ready."""
-_SHOWN: Final = 2000
-_MOST_READ: Final = 64 << 20
 
 
 def argv_of(service: Service) -> tuple[str, ...]:
     """Returns the arguments of a service. Two services are the same if these are."""
-    about = json.dumps([service.command, service.environment], sort_keys=True)
-    digest = hashlib.sha256(about.encode()).hexdigest()[:12]
+    mark = mark_of(MARK, service.name, [service.command, service.environment])
     # The shell ignores what follows the command but for `$0`. Errors go to the output, in the order that they come.
-    return ("/bin/sh", "-c", f"exec 2>&1\n{service.command}", f"{_MARK}:{service.name}:{digest}")
-
-
-def name_in(argv: Sequence[str]) -> str | None:
-    """Returns the name of the service that a process is, or None."""
-    mark, _, rest = argv[-1].partition(":") if len(argv) == 4 else ("", "", "")
-    return rest.partition(":")[0] if mark == _MARK else None
-
-
-def unwanted(processes: Sequence[ProcessInfo], services: Sequence[Service]) -> list[str]:
-    """Returns the running services that the environment has no more, or has with another command."""
-    wanted = {argv_of(each) for each in services}
-    return [each.id for each in _running(processes) if name_in(each.argv) is not None and each.argv not in wanted]
-
-
-def _running(processes: Sequence[ProcessInfo]) -> list[ProcessInfo]:
-    return [each for each in processes if each.state is ProcessState.RUNNING]
+    return ("/bin/sh", "-c", f"exec 2>&1\n{service.command}", mark)
 
 
 async def start_services(box: Box, services: Sequence[Service]) -> dict[str, str]:
@@ -62,9 +40,9 @@ async def start_services(box: Box, services: Sequence[Service]) -> dict[str, str
     Raises `LaunchFailed` with the last output of one that is not, and stops what was started here.
     """
     known = await box.processes()
-    for id in unwanted(known, services):
-        await _stop(await box.process(id))
-    there = {each.argv: each.id for each in _running(known)}
+    for id in unwanted(known, MARK, {argv_of(each) for each in services}):
+        await stop(await box.process(id))
+    there = {each.argv: each.id for each in running(known)}
     started: list[Process] = []
     try:
         processes: dict[str, Process] = {}
@@ -136,7 +114,7 @@ async def _is_ready(box: Box, service: Service) -> bool:
 
 
 async def _failed(box: Box, service: Service, process: Process, how: str) -> LaunchFailed:
-    output = await _last_output(process)
+    output = await last_output(process)
     return LaunchFailed(
         "service_failed",
         f"service {service.name} {how}{output and chr(10)}{output}",
@@ -145,25 +123,9 @@ async def _failed(box: Box, service: Service, process: Process, how: str) -> Lau
     )
 
 
-async def _last_output(process: Process) -> str:
-    end, offset = b"", 0
-    with suppress(BoxError):
-        while offset < _MOST_READ and (piece := await process.read("stdout", offset)):
-            offset += len(piece)
-            end = (end + piece)[-_SHOWN:]
-    return end.decode(errors="replace").strip()
-
-
 async def _stop_all(processes: Sequence[Process]) -> None:
     for process in processes:
-        await _stop(process)
-
-
-async def _stop(process: Process) -> None:
-    """End a service with all that it has started."""
-    with suppress(BoxError, TimeoutError):
-        await process.kill()
-        await process.wait(_STOP_SECONDS)
+        await stop(process)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

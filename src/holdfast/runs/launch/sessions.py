@@ -60,10 +60,18 @@ def _is_on_disk(own: AgentSession, box: str) -> bool:
 
 
 def context_note(
-    before: ThreadRuns, files: FilesHow, box_changed: bool, transcript: str | None, how: SessionHow
+    before: ThreadRuns,
+    files: FilesHow,
+    box_changed: bool,
+    transcript: str | None,
+    how: SessionHow,
+    hint: str | None = None,
 ) -> str | None:
-    """Returns what the agent has to know before its prompt, or None if nothing has changed since its last turn."""
-    parts = []
+    """Returns what the agent has to know before its prompt, or None if nothing has changed since its last turn.
+
+    `hint` tells a new session of the agent what to read.
+    """
+    parts = [] if hint is None else [hint]
     last = before.latest
     if transcript:
         who = "Another agent worked" if how is SessionHow.HANDED_OVER else "Since your last turn another agent worked"

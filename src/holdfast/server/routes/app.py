@@ -30,6 +30,8 @@ from holdfast.server.routes import (
     inbox,
     interpreters,
     keys,
+    login,
+    login_page,
     members,
     models,
     page,
@@ -50,6 +52,8 @@ from holdfast.server.wire.middleware import RequestMiddleware, error_answer, ref
 ROUTERS = (
     threads.router,
     keys.router,
+    login.router,
+    login_page.router,
     members.router,
     agents.router,
     boxes.router,

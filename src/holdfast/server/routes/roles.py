@@ -28,6 +28,7 @@ GET /v1/egress/default  GET /v1/egress/policies  GET /v1/egress/policies/{enviro
 GET /v1/environments  GET /v1/environments/{name}  GET /v1/environments/{name}/versions
 GET /v1/models  GET /v1/models/{name}  GET /v1/prices  GET /v1/costs  GET /v1/budgets
 GET /v1/providers  GET /v1/providers/{name}
+POST /v1/login/links
 GET /v1/members  GET /v1/inbox  GET /v1/session-tools
 """
 
@@ -39,6 +40,7 @@ POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
 POST /v1/runs/{id}/cancel  POST /v1/runs/{id}/steer  POST /v1/runs/{id}/resume
 POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibernate  POST /v1/sessions/{id}/restore
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
+GET /v1/sessions/{id}/diagnosis
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
@@ -76,6 +78,7 @@ WEBSOCKET /v1/completions/socket
 _OWNER: Final = """
 GET /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 PUT /v1/members/{name}  DELETE /v1/members/{name}
+GET /v1/logins  DELETE /v1/logins/{id}
 PUT /v1/models/{name}  DELETE /v1/models/{name}  POST /v1/models/{name}/test
 PUT /v1/budgets/day  PUT /v1/budgets/{scope}/{id}  DELETE /v1/budgets/day  DELETE /v1/budgets/{scope}/{id}
 PUT /v1/prices/{name}/{model:path}  DELETE /v1/prices/{name}/{model:path}
@@ -96,13 +99,23 @@ PUBLIC: Final = frozenset(
         ("GET", "/t/{id}"),
         ("GET", "/t/{id}/{view}"),
         ("GET", "/page/{name}"),
+        ("GET", "/v1/login/methods"),
+        ("GET", "/login"),
+        ("GET", "/login/oidc"),
         ("GET", "/health"),
         ("GET", "/v1/openapi.json"),
     }
 )
 """Routes that need no credential: files that are the same for everybody."""
 
-BY_TOKEN: Final = frozenset({("POST", "/v1/tokens/renew")})
+BY_TOKEN: Final = frozenset(
+    {
+        ("POST", "/v1/tokens/renew"),
+        ("POST", "/v1/login"),
+        ("DELETE", "/v1/login"),
+        ("GET", "/login/oidc/callback"),
+    }
+)
 """Routes that check the credential themselves."""
 
 OPERATOR: Final = frozenset({("GET", "/metrics"), ("POST", "/v1/providers/{name}/setup")})

@@ -29,11 +29,13 @@ from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
 from holdfast.server.routes.roles import OPERATOR, least_role
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.sessions.service import Sessions
 from holdfast.threads.access.credentials import Access, Grant
+from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.members import MemberStore
 from holdfast.threads.service import Threads
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.server.oidc import Oidc
     from holdfast.server.providers import ServerProviders
     from holdfast.server.session_tools import ServerTools
     from holdfast.server.tenants import Tenants
@@ -81,6 +84,10 @@ class Services:
     sessions: Lazy[Sessions]
     session_tools: Lazy[ServerTools]
     members: MemberStore
+    logins: Logins
+    oidc: Oidc | None
+    public_url: str | None
+    """The URL of this server, as browsers know it, if the operator has set it."""
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
 
@@ -100,7 +107,8 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    grant = await services.access.grant(credentials.credentials if credentials else None)
+    credential = credentials.credentials if credentials else login_of(dict(request.headers.raw), request.method)
+    grant = await services.access.grant(credential)
     check_route(grant, request.method, request, services)
     return grant
 

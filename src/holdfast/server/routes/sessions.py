@@ -10,13 +10,21 @@ from holdfast.api.limits import ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
 from holdfast.api.sessions import (
+    AgentModel,
+    AgentModels,
     DeletedWorkspace,
+    NewAnswer,
+    NewCommand,
     NewPrompt,
     NewSession,
     PromptInfo,
     PromptList,
     PromptStatus,
+    QuestionInfo,
+    QuestionList,
+    RevertRequest,
     SessionChange,
+    SessionDiagnosis,
     SessionInfo,
     SessionPage,
     SessionState,
@@ -24,7 +32,8 @@ from holdfast.api.sessions import (
 from holdfast.runs.launch.plan import Options
 from holdfast.server.environments import require_agent, spec_of
 from holdfast.server.routes.requests import BOX_ERRORS
-from holdfast.server.routes.services import UseEnvironments, UseSessions
+from holdfast.server.routes.services import UseBoxes, UseEnvironments, UseSessions
+from holdfast.server.workstations import with_workstation
 from holdfast.sessions.queue import in_order
 from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of
@@ -36,7 +45,9 @@ router = APIRouter(prefix="/v1", tags=["sessions"], responses=BOX_ERRORS)
 
 
 @router.post("/sessions", status_code=201)
-async def create_session(new: NewSession, sessions: UseSessions, environments: UseEnvironments) -> SessionInfo:
+async def create_session(
+    new: NewSession, sessions: UseSessions, environments: UseEnvironments, boxes: UseBoxes
+) -> SessionInfo:
     """Create a session. Answers once it is on disk; its box is made next.
 
     With an environment, everything that it requires has to be there, as for a run.
@@ -71,8 +82,10 @@ async def create_session(new: NewSession, sessions: UseSessions, environments: U
         fallbacks=run.fallbacks,
         budget=None if run.budget is None or run.budget.is_empty else run.budget,
         delegates=new.delegate,
+        context=new.context,
         tools=tuple(each.value for each in dict.fromkeys(new.tools)),
     )
+    options = await with_workstation(options, new.workstation, boxes)
     opening = Opening(new.new_session, new.title, dict(new.labels), new.parent, new.author_id)
     return await _info(sessions, await sessions.create(opening, options))
 
@@ -119,6 +132,66 @@ async def list_prompts(id: ThreadId, sessions: UseSessions) -> PromptList:
     session = session_of(await sessions.get(id))
     prompts: list[QueuedPrompt | EndedPrompt] = [*session.ended, *session.processing, *in_order(session.queued)]
     return PromptList(prompts=tuple(map(_prompt, prompts)))
+
+
+@router.post("/sessions/{id}/abort")
+async def abort_session(id: ThreadId, sessions: UseSessions, change: SessionChange | None = None) -> SessionInfo:
+    """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+    return await _info(sessions, await sessions.abort(id, by=None if change is None else change.by))
+
+
+@router.post("/sessions/{id}/commands", status_code=201)
+async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) -> PromptInfo:
+    """Queue a slash command of the agent, as a prompt."""
+    return _prompt(await sessions.command(id, new.command, new.args, author=new.author_id))
+
+
+@router.post("/sessions/{id}/revert")
+async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
+    """Take the conversation and the files back to where they were before a prompt."""
+    return await _info(sessions, await sessions.revert(id, revert.prompt))
+
+
+@router.get("/sessions/{id}/questions")
+async def list_questions(id: ThreadId, sessions: UseSessions) -> QuestionList:
+    """List the questions and permissions that the agent waits for."""
+    return QuestionList(
+        questions=tuple(
+            QuestionInfo(
+                id=each.id,
+                kind=each.kind,
+                text=each.text,
+                options=each.options,
+                run=each.run,
+                asked_at=each.asked_at,
+                expires_at=each.expires_at,
+            )
+            for each in await sessions.questions(id)
+        )
+    )
+
+
+@router.post("/sessions/{id}/answers", status_code=204)
+async def answer_question(id: ThreadId, answer: NewAnswer, sessions: UseSessions) -> None:
+    """Answer a question of the agent, or give it a permission."""
+    await sessions.answer(id, answer.question, answer.answer)
+
+
+@router.get("/sessions/{id}/models")
+async def list_agent_models(id: ThreadId, sessions: UseSessions) -> AgentModels:
+    """List the models that the agent's server knows, while it runs."""
+    found = [
+        AgentModel(provider=provider["provider"], id=each["id"], name=each.get("name", each["id"]))
+        for provider in await sessions.models(id)
+        for each in provider["models"]
+    ]
+    return AgentModels(models=tuple(found))
+
+
+@router.get("/sessions/{id}/diagnosis")
+async def diagnose_session(id: ThreadId, sessions: UseSessions) -> SessionDiagnosis:
+    """Get what became of each part of a session: its box, its files, and the programs of its workstation."""
+    return await sessions.diagnose(id)
 
 
 @router.post("/sessions/{id}/hibernate")

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.api.tenants import TenantRole
+from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
 from holdfast.threads.access.credentials import Access, Grant
@@ -104,7 +105,7 @@ class StreamService:
         """
         request.path = path = stream_path(raw_path)
         _check_not_reserved(path)
-        credential = bearer(request.headers)
+        credential = _credential(request)
         tenant = self._tenants.opened_streams(tenant_named(credential))
         if tenant is None or not tenant.surface.takes_at_once:
             return None
@@ -139,7 +140,7 @@ class StreamService:
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
     async def _respond_control(self, request: Request) -> Response:
-        path, credential = request.path, bearer(request.headers)
+        path, credential = request.path, _credential(request)
         name = tenant_named(credential)
         if credential is None and (names := parse_qs(request.query.decode("latin-1")).get("tenant")):
             name = names[0]  # of the public keys of a tenant, which need no credential
@@ -155,7 +156,7 @@ class StreamService:
 
     async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> tuple[StreamTenant, Author]:
         _check_not_reserved(path)
-        credential = bearer(request.headers)
+        credential = _credential(request)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
@@ -177,6 +178,11 @@ def _author(grant: Grant, request: Request, path: str) -> Author:
     if request.headers.get(b"stream-closed", b"").lower() == b"true":
         raise Forbidden("a thread token cannot close its thread: use an API key")
     return TOKEN
+
+
+def _credential(request: Request) -> str | None:
+    """The credential of a request: in its Authorization header, or in the cookie of a page of ours."""
+    return bearer(request.headers) or login_of(request.headers, request.method)
 
 
 def bearer(headers: dict[bytes, bytes]) -> str | None:

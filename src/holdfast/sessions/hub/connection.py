@@ -50,8 +50,13 @@ class RunnerConnection:
         """Set when the runner has told its status."""
         self.sessions: dict[str, str] = {}
         """The agent's session, by channel."""
+        self.last_turn = ""
+        """The latest run that it worked on."""
         self.models: list[dict[str, Any]] = []
         self.refused = 0
+        self.ended = asyncio.Event()
+        self.used_at = asyncio.get_running_loop().time()
+        """When it last had something to do."""
         self._receive = receive
         self._send = send
         self._queue: asyncio.Queue[Message] = asyncio.Queue(_MOST_WAITING)

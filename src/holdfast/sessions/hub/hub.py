@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unavailable
+from holdfast.api.errors import HoldfastError, NotFound, Unavailable
 from holdfast.api.errors.runs import RunNotFound, RunOver
 from holdfast.api.errors.sessions import AgentAway, AgentRefused
 from holdfast.api.ids import new_id
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS: Final = 5.0
 QUESTION_SECONDS: Final = 600.0
 """How long a question waits for somebody."""
+IDLE_SECONDS: Final = 300.0
+"""How long a runner stays without a prompt. Its server listens, so its box would never be idle."""
+_STOP_SECONDS: Final = 10.0
 _REMEMBERED: Final = 10_000
 _MOST_RECORDED: Final = 64 * 1024
 EXPIRED: Final = "__expired__"
@@ -82,6 +85,7 @@ class Question:
     kind: str
     run: str
     asked_at: int
+    expires_at: int
     expires: asyncio.TimerHandle | None = field(default=None, repr=False)
 
 
@@ -100,6 +104,7 @@ class Hub:
         on_terminate: Callable[[str], Awaitable[object]] | None = None,
         question_seconds: float = QUESTION_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._log = run_log
         self._writer = writer
@@ -110,6 +115,7 @@ class Hub:
         self._on_terminate = on_terminate
         self._question_seconds = question_seconds
         self._beat_seconds = beat_seconds
+        self._idle_seconds = idle_seconds
         self._connections: dict[str, RunnerConnection] = {}
         """By session."""
         self._arrivals: dict[str, asyncio.Event] = {}
@@ -140,6 +146,7 @@ class Hub:
         found = self._connections.get(thread)
         if found is None or found.box != box or not found.is_open or not found.greeted.is_set():
             return None
+        _use(found)
         return found
 
     async def wait(self, thread: str, box: str, process: str, seconds: float) -> RunnerConnection:
@@ -169,6 +176,8 @@ class Hub:
     async def prompt(self, connection: RunnerConnection, run: str, fields: dict[str, Any]) -> None:
         """Send a prompt. If the connection is lost, it is sent again on the next one."""
         self._prompts[run] = fields
+        connection.last_turn = run
+        _use(connection)
         await connection.send("prompt", fields)
 
     # --- connections ---
@@ -187,7 +196,8 @@ class Hub:
         self._connections[thread] = connection
         if old is not None:
             connection.sessions.update(old.sessions if old.runner == runner else {})
-            connection.models = old.models if old.runner == runner else []
+            if old.runner == runner:
+                connection.models, connection.last_turn = old.models, old.last_turn
             await old.close(NORMAL, REPLACED)
         await connection.send("init", {})
         work = asyncio.create_task(self._work(connection), name=f"hub of session {thread}")
@@ -200,6 +210,7 @@ class Hub:
             await asyncio.gather(work, beats, return_exceptions=True)
             if self._connections.get(thread) is connection:
                 del self._connections[thread]
+            connection.ended.set()
             await connection.close(NORMAL, "")
 
     async def _is_current(self, connection: RunnerConnection) -> bool:
@@ -211,11 +222,14 @@ class Hub:
         return now is None or now.runner == connection.runner or now.process != connection.process
 
     async def stop(self, thread: str) -> bool:
-        """Have the runner of a session end, with its agent. Returns whether there was one."""
+        """Have the runner of a session end, with its agent, and wait for that. Returns whether there was one."""
         connection = self._connections.get(thread)
         if connection is None:
             return False
         await connection.send("stop", {})
+        with suppress(TimeoutError):  # then it ends with its box
+            async with time_limit(_STOP_SECONDS):
+                await connection.ended.wait()
         return True
 
     async def _live(self, thread: str) -> Run | None:
@@ -269,6 +283,7 @@ class Hub:
             return
         turn = str(batch[0].fields["turnId"])
         self._prompts.pop(turn, None)
+        connection.last_turn = turn
         run = await self._live(connection.thread)
         if run is None or run.run != turn:
             log.info("run %s of session %s is over: %d messages are dropped", turn, connection.thread, len(batch))
@@ -352,6 +367,10 @@ class Hub:
 
     async def _look(self, connection: RunnerConnection) -> None:
         live = await self._live(connection.thread)
+        if live is not None or connection.turns:
+            _use(connection)
+        elif asyncio.get_running_loop().time() - connection.used_at >= self._idle_seconds:
+            await connection.send("stop", {})
         if live is None or live.process != connection.process:
             return
         if live.run in connection.turns:
@@ -402,11 +421,7 @@ class Hub:
 
         Raises `AgentAway` if it is not connected or does not answer, and `AgentRefused`.
         """
-        connection = self._connections.get(thread)
-        if connection is None:
-            raise AgentAway(
-                f"the agent of session {thread} is not connected", hint=f"wake it: holdfast session prompt {thread} …"
-            )
+        connection = self._connected(thread)
         id = answer or new_id("q")
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[(thread, id)] = future
@@ -423,15 +438,23 @@ class Hub:
             raise AgentRefused(str(found["error"]))
         return found
 
+    def _connected(self, thread: str) -> RunnerConnection:
+        connection = self._connections.get(thread)
+        if connection is None:
+            raise AgentAway(
+                f"the agent of session {thread} is not connected",
+                hint=f"a prompt starts it: holdfast session prompt {thread} PROMPT",
+            )
+        return connection
+
     def _answered(self, thread: str, id: str, fields: dict[str, Any]) -> None:
         future = self._answers.get((thread, id))
         if future is not None and not future.done():
             future.set_result(fields)
 
     def models(self, thread: str) -> list[dict[str, Any]]:
-        """Returns the models that the agent of a session knows, as it told last."""
-        connection = self._connections.get(thread)
-        return [] if connection is None else connection.models
+        """Returns the models that the agent of a session knows, as it told last. Raises `AgentAway`."""
+        return self._connected(thread).models
 
     # --- questions ---
 
@@ -442,10 +465,7 @@ class Hub:
         """Answer a question of the agent. Raises `NotFound` if it does not wait any more."""
         if question not in self._questions.get(thread, {}):
             raise NotFound(f"no question {question} waits in session {thread}")
-        connection = self._connections.get(thread)
-        if connection is None:
-            raise AgentAway(f"the agent of session {thread} is not connected now: try again in a moment")
-        await connection.send("answer", {"questionId": question, "answer": answer})
+        await self._connected(thread).send("answer", {"questionId": question, "answer": answer})
         self._close_question(thread, question)
 
     def _ask(self, connection: RunnerConnection, fields: Mapping[str, Any]) -> None:
@@ -461,6 +481,7 @@ class Hub:
             fields.get("kind", "question"),
             fields.get("turnId", ""),
             self._clock(),
+            self._clock() + int(self._question_seconds * 1000),
             loop.call_later(self._question_seconds, self._expire, thread, id),
         )
 
@@ -481,5 +502,5 @@ class Hub:
             self._questions.pop(thread, None)
 
 
-def refuse_scope() -> Forbidden:
-    return Forbidden("this token is not for the hub")
+def _use(connection: RunnerConnection) -> None:
+    connection.used_at = asyncio.get_running_loop().time()

@@ -117,6 +117,19 @@ CREATE TABLE IF NOT EXISTS members (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS logins (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    user TEXT NOT NULL,
+    role TEXT NOT NULL,
+    via TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    key TEXT,
+    member TEXT,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tenants (
     name TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL
