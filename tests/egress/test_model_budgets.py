@@ -166,8 +166,7 @@ async def test_what_tasks_have_spent_is_found_again_by_the_run_that_delegated_th
             return [ThreadRow(id, 1, runs=ThreadRuns(delegation=delegation(run))) for id, run in made]
 
         async def spending(self, wanted: SpendingFilter) -> list[Spending]:
-            of_run = {("r-1",): 1, None: 10}[wanted.runs]  # type: ignore[index]
-            return [Spending(nanos=of_run * (100 if wanted.tree == "t-3" else 1))]
+            return [Spending(nanos={"t-2": 10, "t-3": 1000, None: 1}[wanted.tree])]
 
     def delegation(run: str) -> Delegation:
         return Delegation(parent="t-1", root="t-1", depth=1, agent="pi", model="m", box=BoxMode.OWN, run=run)
