@@ -38,7 +38,12 @@ class Bench:
         self.turn.take(json.dumps({"type": type, "properties": {"sessionID": SESSION, **about}}).encode())
 
     def answer(self, text: str, *, complete: bool = True) -> None:
-        info = {"id": "msg_1", "role": "assistant", "time": {"created": self.wall * 1000}, "modelID": "m"}
+        info: dict[str, Any] = {
+            "id": "msg_1",
+            "role": "assistant",
+            "time": {"created": self.wall * 1000},
+            "modelID": "m",
+        }
         part = {"id": "prt_1", "messageID": "msg_1", "type": "text", "text": ""}
         self.event("message.updated", info=info)
         self.event("message.part.updated", part=part)
