@@ -230,6 +230,10 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
+    "share": Group(
+        "Links by which anybody can read a thread.",
+        {"new": "share:new", "list": "share:list_", "revoke": "share:revoke"},
+    ),
     "audit": "audit:audit",
     "login": "login:login",
     "member": Group(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
+    from holdfast.api.shares import CreatedShare, ShareRecord
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
     from holdfast.api.threads import EntryPage
     from holdfast.api.tools.records import ToolRecord
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
+    from holdfast.client.thread.shares import Shares
     from holdfast.client.transport import Transport
     from holdfast.client.workflows import Workflows
 
@@ -116,6 +118,10 @@ class SyncClient(SyncOwner):
     @property
     def logins(self) -> SyncLogins:
         return SyncLogins._wrap(self._async.logins, self)
+
+    @property
+    def shares(self) -> SyncShares:
+        return SyncShares._wrap(self._async.shares, self)
 
     @property
     def members(self) -> SyncMembers:
@@ -263,6 +269,23 @@ class SyncLogins(SyncHandle):
     def end(self, id: str) -> None:
         """Log a browser out."""
         self._loop.run(self._async.end(id))
+
+
+class SyncShares(SyncHandle):
+    """`Shares` for code without `await`."""
+
+    _async: Shares
+
+    def create(self, thread: str, *, seconds: int = 7 * 24 * 3600) -> CreatedShare:
+        """Share a thread. The link is returned only once."""
+        return self._loop.run(self._async.create(thread, seconds=seconds))
+
+    def list(self, thread: str) -> list[ShareRecord]:
+        return self._loop.run(self._async.list(thread))
+
+    def revoke(self, thread: str, id: str) -> None:
+        """Revoke a share. Its link stops working at once."""
+        self._loop.run(self._async.revoke(thread, id))
 
 
 class SyncTenants(SyncHandle):
