@@ -511,3 +511,22 @@ async def test_a_search_as_one_types_and_pins_are_kept(page: Page, api: httpx.Cl
     await page.get_by_label("Archive Find the needle here").click()
     await expect(page.locator("#threads li")).to_have_count(0)
     assert fetched(api, f"/v1/threads/{first.id}")["archived"] is True
+
+
+async def test_with_a_key_a_thread_has_its_composer_and_inspector(
+    page: Page, api: httpx.Client, server: ServerProcess, picture: Picture
+) -> None:
+    thread = make_thread(api, "Repair the discount", repaired()[1:])
+    thread.say("signal.thread.checkpoint", ts=1_790_000_005_000, turn=2, run="r-2")
+    for title in ("Write the release notes", "Why is the build slow?"):
+        make_thread(api, title)
+    await page.set_viewport_size({"width": 1280, "height": 860})
+    await page.goto(f"{server.url}/t/{thread.id}#token={server.api_key}")
+    await expect(page.get_by_label("Message to the agent")).to_be_visible()
+    await expect(page.get_by_label("Inspector")).to_contain_text("price.py")
+    await expect(page.locator(".mark.lost + .mark.resumed")).to_be_visible()
+    await page.locator("details.tool", has_text="price.py").locator("summary").click()
+    await expect(page.locator(".diff .plus")).to_be_visible()
+    await picture("story")
+    await page.emulate_media(color_scheme="dark")
+    await picture("story-dark")

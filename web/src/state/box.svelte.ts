@@ -59,6 +59,7 @@ export class BoxView {
       }
     } catch (error) {
       if (!signal.aborted) this.trouble = error instanceof Refused ? error.message : "The server does not answer.";
+      if (error instanceof Refused && error.status === 404) this.close();
     }
   }
 
