@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.server.lazy import Lazy
+from holdfast.server.lazy import Lazy, load_in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -84,3 +85,23 @@ async def test_one_that_nobody_asked_for_is_closed_without_being_opened() -> Non
     opener = Opener()
     await Lazy("part", opener.open).close()
     assert opener.events == []
+
+
+async def test_two_threads_never_load_at_once() -> None:
+    """Each may wait for what the other is importing. Python notices that, and gives one of them up."""
+    alone = threading.Lock()
+    met = threading.Barrier(2)
+
+    def load() -> bool:
+        if not alone.acquire(blocking=False):
+            met.wait(5)
+            return False
+        try:
+            met.wait(0.2)  # for a second one, which does not come
+        except threading.BrokenBarrierError:
+            return True
+        finally:
+            alone.release()
+        return False
+
+    assert await asyncio.gather(*(load_in_thread(load) for _ in range(3))) == [True, True, True]
