@@ -27,8 +27,11 @@ export function takeFragment(thread: string | null): void {
   const short = told.get("key");
   const given = short && thread ? `hfl_${thread}.${short}` : (told.get("token") ?? short);
   if (!given) return;
-  if (thread) keepLink(thread, given);
-  else setKey(given);
+  if (!isServerKey(given)) {
+    if (thread) keepLink(thread, given);
+  } else if (key === null) {
+    setKey(given); // a link does not replace the key that somebody has entered
+  }
   history.replaceState(history.state, "", location.pathname + location.search);
 }
 

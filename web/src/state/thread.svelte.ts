@@ -53,11 +53,11 @@ export class ThreadView {
 
   async open(): Promise<void> {
     try {
-      this.about = await this.#reader.about();
-      await this.#reader.history((entries) => {
+      const reading = this.#reader.history((entries) => {
         this.#take(entries);
         this.loading = this.timeline.entries;
       }, (state) => { this.connection = state; });
+      [this.about] = await Promise.all([this.#reader.about(), reading]);
       this.#draw();
       this.loaded = true;
       await this.#reader.follow((entries) => {

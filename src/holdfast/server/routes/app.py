@@ -43,6 +43,7 @@ from holdfast.server.routes import (
     sessions,
     tasks,
     threads,
+    workflows,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.requests import ClientLeft
@@ -77,6 +78,7 @@ ROUTERS = (
     session_tools.router,
     sessions.router,
     tasks.router,
+    workflows.router,
 )
 
 
