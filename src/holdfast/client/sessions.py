@@ -12,6 +12,7 @@ from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.sessions import (
     AgentModel,
     AgentModels,
+    Attachment,
     ContextFile,
     DeletedWorkspace,
     NewAnswer,
@@ -133,6 +134,7 @@ class Sessions:
         *,
         mode: str = "followup",
         priority: int = 0,
+        attachments: Sequence[Attachment] = (),
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
@@ -145,6 +147,7 @@ class Sessions:
             author_id=author_id,
             mode=PromptMode(mode),
             priority=priority,
+            attachments=tuple(attachments),
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)

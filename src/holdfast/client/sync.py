@@ -43,7 +43,15 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
+    from holdfast.api.sessions import (
+        AgentModel,
+        Attachment,
+        PromptInfo,
+        QuestionInfo,
+        SessionDiagnosis,
+        SessionInfo,
+        SessionPage,
+    )
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
     from holdfast.api.tools.records import ToolRecord
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -791,13 +799,22 @@ class SyncSessions(SyncHandle):
         return self._loop.run(self._async.wait(id))
 
     def prompt(
-        self, id: str, prompt: str, *, mode: str = "followup", priority: int = 0, author_id: str | None = None
+        self,
+        id: str,
+        prompt: str,
+        *,
+        mode: str = "followup",
+        priority: int = 0,
+        attachments: Sequence[Attachment] = (),
+        author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
         """
-        return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+        return self._loop.run(
+            self._async.prompt(id, prompt, mode=mode, priority=priority, attachments=attachments, author_id=author_id)
+        )
 
     def abort(self, id: str) -> SessionInfo:
         """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""

@@ -18,7 +18,15 @@ from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import AgentAway, SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, SessionState, SessionStep
+from holdfast.api.sessions import (
+    MAX_ATTACHMENTS,
+    MOST_PROMPTS,
+    Attachment,
+    PromptMode,
+    SessionDiagnosis,
+    SessionState,
+    SessionStep,
+)
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
@@ -216,10 +224,12 @@ class Sessions:
         author: str | None = None,
         mode: PromptMode = PromptMode.FOLLOWUP,
         priority: int = 0,
+        attachments: Sequence[Attachment] = (),
     ) -> QueuedPrompt | EndedPrompt:
         """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps."""
         check_prompt(text)
         session = session_of(await self._sessions.find(id))
+        self._check_attachments(session.agent, attachments)
         if prompt_id is not None and (same := session.find(prompt_id)) is not None:
             return same
         if session.is_over:
@@ -228,7 +238,9 @@ class Sessions:
             raise TooManyWaiting(
                 f"{MOST_PROMPTS} prompts already wait in session {id}", hint="wait until some of them have ended"
             )
-        entry = self._log.entry(prompted(text, mode, priority), id=prompt_id or new_entry_id(), author=author)
+        entry = self._log.entry(
+            prompted(text, mode, priority, _plain(attachments)), id=prompt_id or new_entry_id(), author=author
+        )
         await self._log.append(id, entry)
         found = session_of(await self._sessions.find(id)).find(entry.id)
         if found is None:
@@ -237,6 +249,19 @@ class Sessions:
             )
         self._due.add(id)
         return found
+
+    def _check_attachments(self, agent: str, attachments: Sequence[Attachment]) -> None:
+        if not attachments:
+            return
+        if not self._runs.is_hosted(agent):
+            raise InvalidRun(f"prompts of {agent} cannot have attachments", hint="use an agent with a server: opencode")
+        size = sum(len(each.data) for each in attachments)
+        if size > MAX_ATTACHMENTS:
+            raise InvalidRun(f"the attachments have {size} characters in base64, and at most {MAX_ATTACHMENTS} fit")
+        if any(each.mime.startswith("audio/") for each in attachments):
+            raise InvalidRun(
+                "speech cannot be attached: this server has no model that understands it", hint="write it as text"
+            )
 
     # --- the agent ---
 
@@ -354,3 +379,10 @@ class Sessions:
                     freed += await self._boxes.delete_snapshot(each.id)
         await self._log.append(id, self._log.entry(workspace_deleted(freed), id=workspace_deleted_id()))
         return freed
+
+
+def _plain(attachments: Sequence[Attachment]) -> list[dict[str, str]]:
+    return [
+        {"mime": each.mime, "data": each.data, **({} if each.filename is None else {"filename": each.filename})}
+        for each in attachments
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.sessions.hub.world import HubWorld, a_hub_world, until
 
-from holdfast.api.errors import NotFound
+from holdfast.api.errors import InvalidRequest, NotFound
 from holdfast.api.errors.sessions import SessionBusy
+from holdfast.api.sessions import Attachment
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Said
 from holdfast.testing.model.steps import bash, held, text, tool, write
@@ -154,6 +157,30 @@ def test_people_see_models_run_commands_abort_and_revert(world: HubWorld, tmp_pa
     assert found.box is not None
     with world.client.boxes.open(found.box) as box:
         assert not box.files.exists("/workspace/b.txt")
+
+
+def test_files_and_images_of_a_prompt_reach_the_model(world: HubWorld) -> None:
+    session = world.session()
+    image = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    notes = base64.b64encode(b"the secret word is turnip").decode()
+    attachments = [
+        Attachment(mime="image/png", data=image, filename="dot.png"),
+        Attachment(mime="text/plain", data=notes, filename="notes.txt"),
+    ]
+    prompt = world.prompt(session.id, "seeing work", [text("I see.")], attachments=attachments)
+    assert world.ended(session.id, prompt) == "completed"
+    sent = json.dumps(world.model.main_requests[-1].body)
+    assert f"data:image/png;base64,{image}" in sent
+    assert "the secret word is turnip" in sent
+    with pytest.raises(InvalidRequest, match="speech cannot be attached"):
+        world.client.sessions.prompt(session.id, "hear", attachments=[Attachment(mime="audio/wav", data=notes)])
+    for wrong in (
+        {"mime": "nonsense", "data": "AA"},
+        {"mime": "a/b", "data": "!"},
+        {"mime": "a/b", "data": "AA", "filename": "../x"},
+    ):
+        with pytest.raises(InvalidRequest):
+            world.client.sessions.prompt(session.id, "see", attachments=[Attachment(**wrong)])
 
 
 def running(words: bytes) -> list[int]:

@@ -121,7 +121,13 @@ async def get_session(id: ThreadId, sessions: UseSessions) -> SessionInfo:
 async def prompt_session(id: ThreadId, new: NewPrompt, sessions: UseSessions) -> PromptInfo:
     """Queue a prompt to a session. A session that sleeps is woken. Answers once the prompt is on disk."""
     queued = await sessions.prompt(
-        id, new.prompt, prompt_id=new.prompt_id, author=new.author_id, mode=new.mode, priority=new.priority
+        id,
+        new.prompt,
+        prompt_id=new.prompt_id,
+        author=new.author_id,
+        mode=new.mode,
+        priority=new.priority,
+        attachments=new.attachments,
     )
     return _prompt(queued)
 
