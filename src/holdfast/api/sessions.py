@@ -257,6 +257,46 @@ class RevertRequest(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewReview(Document):
+    """A request for a review of the changes in the workspace."""
+
+    base: Annotated[str, Limits(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9_./~^@-]*$")] | None = None
+    """A commit, branch or tag. Without it, what is not committed is reviewed."""
+    author_id: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Document):
+    id: str
+    file: str
+    line_start: int
+    line_end: int
+    severity: str
+    """`critical`, `warning`, `suggestion` or `nitpick`."""
+    category: str
+    title: str
+    description: str
+    suggested_fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedFile(Document):
+    path: str
+    summary: str
+    review_order: int
+    lines_added: int
+    lines_deleted: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewInfo(Document):
+    prompt: str
+    files: tuple[ReviewedFile, ...]
+    overall_summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionInfo(Document):
     """A question, or a request for a permission, that the agent waits for."""
 

@@ -18,6 +18,7 @@ from holdfast.api.sessions import (
     NewAnswer,
     NewCommand,
     NewPrompt,
+    NewReview,
     NewSession,
     PromptInfo,
     PromptList,
@@ -26,6 +27,7 @@ from holdfast.api.sessions import (
     QuestionInfo,
     QuestionList,
     RevertRequest,
+    ReviewInfo,
     SessionChange,
     SessionDiagnosis,
     SessionInfo,
@@ -161,6 +163,16 @@ class Sessions:
         new = NewCommand(command=command, args=args, author_id=author_id)
         answer = await self._sessions.below(id).ask("POST", "/commands", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
+
+    async def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
+        """Queue a review of the changes since `base`, or of those that are not committed."""
+        new = NewReview(base=base, author_id=author_id)
+        answer = await self._sessions.below(id).ask("POST", "/reviews", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(PromptInfo.from_json)
+
+    async def review_of(self, id: str, prompt: str) -> ReviewInfo:
+        """Returns the findings of a review that has ended."""
+        return (await self._sessions.below(id).ask("GET", f"/reviews/{prompt}")).read(ReviewInfo.from_json)
 
     async def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Attachment,
         PromptInfo,
         QuestionInfo,
+        ReviewInfo,
         SessionDiagnosis,
         SessionInfo,
         SessionPage,
@@ -823,6 +824,14 @@ class SyncSessions(SyncHandle):
     def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
         """Queue a slash command of the agent, as a prompt."""
         return self._loop.run(self._async.command(id, command, args, author_id=author_id))
+
+    def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
+        """Queue a review of the changes since `base`, or of those that are not committed."""
+        return self._loop.run(self._async.review(id, base, author_id=author_id))
+
+    def review_of(self, id: str, prompt: str) -> ReviewInfo:
+        """Returns the findings of a review that has ended."""
+        return self._loop.run(self._async.review_of(id, prompt))
 
     def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""
