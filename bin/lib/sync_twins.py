@@ -121,6 +121,7 @@ TARGETS: Final = (
             Twin("holdfast.client.environments:EnvironmentStore"),
             Twin("holdfast.client.gateway:SessionGateways"),
             Twin("holdfast.client.inbox:Inbox"),
+            Twin("holdfast.client.workflows:Workflows"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),
             Twin("holdfast.client.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),

@@ -217,6 +217,64 @@ class SessionChange(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewCommand(Document):
+    """A slash command of the agent. It is queued as a prompt."""
+
+    command: Annotated[str, Limits(min_length=1, max_length=200, pattern=r"[A-Za-z0-9_.:/-]+")]
+    """Its name, without the slash."""
+    args: Annotated[str, Limits(max_length=100_000)] = ""
+    author_id: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAnswer(Document):
+    """An answer to a question of the agent."""
+
+    question: Annotated[str, Limits(min_length=1, max_length=200)]
+    answer: Annotated[str, Limits(max_length=100_000)]
+    """For a permission `once`, `always` or `reject`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevertRequest(Document):
+    """Take a session back to where it was before a prompt."""
+
+    prompt: EntryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionInfo(Document):
+    """A question, or a request for a permission, that the agent waits for."""
+
+    id: str
+    kind: str
+    """`question` or `permission`."""
+    text: str
+    options: tuple[str, ...]
+    run: str
+    asked_at: int
+    expires_at: int
+    """When the agent is told that nobody answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionList(Document):
+    questions: tuple[QuestionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentModel(Document):
+    provider: str
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentModels(Document):
+    models: tuple[AgentModel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptInfo(Document):
     """A prompt of a session. The text is on the thread, in the entry with this id."""
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
+    from holdfast.client.workflows import Workflows
 
 
 class Client:
@@ -167,6 +168,12 @@ class Client:
         from holdfast.client.providers import ProviderStore
 
         return ProviderStore(self._connection)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        from holdfast.client.workflows import Workflows
+
+        return Workflows(self._connection)
 
     @cached_property
     def inbox(self) -> Inbox:

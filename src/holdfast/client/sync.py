@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
+    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
     from holdfast.api.shares import CreatedShare, ShareRecord
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
     from holdfast.api.threads import EntryPage
     from holdfast.api.tools.records import ToolRecord
+    from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from holdfast.client.tenants import Members, Tenants
     from holdfast.client.thread.shares import Shares
     from holdfast.client.transport import Transport
+    from holdfast.client.workflows import Workflows
 
 
 class SyncClient(SyncOwner):
@@ -156,6 +158,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def workflows(self) -> SyncWorkflows:
+        return SyncWorkflows._wrap(self._async.workflows, self)
 
     @property
     def inbox(self) -> SyncInbox:
@@ -586,6 +592,32 @@ class SyncInbox(SyncHandle):
         self._loop.run(self._async.delete(id))
 
 
+class SyncWorkflows(SyncHandle):
+    """`Workflows` for code without `await`."""
+
+    _async: Workflows
+
+    def run(
+        self, session: str, workflow: str, *, variables: Mapping[str, str] | None = None, key: str | None = None
+    ) -> ExecutionInfo:
+        """Start an execution of a workflow, by its id or slug, in a session."""
+        return self._loop.run(self._async.run(session, workflow, variables=variables, key=key))
+
+    def get(self, id: str) -> ExecutionInfo:
+        return self._loop.run(self._async.get(id))
+
+    def wait(self, id: str) -> ExecutionInfo:
+        """Wait until an execution has ended or waits for approval, and return it."""
+        return self._loop.run(self._async.wait(id))
+
+    def approve(self, id: str, resume_token: str, *, approve: bool = True, reason: str | None = None) -> ExecutionInfo:
+        """Approve or deny the step that waits. Its token is in `get(id).requires_approval`."""
+        return self._loop.run(self._async.approve(id, resume_token, approve=approve, reason=reason))
+
+    def cancel(self, id: str, *, reason: str | None = None) -> ExecutionInfo:
+        return self._loop.run(self._async.cancel(id, reason=reason))
+
+
 class SyncModelStore(SyncHandle):
     """`ModelStore` for code without `await`."""
 
@@ -858,6 +890,30 @@ class SyncSessions(SyncHandle):
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
         """
         return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+
+    def abort(self, id: str) -> SessionInfo:
+        """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+        return self._loop.run(self._async.abort(id))
+
+    def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
+        """Queue a slash command of the agent, as a prompt."""
+        return self._loop.run(self._async.command(id, command, args, author_id=author_id))
+
+    def revert(self, id: str, prompt: str) -> SessionInfo:
+        """Take the conversation and the files back to where they were before a prompt."""
+        return self._loop.run(self._async.revert(id, prompt))
+
+    def questions(self, id: str) -> list[QuestionInfo]:
+        """Returns the questions and permissions that the agent waits for."""
+        return self._loop.run(self._async.questions(id))
+
+    def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent. For a permission, the answer is `once`, `always` or `reject`."""
+        self._loop.run(self._async.answer(id, question, answer))
+
+    def models(self, id: str) -> list[AgentModel]:
+        """Returns the models that the agent's server knows, while it runs."""
+        return self._loop.run(self._async.models(id))
 
     def prompts(self, id: str) -> list[PromptInfo]:
         """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""

@@ -386,20 +386,37 @@ async def open_session_tools(
     threads: Threads,
     projection: Projection,
     seals: Seals,
+    boxes: Lazy[Boxes],
+    runs: Lazy[Runs],
     sessions: Lazy[Sessions],
     clocks: Clocks,
-    delegation: str,
+    secrets: Lazy[Secrets],
+    settings: Settings,
+    secret: bytes,
+    tenant: str,
 ) -> AsyncIterator[ServerTools]:
-    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too."""
+    """The limits of trees of tasks hold for trees of sessions too. From `secret`, the keys of workflows are derived."""
     opened = await sessions.get()
     await _load("holdfast.server.session_tools")
     from holdfast.api.run.tasks import DelegationLimits
     from holdfast.runs.run_log import RunLog
-    from holdfast.server.session_tools import ServerTools
+    from holdfast.server.session_tools import ServerTools, parse_apis
+    from holdfast.threads.access.tenant_names import link_mark
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     async with ServerTools.open(
-        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+        storage,
+        projection,
+        seals,
+        await boxes.get(),
+        await runs.get(),
+        opened,
+        run_log,
+        DelegationLimits.parse(settings.delegation),
+        secret,
+        await secrets.get(),
+        parse_apis(settings.forge_apis),
+        link_mark(tenant),
     ) as tools:
         yield tools
 

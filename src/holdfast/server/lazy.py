@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final, Generic, TypeVar
@@ -17,6 +18,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _loading: Final[set[object]] = set()
+_one_at_a_time: Final = threading.Lock()
+"""Two threads must not import at once: one that imports a package, and one that imports a module of it, wait for each
+other, and Python lets one of them fail.
+"""
 
 
 class Lazy(Generic[T]):
@@ -75,11 +80,16 @@ async def load_in_thread(load: Callable[[], T]) -> T:
     What it loads stays for good. It is moved out of reach of the garbage collector: a full collection would visit all
     of it each time, a tenth of a second in which the server answers nobody.
     """
+
+    def load_alone() -> T:
+        with _one_at_a_time:
+            return load()
+
     mark = object()
     _loading.add(mark)
     gc.disable()
     try:
-        return await asyncio.to_thread(load)
+        return await asyncio.to_thread(load_alone)
     finally:
         _loading.discard(mark)
         if not _loading:

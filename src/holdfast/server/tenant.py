@@ -301,7 +301,20 @@ async def open_tenant(
         )
         session_tools = Lazy(
             "tools of sessions",
-            lambda: open_session_tools(storage, threads, projection, seals, sessions, clocks, settings.delegation),
+            lambda: open_session_tools(
+                storage,
+                threads,
+                projection,
+                seals,
+                boxes,
+                runs,
+                sessions,
+                clocks,
+                secrets,
+                settings,
+                derive(secret, "workflows"),
+                name,
+            ),
         )
         interpreters = Lazy(
             "interpreters",

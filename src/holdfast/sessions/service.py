@@ -7,27 +7,28 @@ goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from holdfast.api.errors import Conflict
+from holdfast.api.errors import Conflict, NotFound
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, SnapshotInUse, SnapshotNotFound
 from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
-from holdfast.api.errors.sessions import SessionBusy, SessionLimit
+from holdfast.api.errors.sessions import AgentAway, SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.run.info import CancelKind
 from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, SessionState, SessionStep
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.launch.plan import Options, check_prompt, key_of
+from holdfast.runs.launch.plan import Options, check_prompt, kept_context, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
-from holdfast.sessions.hub.hub import Hub
+from holdfast.sessions.hub.hub import Hub, Question
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
 from holdfast.sessions.sweep import SWEEP_SECONDS, SessionSweep
@@ -152,7 +153,7 @@ class Sessions:
             made = created(
                 agent=checked.agent,
                 model=checked.model or "",
-                options=checked.to_json(),
+                options=checked.to_json() | kept_context(checked.context),
                 parent=opening.parent,
                 by=opening.by,
             )
@@ -197,7 +198,12 @@ class Sessions:
         return await self._boots.diagnose(row, await self.box_of(id))
 
     async def programs(self, row: ThreadRow) -> tuple[SessionStep, ...]:
-        """Returns what became of the programs of a session's workstation. Empty if it has none."""
+        """Returns what became of the programs of a session's workstation. Empty if it has none.
+
+        Somebody looks at the session, and may have woken its box: then it need not wait for the next sweep.
+        """
+        if session_of(row).state is SessionState.HIBERNATED:
+            self._due.add(row.id)
         return await self._boots.programs(session_of(row), await self.box_of(row.id))
 
     async def list(self, wanted: RowFilter) -> ThreadPage:
@@ -236,6 +242,62 @@ class Sessions:
             )
         self._due.add(id)
         return found
+
+    # --- the agent ---
+
+    async def abort(self, id: str, *, by: str | None = None) -> ThreadRow:
+        """End the current work of the agent, also while it waits for a retry. The next prompt follows."""
+        row = await self._sessions.find(id)
+        if (run := row.runs.live) is not None:
+            await self._runs.cancellation.request(id, run, CancelKind.CANCEL, by)
+        return await self._sessions.find(id)
+
+    async def command(self, id: str, command: str, args: str = "", *, author: str | None = None) -> QueuedPrompt:
+        """Queue a slash command of the agent."""
+        queued = await self.prompt(id, f"/{command} {args}".rstrip(), author=author)
+        assert isinstance(queued, QueuedPrompt)
+        return queued
+
+    async def revert(self, id: str, prompt: str) -> ThreadRow:
+        """Take a session back to where it was before a prompt: the conversation, and the files of its box."""
+        row = await self._sessions.find(id)
+        if row.runs.live is not None:
+            raise SessionBusy(
+                f"the agent of session {id} works", hint=f"end its work first: holdfast session abort {id}"
+            )
+        found = session_of(row).find(prompt)
+        if found is None or found.run is None:
+            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on")
+        turns = await self._runs.turns.of(id)
+        number = next((each.number for each in turns if each.run.run == found.run), None)
+        if number is None:
+            raise NotFound(f"the run of prompt {prompt} is not part of the conversation any more")
+        if number <= 1:
+            raise Conflict(
+                f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
+            )
+        await self._stop_runner(id)
+        await self._runs.rewinds.rewind(id, str(number - 1))
+        return await self._sessions.find(id)
+
+    async def questions(self, id: str) -> Sequence[Question]:
+        """Returns the questions that the agent waits for."""
+        await self._sessions.find(id)
+        return [] if self.hub is None else self.hub.questions(id)
+
+    async def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent."""
+        await self._sessions.find(id)
+        if self.hub is None:
+            raise NotFound(f"no question {question} waits in session {id}")
+        await self.hub.answer(id, question, answer)
+
+    async def models(self, id: str) -> Sequence[dict[str, Any]]:
+        """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
+        await self._sessions.find(id)
+        if self.hub is None:
+            raise AgentAway(f"the agent of session {id} has no server")
+        return self.hub.models(id)
 
     # --- state ---
 

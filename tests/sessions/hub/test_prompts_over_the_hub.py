@@ -10,8 +10,11 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.sessions.hub.world import HubWorld, a_hub_world, until
 
+from holdfast.api.errors import NotFound
+from holdfast.api.errors.sessions import SessionBusy
 from holdfast.testing.model.gates import Gate
-from holdfast.testing.model.steps import bash, held, text, write
+from holdfast.testing.model.requests import Said
+from holdfast.testing.model.steps import bash, held, text, tool, write
 
 pytestmark = [pytest.mark.xdist_group("hub"), pytest.mark.agent, pytest.mark.box, pytest.mark.slow]
 
@@ -90,6 +93,67 @@ def test_what_happens_while_the_server_is_dead_is_told_to_the_next_one_in_order_
     assert [each["status"] for each in world.entries(session.id, "signal.run.finished")] == ["completed"]
     ids = [each.id for each in world.client.thread(session.id).entries(live=True)]
     assert len(ids) == len(set(ids))
+
+
+def test_a_question_of_the_agent_waits_for_somebody_and_gets_the_answer(world: HubWorld) -> None:
+    session = world.session()
+    asked = {
+        "questions": [
+            {
+                "question": "Which database?",
+                "header": "Database",
+                "options": [
+                    {"label": "SQLite", "description": "A file"},
+                    {"label": "PostgreSQL", "description": "A server"},
+                ],
+            }
+        ]
+    }
+    prompt = world.prompt(session.id, "asking work", [tool("question", asked), text("As you say.")])
+    [question] = until(lambda: world.client.sessions.questions(session.id), world.server.read_log)
+    assert (question.kind, question.text, question.options) == ("question", "Which database?", ("SQLite", "PostgreSQL"))
+    with pytest.raises(NotFound):
+        world.client.sessions.answer(session.id, "que_other", "SQLite")
+    world.client.sessions.answer(session.id, question.id, "PostgreSQL")
+    assert world.ended(session.id, prompt) == "completed"
+    assert world.client.sessions.questions(session.id) == []
+    assert "PostgreSQL" in world.entries(session.id, "opencode.tool")[-1]["result"]
+    [told] = world.entries(session.id, "opencode.question")
+    assert (told["question"], told["text"]) == (question.id, "Which database?")
+    assert world.entries(session.id, "opencode.answer") == [
+        {"type": "opencode.answer", "question": question.id, "answer": "PostgreSQL"}
+    ]
+
+
+def test_people_see_models_run_commands_abort_and_revert(world: HubWorld, tmp_path: Path) -> None:
+    (tmp_path / ".opencode" / "command").mkdir(parents=True)
+    (tmp_path / ".opencode" / "command" / "greet.md").write_text("Please do the greeting work for $ARGUMENTS.")
+    session = world.session(workspace=world.client.runs.upload(tmp_path))
+    gate = Gate("start")
+    steps = [text("Hello Ann."), write("b.txt", "two\n"), text("Written."), held(text("never"), gate), text("Back.")]
+    world.model.script(steps, when="greeting work")
+    first = world.client.sessions.command(session.id, "greet", "Ann")
+    assert world.ended(session.id, first) == "completed", world.server.read_log()[-4000:]
+    assert world.entries(session.id, "opencode.user")[0]["text"] == "Please do the greeting work for Ann."
+    assert "scripted" in [each.id for each in world.client.sessions.models(session.id)]
+    second = world.client.sessions.prompt(session.id, "Write it.")
+    assert world.ended(session.id, second) == "completed"
+    third = world.client.sessions.prompt(session.id, "Take long.")
+    gate.wait_reached()
+    with pytest.raises(SessionBusy):
+        world.client.sessions.revert(session.id, second.id)
+    world.client.sessions.abort(session.id)
+    assert world.ended(session.id, third) == "cancelled"
+    gate.release()
+    world.client.sessions.revert(session.id, second.id)
+    fourth = world.client.sessions.prompt(session.id, "Go on.")
+    assert world.ended(session.id, fourth) == "completed", world.entries(session.id, "signal.run.finished")
+    said = [each.text for each in world.model.main_requests[-1].turns if isinstance(each, Said)]
+    assert not any("Write it." in each for each in said)
+    found = world.client.sessions.get(session.id)
+    assert found.box is not None
+    with world.client.boxes.open(found.box) as box:
+        assert not box.files.exists("/workspace/b.txt")
 
 
 def running(words: bytes) -> list[int]:

@@ -22,6 +22,7 @@ from holdfast.gateway.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.sessions.tools.mailbox_rows import MessageStore
 from holdfast.sessions.tools.memory_rows import MemoryStore
+from holdfast.sessions.workflows.rows import WorkflowStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
@@ -42,6 +43,7 @@ from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.storage.sqlite.workflows import SqliteWorkflows
 from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
@@ -61,6 +63,7 @@ from holdfast.testing.store_suites import (
     ShareSuite,
     SubscriptionSuite,
     ThreadRowSuite,
+    WorkflowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
 from holdfast.testing.store_suites.logins import LoginStores
@@ -180,6 +183,17 @@ class TestSqliteMessages(MessageSuite):
         async def open_store(tenant: str) -> AsyncIterator[MessageStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteMessages(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteWorkflows(WorkflowSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[WorkflowStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[WorkflowStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteWorkflows(database, tenant=tenant)
 
         return open_store
 

@@ -3,6 +3,7 @@
 import { Refused, at, call, get, query } from "../api/client.ts";
 import type { BoxRecord, ThreadInfo } from "../api/types.ts";
 import { isPinned, stateOf, titleOf } from "../model/threads.ts";
+import { session } from "./session.svelte.ts";
 import { notify } from "./notices.svelte.ts";
 
 const PAGE = 200;
@@ -58,6 +59,7 @@ class Threads {
       this.trouble = "";
     } catch (error) {
       this.trouble = error instanceof Refused ? error.message : "The server does not answer.";
+      if (error instanceof Refused && (error.status === 401 || error.status === 403)) session.lose();
     }
     this.loaded = true;
   }

@@ -65,10 +65,11 @@ class Crossing:
     """The budget, in the unit."""
     spent: int
 
-    @property
-    def message(self) -> str:
+    def message(self, run: str) -> str:
+        """Returns the refusal for a run."""
         spent, most = describe(self.unit, self.spent), describe(self.unit, self.most)
-        return out_of_budget(self.limit.scope.value, spent, most)
+        is_above = self.limit.scope is BudgetScope.RUN and self.limit.subject != run
+        return out_of_budget("parent" if is_above else self.limit.scope.value, spent, most)
 
     @property
     def share(self) -> float:

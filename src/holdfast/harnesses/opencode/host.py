@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 EXPIRED = "__expired__"
 _DEFAULT = "web:default"
 _REMEMBERED = 1000
+_COMMAND_SECONDS = 3 * 24 * 3600.0
+"""The end of a command is seen in its events; this only bounds the request."""
 _MAX_TITLE = 60
 
 
@@ -181,9 +183,31 @@ class Host:
         provider, slash, model = str(fields.get("model", "")).partition("/")
         if slash:
             body["model"] = {"providerID": provider, "modelID": model}
-        server.ask("POST", "/session/{}/prompt_async".format(_quoted(info["id"])), body)
+        command = _command_in(server, fields["content"])
+        if command is None:
+            server.ask("POST", "/session/{}/prompt_async".format(_quoted(info["id"])), body)
+        else:
+            self._run_command(server, turn, info["id"], command, str(fields.get("model", "")))
         turn.sent()
         self.look()
+
+    def _run_command(self, server: Server, turn: Turn, session: str, command: dict[str, str], model: str) -> None:
+        """Run a slash command. OpenCode answers when it is done; its events come as those of a prompt."""
+
+        def run() -> None:
+            try:
+                body = {**command, **({"model": model} if model else {})}
+                server.request("POST", f"/session/{_quoted(session)}/command", body, _COMMAND_SECONDS)
+            except Failed as error:
+                why = str(error)
+                self._mailbox.put(lambda: self._fail(turn, why))
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def _fail(self, turn: Turn, why: str) -> None:
+        if not turn.over:
+            turn.fail(why)
+            self._end(turn)
 
     def _event(self, line: bytes) -> None:
         for turn in list(self._turns.values()):
@@ -437,6 +461,20 @@ def _channel(fields: dict[str, Any]) -> str:
     if "channelType" not in fields:
         return _DEFAULT
     return "{}:{}".format(fields["channelType"], fields.get("channelId", "default"))
+
+
+def _command_in(server: Server, text: str) -> dict[str, str] | None:
+    """Returns the slash command that a prompt is, if OpenCode has one of that name."""
+    name, _, arguments = text[1:].partition(" ")
+    if not text.startswith("/") or not name:
+        return None
+    try:
+        known = json.loads(server.request("GET", "/command"))
+    except ValueError:
+        return None
+    if not any(isinstance(each, dict) and each.get("name") == name for each in known):
+        return None
+    return {"command": name, "arguments": arguments}
 
 
 def _files(fields: dict[str, Any]) -> list[dict[str, Any]]:

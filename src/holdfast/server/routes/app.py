@@ -44,6 +44,7 @@ from holdfast.server.routes import (
     shares,
     tasks,
     threads,
+    workflows,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.requests import ClientLeft
@@ -79,6 +80,7 @@ ROUTERS = (
     sessions.router,
     shares.router,
     tasks.router,
+    workflows.router,
 )
 
 

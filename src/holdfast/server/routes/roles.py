@@ -20,7 +20,8 @@ GET /v1/threads  GET /v1/threads/{id}  GET /v1/threads/{id}/entries  GET /v1/thr
 GET /v1/threads/{id}/tasks  GET /v1/threads/{id}/tree  GET /v1/tasks/{id}  GET /v1/tasks/{id}/result
 GET /v1/runs  GET /v1/runs/{id}  GET /v1/runs/{id}/diagnose
 GET /v1/runs/{id}/diff  GET /v1/runs/{id}/patch  GET /v1/runs/{id}/changed-files
-GET /v1/sessions  GET /v1/sessions/{id}  GET /v1/sessions/{id}/prompts  GET /v1/sessions/{id}/diagnosis
+GET /v1/sessions  GET /v1/sessions/{id}  GET /v1/sessions/{id}/prompts
+GET /v1/sessions/{id}/models  GET /v1/sessions/{id}/questions
 GET /v1/boxes  GET /v1/boxes/metrics  GET /v1/boxes/{id}  GET /v1/boxes/{id}/metrics  GET /v1/boxes/{id}/egress
 GET /v1/interpreters  GET /v1/interpreters/{id}
 GET /v1/snapshots  GET /v1/volumes  GET /v1/images  GET /v1/images/{name:path}
@@ -41,9 +42,13 @@ POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
 POST /v1/runs/{id}/cancel  POST /v1/runs/{id}/steer  POST /v1/runs/{id}/resume
 POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibernate  POST /v1/sessions/{id}/restore
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
+GET /v1/sessions/{id}/diagnosis  POST /v1/sessions/{id}/abort  POST /v1/sessions/{id}/revert
+POST /v1/sessions/{id}/commands  POST /v1/sessions/{id}/answers
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
+GET /v1/workflow-executions/{id}  POST /v1/workflow-executions/{id}/approve
+POST /v1/workflow-executions/{id}/cancel
 DELETE /v1/inbox/{id}  POST /v1/inbox/{id}/read  POST /v1/inbox/{id}/reply
 POST /v1/boxes  GET /v1/boxes/diagnose  POST /v1/boxes/prune  DELETE /v1/boxes/{id}
 POST /v1/boxes/{id}/stop  POST /v1/boxes/{id}/start  POST /v1/boxes/{id}/fork  POST /v1/boxes/{id}/move
@@ -112,13 +117,14 @@ PUBLIC: Final = frozenset(
 BY_TOKEN: Final = frozenset(
     {
         ("POST", "/v1/tokens/renew"),
+        ("POST", "/v1/hooks/{trigger}"),
         ("POST", "/v1/login"),
         ("DELETE", "/v1/login"),
         ("GET", "/login/oidc/callback"),
         ("GET", "/s/{secret}"),
     }
 )
-"""Routes that check the credential themselves."""
+"""Routes that check the credential, or the signature, themselves."""
 
 OPERATOR: Final = frozenset({("GET", "/metrics"), ("POST", "/v1/providers/{name}/setup")})
 """Routes about the machine, for owners of the default tenant only. So are all below `/v1/tenants`."""

@@ -410,6 +410,19 @@ CREATE TABLE IF NOT EXISTS messages (
 );
 CREATE INDEX IF NOT EXISTS messages_by_recipient ON messages (tenant, kind, recipient, number);
 
+CREATE TABLE IF NOT EXISTS workflow_records (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    kind TEXT NOT NULL,
+    id TEXT NOT NULL,
+    list TEXT NOT NULL,
+    document TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    is_open INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS workflow_records_by_age ON workflow_records (tenant, kind, created_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS workflow_records_open ON workflow_records (tenant, kind) WHERE is_open = 1;
+
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',
     kind TEXT NOT NULL,

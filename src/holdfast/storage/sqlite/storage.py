@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
     from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
+    from holdfast.storage.sqlite.workflows import SqliteWorkflows
 
 
 class SqliteStorage:
@@ -145,6 +146,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.mailbox import SqliteMessages
 
         return SqliteMessages(self._database)
+
+    @cached_property
+    def workflows(self) -> SqliteWorkflows:
+        from holdfast.storage.sqlite.workflows import SqliteWorkflows
+
+        return SqliteWorkflows(self._database)
 
     @cached_property
     def memories(self) -> SqliteMemories:
