@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import functools
+import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -87,21 +89,18 @@ async def test_one_that_nobody_asked_for_is_closed_without_being_opened() -> Non
     assert opener.events == []
 
 
-async def test_two_threads_never_load_at_once() -> None:
-    """Each may wait for what the other is importing. Python notices that, and gives one of them up."""
-    alone = threading.Lock()
-    met = threading.Barrier(2)
-
-    def load() -> bool:
-        if not alone.acquire(blocking=False):
-            met.wait(5)
-            return False
-        try:
-            met.wait(0.2)  # for a second one, which does not come
-        except threading.BrokenBarrierError:
-            return True
-        finally:
-            alone.release()
-        return False
-
-    assert await asyncio.gather(*(load_in_thread(load) for _ in range(3))) == [True, True, True]
+async def test_a_package_and_a_module_of_it_can_be_loaded_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = tmp_path / "outer_package"
+    inner = outer / "inner"
+    inner.mkdir(parents=True)
+    # Long enough for a second thread to lock the part, and then wait for the inner package, if it may.
+    (outer / "__init__.py").write_text("import time\ntime.sleep(0.3)\n")
+    (inner / "__init__.py").write_text("from outer_package.inner.part import name\n")
+    (inner / "part.py").write_text("name = 'part'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loads = [load_in_thread(functools.partial(importlib.import_module, f"outer_package.{name}"))
+             for name in ("inner", "inner.part")]  # fmt: skip
+    package, part = await asyncio.gather(*loads)
+    assert package.name == part.name == "part"

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.gateway.conftest import Session
-from tests.providers.docker.engine import PYTHON_IMAGE, CannotStart, DockerEngine
+from tests.providers.docker.conftest import engine
+from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 from tests.sessions.workstations import a_server, diagnose, end, new_workstation, ready, run, states
 
 from holdfast.testing.modal import ModalCloudThread
 
+__all__ = ["engine"]
+
 pytestmark = [pytest.mark.slow, pytest.mark.sampled]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[DockerEngine]:
-    try:
-        with DockerEngine() as engine:
-            yield engine
-    except CannotStart as error:
-        pytest.skip(str(error))
 
 
 def live_one_life(session: Session) -> dict[str, Any]:

@@ -91,12 +91,21 @@ def test_programs_start_are_restarted_and_come_back_after_hibernation(session: S
 
 
 def test_the_supervisor_comes_back_with_another_server(tmp_path: Path) -> None:
-    with a_server(tmp_path / "home") as served:
-        session = new_workstation(*served)
+    with a_server(tmp_path / "home") as (server, api):
+        session = new_workstation(server, api)
         ready(session)
+        processes = f"/v1/boxes/{session.box}/processes"
+        argv = next(
+            each["argv"]
+            for each in api.get(processes).json()["processes"]
+            if each["argv"][-1].startswith("holdfast-workstation:")
+        )
         run(session, "pkill -9 -f '[h]oldfast-workstation'")  # with all that it has started
         until(lambda: states(session)["desktop"] == "stopped")
-        served[0].kill()
+        # The server dies when it has started another one, and has not sent it the programs yet.
+        mute = api.post(processes, json={"argv": argv, "stdin": True, "tree": True})
+        assert mute.status_code < 300, mute.text
+        server.kill()
     with a_server(tmp_path / "home") as (server, api):
         again = Session(server, api, session.id, session.box)
         until(lambda: {states(again)[name] for name in DESKTOP} == {"running"})
@@ -178,13 +187,17 @@ def test_the_cookie_of_another_session_opens_nothing(
 
 
 @pytest.mark.sampled
-def test_a_workstation_at_rest_falls_asleep(served: tuple[ServerProcess, httpx.Client]) -> None:
+def test_a_workstation_at_rest_falls_asleep_and_wakes_for_whoever_opens_it(
+    served: tuple[ServerProcess, httpx.Client],
+) -> None:
     session = new_workstation(*served, box={"idleSeconds": 3})
     ready(session)
     until(lambda: session.ask("GET", "").json()["state"] == "hibernated", 60)
     assert states(session)["desktop"] == "stopped"
-    assert session.ask("POST", "/restore").json()["state"] == "running"
-    until(lambda: states(session)["desktop"] == "running")
+    # Whoever opens it wakes it, with all of its programs.
+    cookie = {**session.cookie(), "accept": "text/html"}
+    until(lambda: session.visit("/vnc/vnc.html", headers=cookie).status_code == 200)
+    assert session.ask("GET", "").json()["state"] == "running"
     end(session)
 
 

@@ -35,6 +35,7 @@ RESERVED_ENTRY_IDS: Final = (
     "child-read-r-",
     "reported-r-",
     "session-change-",
+    "workflow-",
 )
 """How the ids of entries begin that only runs write. An id is taken once: a caller that took one of these would keep
 the end of a run off the thread."""

@@ -83,6 +83,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "delete": "sessions:delete",
         },
     ),
+    "workflow": Group(
+        "Workflows: steps that are carried out one after the other in a session.",
+        {
+            "sync": "workflow:sync",
+            "list": "workflow:list_",
+            "run": "workflow:run",
+            "show": "workflow:show",
+            "approve": "workflow:approve",
+            "cancel": "workflow:cancel",
+        },
+    ),
     "inbox": Group(
         "Inbox: what the agents of sessions tell people, and how to answer.",
         {"list": "inbox:list_", "show": "inbox:show", "reply": "inbox:reply", "delete": "inbox:delete"},
@@ -219,6 +230,11 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
     ),
+    "share": Group(
+        "Links by which anybody can read a thread.",
+        {"new": "share:new", "list": "share:list_", "revoke": "share:revoke"},
+    ),
+    "audit": "audit:audit",
     "login": "login:login",
     "member": Group(
         "Members of your tenant, and their roles: owner, member, viewer.",
@@ -226,7 +242,13 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     ),
     "tenant": Group(
         "Tenants of a server, each with its own threads, boxes, keys and settings.",
-        {"new": "tenant:new", "list": "tenant:list_", "key": "tenant:key", "remove": "tenant:remove"},
+        {
+            "new": "tenant:new",
+            "list": "tenant:list_",
+            "key": "tenant:key",
+            "limit": "tenant:limit",
+            "remove": "tenant:remove",
+        },
     ),
     "config": Group(
         "The settings of the server, and where each comes from.",

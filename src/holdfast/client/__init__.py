@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Thread
+    from holdfast.client.workflows import Workflows
 
 __all__ = [
     "Acknowledgement",
@@ -162,6 +163,7 @@ __all__ = [
     "Unauthorized",
     "Unreachable",
     "Volumes",
+    "Workflows",
 ]
 
 _HOMES = {
@@ -197,6 +199,7 @@ _HOMES = {
     "holdfast.client.costs": "Costs",
     "holdfast.client.gateway": "SessionGateways",
     "holdfast.client.inbox": "Inbox",
+    "holdfast.client.workflows": "Workflows",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",

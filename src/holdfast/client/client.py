@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
+    from holdfast.client.thread.shares import Shares
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
+    from holdfast.client.workflows import Workflows
 
 
 class Client:
@@ -108,6 +110,12 @@ class Client:
         return Logins(self._connection)
 
     @cached_property
+    def shares(self) -> Shares:
+        from holdfast.client.thread.shares import Shares
+
+        return Shares(self._connection)
+
+    @cached_property
     def members(self) -> Members:
         from holdfast.client.tenants import Members
 
@@ -160,6 +168,12 @@ class Client:
         from holdfast.client.providers import ProviderStore
 
         return ProviderStore(self._connection)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        from holdfast.client.workflows import Workflows
+
+        return Workflows(self._connection)
 
     @cached_property
     def inbox(self) -> Inbox:

@@ -45,8 +45,11 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
-    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
+    from holdfast.api.shares import CreatedShare, ShareRecord
+    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
+    from holdfast.api.threads import EntryPage
     from holdfast.api.tools.records import ToolRecord
+    from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.connection import FindAgain, RetryNotice
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
@@ -63,7 +66,9 @@ if TYPE_CHECKING:
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
+    from holdfast.client.thread.shares import Shares
     from holdfast.client.transport import Transport
+    from holdfast.client.workflows import Workflows
 
 
 class SyncClient(SyncOwner):
@@ -115,6 +120,10 @@ class SyncClient(SyncOwner):
         return SyncLogins._wrap(self._async.logins, self)
 
     @property
+    def shares(self) -> SyncShares:
+        return SyncShares._wrap(self._async.shares, self)
+
+    @property
     def members(self) -> SyncMembers:
         return SyncMembers._wrap(self._async.members, self)
 
@@ -149,6 +158,10 @@ class SyncClient(SyncOwner):
     @property
     def providers(self) -> SyncProviderStore:
         return SyncProviderStore._wrap(self._async.providers, self)
+
+    @property
+    def workflows(self) -> SyncWorkflows:
+        return SyncWorkflows._wrap(self._async.workflows, self)
 
     @property
     def inbox(self) -> SyncInbox:
@@ -258,6 +271,23 @@ class SyncLogins(SyncHandle):
         self._loop.run(self._async.end(id))
 
 
+class SyncShares(SyncHandle):
+    """`Shares` for code without `await`."""
+
+    _async: Shares
+
+    def create(self, thread: str, *, seconds: int = 7 * 24 * 3600) -> CreatedShare:
+        """Share a thread. The link is returned only once."""
+        return self._loop.run(self._async.create(thread, seconds=seconds))
+
+    def list(self, thread: str) -> list[ShareRecord]:
+        return self._loop.run(self._async.list(thread))
+
+    def revoke(self, thread: str, id: str) -> None:
+        """Revoke a share. Its link stops working at once."""
+        self._loop.run(self._async.revoke(thread, id))
+
+
 class SyncTenants(SyncHandle):
     """`Tenants` for code without `await`."""
 
@@ -270,6 +300,14 @@ class SyncTenants(SyncHandle):
     def create_key(self, tenant: str, name: str) -> CreatedKey:
         """Create an API key of a tenant, for an owner who has lost theirs."""
         return self._loop.run(self._async.create_key(tenant, name))
+
+    def quotas(self, name: str) -> TenantQuotas:
+        """Returns what a tenant may use at most."""
+        return self._loop.run(self._async.quotas(name))
+
+    def limit(self, name: str, quotas: TenantQuotas) -> TenantQuotas:
+        """Set what a tenant may use at most, from now on."""
+        return self._loop.run(self._async.limit(name, quotas))
 
     def list(self) -> list[TenantRecord]:
         """Returns all tenants beside the default one."""
@@ -288,6 +326,10 @@ class SyncMembers(SyncHandle):
     def put(self, name: str, role: TenantRole) -> TenantMember:
         """Add a member, or change the role of one."""
         return self._loop.run(self._async.put(name, role))
+
+    def audit(self, since: str = "-1", limit: int = 100) -> EntryPage:
+        """Returns who changed what in the tenant, oldest first, from an offset of an earlier page."""
+        return self._loop.run(self._async.audit(since, limit))
 
     def list(self) -> list[TenantMember]:
         return self._loop.run(self._async.list())
@@ -548,6 +590,32 @@ class SyncInbox(SyncHandle):
 
     def delete(self, id: str) -> None:
         self._loop.run(self._async.delete(id))
+
+
+class SyncWorkflows(SyncHandle):
+    """`Workflows` for code without `await`."""
+
+    _async: Workflows
+
+    def run(
+        self, session: str, workflow: str, *, variables: Mapping[str, str] | None = None, key: str | None = None
+    ) -> ExecutionInfo:
+        """Start an execution of a workflow, by its id or slug, in a session."""
+        return self._loop.run(self._async.run(session, workflow, variables=variables, key=key))
+
+    def get(self, id: str) -> ExecutionInfo:
+        return self._loop.run(self._async.get(id))
+
+    def wait(self, id: str) -> ExecutionInfo:
+        """Wait until an execution has ended or waits for approval, and return it."""
+        return self._loop.run(self._async.wait(id))
+
+    def approve(self, id: str, resume_token: str, *, approve: bool = True, reason: str | None = None) -> ExecutionInfo:
+        """Approve or deny the step that waits. Its token is in `get(id).requires_approval`."""
+        return self._loop.run(self._async.approve(id, resume_token, approve=approve, reason=reason))
+
+    def cancel(self, id: str, *, reason: str | None = None) -> ExecutionInfo:
+        return self._loop.run(self._async.cancel(id, reason=reason))
 
 
 class SyncModelStore(SyncHandle):

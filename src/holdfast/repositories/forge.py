@@ -1,14 +1,16 @@
-"""Opens pull requests by the REST API of a forge: GitHub, GitHub Enterprise, and others that speak the same.
+"""Opens and changes pull requests, and reads files, by the REST API of a forge: GitHub, or what speaks the same.
 
 The token is sent to one host only, over https (plain http is for this machine), and redirects are not followed.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
 import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -46,6 +48,37 @@ class Forge:
         document = {"title": title, "head": branch, "base": base, "body": body, "draft": draft}
         made = self._ask("POST", "/pulls", document)
         return PullRequest(int(made["number"]), str(made["html_url"]), True)
+
+    def pull_request(self, number: int) -> Any:
+        return self._ask("GET", f"/pulls/{number}")
+
+    def pull_requests(self, state: str, limit: int) -> Any:
+        """Returns pull requests as the forge describes them, the newest first."""
+        return self._ask("GET", f"/pulls?{urlencode({'state': state, 'per_page': limit})}")
+
+    def update_pull_request(self, number: int, changes: Mapping[str, str]) -> Any:
+        """`changes` are its title, body or state."""
+        return self._ask("PATCH", f"/pulls/{number}", dict(changes))
+
+    def set_labels(self, number: int, labels: Sequence[str]) -> None:
+        self._ask("PUT", f"/issues/{number}/labels", {"labels": list(labels)})
+
+    def changed_files(self, number: int, limit: int) -> Any:
+        return self._ask("GET", f"/pulls/{number}/files?{urlencode({'per_page': limit})}")
+
+    def comments(self, number: int, limit: int) -> Any:
+        return self._ask("GET", f"/issues/{number}/comments?{urlencode({'per_page': limit})}")
+
+    def file(self, path: str, ref: str | None, most: int) -> bytes:
+        """Returns a file of a branch, tag or commit, or its first `most` bytes."""
+        query = "" if ref is None else f"?{urlencode({'ref': ref})}"
+        found = self._ask("GET", f"/contents/{quote(path)}{query}")
+        if not isinstance(found, dict) or found.get("type") != "file" or found.get("encoding") != "base64":
+            raise RepositoryFailed(f"{path[:200]!r} is not a file, or is too large", hint="name a file below 1 MB")
+        try:
+            return base64.b64decode(found["content"])[:most]
+        except (LookupError, TypeError, ValueError):
+            raise RepositoryFailed(f"the content of {path[:200]!r} cannot be read") from None
 
     def _ask(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
         parts = urlsplit(self.api)

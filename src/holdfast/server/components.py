@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.quotas import Quotas
     from holdfast.server.session_tools import ServerTools
     from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
@@ -131,7 +132,13 @@ async def open_accounts(
 
 @asynccontextmanager
 async def open_boxes(
-    storage: Storage, accounts: Lazy[ServerProviders], egress: Lazy[ServerEgress], *, node: str, pool: int
+    storage: Storage,
+    accounts: Lazy[ServerProviders],
+    egress: Lazy[ServerEgress],
+    *,
+    node: str,
+    pool: int,
+    quotas: Quotas,
 ) -> AsyncIterator[Boxes]:
     """`pool` boxes are kept ready at most. Boxes outlive the service."""
     await _load(
@@ -149,7 +156,14 @@ async def open_boxes(
     if storage.is_exclusive:
         await _release_leases(rows)
     settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
-    boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
+    boxes = Boxes(
+        rows,
+        providers,
+        node=node,
+        pool=settings,
+        secrets=(await egress.get()).secrets,
+        check_count=quotas.check_box,
+    )
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
     sweep.add_done_callback(_log_sweep)
@@ -226,11 +240,12 @@ async def open_gateway(
     prices: Lazy[Prices],
     egress: Lazy[ServerEgress],
     clocks: Clocks,
+    quotas: Quotas,
 ) -> AsyncIterator[ModelGateway]:
     opened = await models.get()
     from holdfast.egress.models import Budgets, Meter, ModelGateway, ThreadJournal, load_from
 
-    async with Budgets(await load_in_thread(lambda: storage.budgets)) as budgets:
+    async with Budgets(await load_in_thread(lambda: storage.budgets), day_ceiling=lambda: quotas.day_budget) as budgets:
         meter = Meter(
             await prices.get(),
             budgets,
@@ -270,6 +285,7 @@ async def open_runs(
     home: Path,
     clocks: Clocks,
     delegation: str,
+    quotas: Quotas,
 ) -> AsyncIterator[Runs]:
     """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
@@ -311,6 +327,7 @@ async def open_runs(
         # On a storage of ours alone, no other server can be at a launch.
         thresholds=Thresholds(launch=0) if storage.is_exclusive else Thresholds(),
         delegation_limits=DelegationLimits.parse(delegation),
+        admit=quotas.check_run,
     )
     try:
         await runs.start()
@@ -369,20 +386,37 @@ async def open_session_tools(
     threads: Threads,
     projection: Projection,
     seals: Seals,
+    boxes: Lazy[Boxes],
+    runs: Lazy[Runs],
     sessions: Lazy[Sessions],
     clocks: Clocks,
-    delegation: str,
+    secrets: Lazy[Secrets],
+    settings: Settings,
+    secret: bytes,
+    tenant: str,
 ) -> AsyncIterator[ServerTools]:
-    """`delegation` has the limits of trees of tasks, which hold for trees of sessions too."""
+    """The limits of trees of tasks hold for trees of sessions too. From `secret`, the keys of workflows are derived."""
     opened = await sessions.get()
     await _load("holdfast.server.session_tools")
     from holdfast.api.run.tasks import DelegationLimits
     from holdfast.runs.run_log import RunLog
-    from holdfast.server.session_tools import ServerTools
+    from holdfast.server.session_tools import ServerTools, parse_apis
+    from holdfast.threads.access.tenant_names import link_mark
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     async with ServerTools.open(
-        storage, projection, seals, opened, run_log, DelegationLimits.parse(delegation)
+        storage,
+        projection,
+        seals,
+        await boxes.get(),
+        await runs.get(),
+        opened,
+        run_log,
+        DelegationLimits.parse(settings.delegation),
+        secret,
+        await secrets.get(),
+        parse_apis(settings.forge_apis),
+        link_mark(tenant),
     ) as tools:
         yield tools
 

@@ -119,6 +119,13 @@ class Settings:
     delegation: str = setting(
         "", "Limits of a tree of tasks: depth=8 breadth=16 boxes=16 threads=200, or some of them.", metavar="LIMITS"
     )
+    forge_apis: tuple[str, ...] = setting(
+        (),
+        "API of a git host: HOST=URL. Can be given several times. Default: https://HOST/api/v3, and that of GitHub.",
+        metavar="HOST=URL",
+        option="--forge-api",
+        variable="HOLDFAST_FORGE_API",
+    )
     tenant_providers: tuple[str, ...] = setting(
         ("local",),
         "Kind of provider that tenants other than the default one may use. Can be given several times.",

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.run.tasks import DelegationLimits
 from holdfast.api.tools.catalogue import ALL
 from holdfast.api.tools.operation import Operation
+from holdfast.boxes.service.boxes import Boxes
 from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.internal_api import InternalRequest, InternalRoute
+from holdfast.repositories.forge import api_of
 from holdfast.runs.run_log import RunLog
+from holdfast.runs.service import Runs
 from holdfast.server.lazy import load_in_thread
 from holdfast.sessions.service import Sessions
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
+from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
 from holdfast.sessions.tools.service import RATE, SessionTools
 from holdfast.sessions.tools.tasks import Tasks
+from holdfast.sessions.workflows.engine import Executions
+from holdfast.sessions.workflows.library import Library
+from holdfast.sessions.workflows.operations import Workflows
+from holdfast.sessions.workflows.signatures import WorkflowKeys
+from holdfast.sessions.workflows.steps import StepRunner
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 
 if TYPE_CHECKING:
+    from holdfast.environments.secrets import Secrets
     from holdfast.storage import Storage
 
 
@@ -35,6 +47,8 @@ class ServerTools:
 
     operations: SessionTools
     mailbox: Mailbox
+    workflows: Workflows
+    clock: Callable[[], int]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -43,21 +57,67 @@ class ServerTools:
         storage: Storage,
         projection: Projection,
         seals: Seals,
+        boxes: Boxes,
+        runs: Runs,
         sessions: Sessions,
         run_log: RunLog,
         limits: DelegationLimits,
+        secret: bytes,
+        secrets: Secrets,
+        apis: Mapping[str, str],
+        hook_mark: str = "",
     ) -> AsyncIterator[ServerTools]:
+        """From `secret`, the keys of workflows are derived. `hook_mark` is how names of webhooks begin. Executions
+        outlive the service.
+        """
         tree = SessionTree(SessionLog(run_log), projection)
-        memory_store, messages = await load_in_thread(lambda: (storage.memories, storage.messages))
+        memories, messages, rows = await load_in_thread(lambda: (storage.memories, storage.messages, storage.workflows))
         mailbox = Mailbox(messages, tree, sessions, run_log)
-        handlers = (
-            Children(sessions, tree, run_log, limits).handlers,
-            Memories(memory_store, run_log.clock).handlers,
-            Tasks(storage.streams, seals, run_log, tree).handlers,
-            mailbox.handlers,
+
+        async def call(session: str, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+            return await operations.call(session, tool, given)
+
+        async def notify(session: str, person: str, text: str, key: str) -> None:
+            message = {"toUserId": person, "content": text, "messageType": "approval", "key": key}
+            await mailbox.send(await tree.caller(session), message)
+
+        library, keys = Library(rows, run_log.clock), WorkflowKeys(secret)
+        steps = StepRunner(storage.streams, run_log, sessions, runs, boxes, call)
+        executions = Executions(storage.streams, seals, run_log, rows, library, keys, steps, notify)
+        workflows = Workflows(library, executions, keys, tree, ChangeLimit(run_log.clock, RATE), hook_mark)
+        parts = (
+            Children(sessions, tree, run_log, limits),
+            Memories(memories, run_log.clock),
+            Tasks(storage.streams, seals, run_log, tree),
+            mailbox,
+            workflows,
+            GitHub(secrets, run_log, partial(forge_api, apis=apis)),
         )
         limit = ChangeLimit(run_log.clock, RATE, what="what this session")
-        yield cls(SessionTools(tree, handlers, limit), mailbox)
+        operations = SessionTools(tree, [each.handlers for each in parts], limit)
+        await executions.start()
+        try:
+            yield cls(operations, mailbox, workflows, run_log.clock)
+        finally:
+            await executions.close()
+
+
+def parse_apis(texts: Sequence[str]) -> dict[str, str]:
+    """Returns the base URLs of APIs by host, from `HOST=URL`. Raises `InvalidRequest`."""
+    found: dict[str, str] = {}
+    for each in texts:
+        host, equals, url = each.partition("=")
+        if not host or not equals or not url.startswith(("https://", "http://")):
+            raise InvalidRequest(
+                f"invalid API of a git host {each[:200]!r}", hint="--forge-api HOST=https://HOST/api/v3"
+            )
+        found[host.lower()] = url
+    return found
+
+
+def forge_api(host: str, apis: Mapping[str, str]) -> str:
+    """Returns the base URL of the API of a git host. `apis` has those that do not follow from the host."""
+    return apis.get(host) or api_of(host)
 
 
 def internal_routes(tools: Callable[[], Awaitable[SessionTools]]) -> tuple[InternalRoute, ...]:

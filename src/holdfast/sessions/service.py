@@ -22,7 +22,7 @@ from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, Se
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
-from holdfast.runs.launch.plan import Options, check_prompt, key_of
+from holdfast.runs.launch.plan import Options, check_prompt, kept_context, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
@@ -153,7 +153,7 @@ class Sessions:
             made = created(
                 agent=checked.agent,
                 model=checked.model or "",
-                options=checked.to_json(),
+                options=checked.to_json() | kept_context(checked.context),
                 parent=opening.parent,
                 by=opening.by,
             )
@@ -198,7 +198,12 @@ class Sessions:
         return await self._boots.diagnose(row, await self.box_of(id))
 
     async def programs(self, row: ThreadRow) -> tuple[SessionStep, ...]:
-        """Returns what became of the programs of a session's workstation. Empty if it has none."""
+        """Returns what became of the programs of a session's workstation. Empty if it has none.
+
+        Somebody looks at the session, and may have woken its box: then it need not wait for the next sweep.
+        """
+        if session_of(row).state is SessionState.HIBERNATED:
+            self._due.add(row.id)
         return await self._boots.programs(session_of(row), await self.box_of(row.id))
 
     async def list(self, wanted: RowFilter) -> ThreadPage:

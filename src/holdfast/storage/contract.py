@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from holdfast.providers.accounts import AccountStore
     from holdfast.sessions.tools.mailbox_rows import MessageStore
     from holdfast.sessions.tools.memory_rows import MemoryStore
+    from holdfast.sessions.workflows.rows import WorkflowStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.access.logins import LoginStore
     from holdfast.threads.access.members import MemberStore, TenantStore
+    from holdfast.threads.access.shares import ShareStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
     from holdfast.threads.subscriptions.store import SubscriptionStore
@@ -61,6 +63,9 @@ class Storage(Protocol):
 
     @property
     def logins(self) -> LoginStore: ...
+
+    @property
+    def shares(self) -> ShareStore: ...
 
     @property
     def tenants(self) -> TenantStore:
@@ -104,6 +109,9 @@ class Storage(Protocol):
 
     @property
     def messages(self) -> MessageStore: ...
+
+    @property
+    def workflows(self) -> WorkflowStore: ...
 
     @property
     def memories(self) -> MemoryStore: ...

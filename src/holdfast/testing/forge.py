@@ -1,17 +1,18 @@
-"""A stand-in for a forge: bare repositories on disk, and the part of GitHub's REST API that opens pull requests.
+"""A stand-in for a forge: bare repositories on disk, and the parts of GitHub's REST API about pull requests and files.
 
 It answers as api.github.com does: the same paths, documents, statuses and messages for the mistakes that callers make.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 _DOCS: Final = "https://docs.github.com/rest"
 
@@ -23,6 +24,9 @@ class Forge:
         self.folder = folder
         self.token = token
         self.pulls: list[dict[str, Any]] = []
+        self.files: dict[int, list[dict[str, Any]]] = {}
+        """The changed files of pull requests, by number."""
+        self.comments: dict[int, list[dict[str, Any]]] = {}
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and `Authorization` of each request."""
         self.lock = threading.Lock()
@@ -76,7 +80,43 @@ class Forge:
             return 200, self._find(owner, name, parse_qs(parts.query))
         if rest == ["pulls"] and method == "POST":
             return self._open(owner, name, repository, body)
+        if rest[:1] == ["contents"] and method == "GET" and len(rest) > 1:
+            return self._content(repository, unquote("/".join(rest[1:])), parse_qs(parts.query).get("ref", ["HEAD"])[0])
+        if len(rest) >= 2 and rest[0] in ("pulls", "issues") and rest[1].isdigit():
+            return self._one(owner, name, int(rest[1]), method, [rest[0], *rest[2:]], body)
         return 404, _message("Not Found")
+
+    def _one(self, owner: str, name: str, number: int, method: str, rest: list[str], body: bytes) -> tuple[int, Any]:
+        """Answer a request about one pull request."""
+        pulls = self._find(owner, name, {"state": ["all"]})
+        pull = next((each for each in pulls if each["number"] == number), None)
+        if pull is None:
+            return 404, _message("Not Found")
+        match method, rest:
+            case "GET", ["pulls"]:
+                return 200, pull
+            case "PATCH", ["pulls"]:
+                wanted = json.loads(body)
+                if wanted.get("state") not in (None, "open", "closed"):
+                    return 422, _message("Validation Failed")
+                pull.update({field: wanted[field] for field in ("title", "body", "state") if field in wanted})
+                return 200, pull
+            case "GET", ["pulls", "files"]:
+                return 200, self.files.get(number, [])
+            case "GET", ["issues", "comments"]:
+                return 200, self.comments.get(number, [])
+            case "PUT", ["issues", "labels"]:
+                pull["labels"] = [{"name": each} for each in json.loads(body)["labels"]]
+                return 200, pull["labels"]
+        return 404, _message("Not Found")
+
+    def _content(self, repository: Path, path: str, ref: str) -> tuple[int, Any]:
+        command = ["git", "cat-file", "blob", f"{ref}:{path}"]
+        told = subprocess.run(command, cwd=repository, check=False, capture_output=True, timeout=60)
+        if told.returncode:
+            return 404, _message("Not Found")
+        content = base64.encodebytes(told.stdout).decode()
+        return 200, {"type": "file", "encoding": "base64", "path": path, "size": len(told.stdout), "content": content}
 
     def _find(self, owner: str, name: str, query: dict[str, list[str]]) -> list[dict[str, Any]]:
         state, head, base = (query.get(each, [None])[0] for each in ("state", "head", "base"))
@@ -131,6 +171,8 @@ def _handler(forge: Forge) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             self._answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+
+        do_PATCH = do_PUT = do_POST
 
         def _answer(self, body: bytes) -> None:
             status, document = forge.answer(self.command, self.path, self.headers.get("Authorization"), body)

@@ -73,6 +73,13 @@ class SealedRecords(Generic[R]):
                 await self._catch_up(thread, known)
         return known.record
 
+    async def read(self, thread: str) -> R:
+        """As `get`, with all that was written until now, also by others."""
+        known = self._of(thread)
+        async with known.turn:
+            await self._catch_up(thread, known)
+        return known.record
+
     async def change(self, thread: str, compose: Callable[[R], dict[str, Any] | None]) -> R:
         """Append an entry that depends on the current state, and return the state after it. `compose` returns its
         payload, or None to append nothing, or raises to refuse.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from tests.agents import InstalledAgents
 from tests.runs.delegate.real import Delegating, a_delegating_server
 from tests.runs.delegate.test_agents_delegate import calls, named
 
+from holdfast.sessions.workflows.signatures import sign
 from holdfast.testing.model.requests import Request
 from holdfast.testing.model.steps import Step, bash, text, tool
 from holdfast.testing.model.tools import offered_by
@@ -71,4 +74,46 @@ def test_code_in_the_box_uses_the_internal_api_within_its_groups(world: Delegati
     offered = offered_by(world.requests("question by curl")[0].api, world.requests("question by curl")[0].body)
     assert "spawn_child" in offered
     assert "delegate_task" not in offered
+    world.client.sessions.terminate(session)
+
+
+def test_a_workflow_runs_in_a_real_box_with_a_persons_approval_and_by_webhook(world: Delegating) -> None:
+    world.model.script([text("Notes are written.")], when="release notes")
+    session = world.client.sessions.create(agent="pi", model="scripted").id
+    steps = [
+        {"id": "count", "type": "command", "command": "echo $VAR_version >> /workspace/times; cat /workspace/times"},
+        {"id": "notes", "type": "agent", "prompt": "Please write release notes for {{steps.count.output}}."},
+        {"id": "ok", "type": "approval", "prompt": "Deploy?"},
+        {"id": "last", "type": "command", "command": 'echo "$STEP_notes"'},
+    ]
+    data = {"variables": {"version": "none"}, "steps": steps}
+    workflow = world.client.sessions.call_tool(session, "sync_workflow", {"name": "Deploy it", "data": data})[
+        "workflow"
+    ]
+    started = world.client.workflows.run(session, "deploy-it", variables={"version": "1.2"})
+    waiting = world.client.workflows.wait(started.id)
+    assert waiting.requires_approval is not None, waiting
+    done = world.client.workflows.approve(started.id, waiting.requires_approval.resume_token)
+    done = world.client.workflows.wait(done.id)
+    assert [each.output.strip() for each in done.steps] == [
+        "1.2",
+        "Notes are written.",
+        "approved",
+        "Notes are written.",
+    ]
+    hook = {"name": "t", "workflowId": workflow["id"], "config": {"type": "webhook"}}
+    mapping = {"variableMapping": {"version": "body.tag"}}
+    trigger = world.client.sessions.call_tool(session, "create_trigger", {**hook, **mapping})["trigger"]
+    url, body, stamp = f"{world.server.url}/v1/hooks/{trigger['id']}", b'{"tag": "1.3"}', str(int(time.time()))
+    headers = {"x-holdfast-timestamp": stamp, "x-holdfast-signature": sign(trigger["secret"], stamp, body)}
+    answers = [httpx.post(url, content=body, headers=headers, trust_env=False) for _ in range(2)]
+    assert [each.status_code for each in answers] == [202, 202]
+    assert answers[0].json()["executionId"] == answers[1].json()["executionId"]
+    forged = httpx.post(url, content=body + b" ", headers=headers, trust_env=False)
+    nowhere = httpx.post(url + "x", content=body, headers=headers, trust_env=False)
+    assert (forged.status_code, nowhere.status_code) == (401, 401)
+    assert httpx.post(url, content=b"x" * (1 << 20) + b"x", headers=headers, trust_env=False).status_code == 413
+    fired = world.client.workflows.wait(answers[0].json()["executionId"])
+    assert fired.steps[0].output.split() == ["1.2", "1.3"]
+    world.client.workflows.cancel(fired.id)
     world.client.sessions.terminate(session)

@@ -22,6 +22,7 @@ from holdfast.gateway.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.sessions.tools.mailbox_rows import MessageStore
 from holdfast.sessions.tools.memory_rows import MemoryStore
+from holdfast.sessions.workflows.rows import WorkflowStore
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.budgets import SqliteBudgets
 from holdfast.storage.sqlite.database import Database
@@ -38,9 +39,11 @@ from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
+from holdfast.storage.sqlite.workflows import SqliteWorkflows
 from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
@@ -57,8 +60,10 @@ from holdfast.testing.store_suites import (
     PolicySuite,
     PriceSuite,
     SecretSuite,
+    ShareSuite,
     SubscriptionSuite,
     ThreadRowSuite,
+    WorkflowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
 from holdfast.testing.store_suites.logins import LoginStores
@@ -66,6 +71,7 @@ from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
+from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.subscriptions.store import SubscriptionStore
 
 
@@ -100,6 +106,17 @@ class TestSqliteLogins(LoginSuite):
                     SqliteMembers(streams, tenant=tenant),
                     SqliteApiKeys(streams, tenant=tenant),
                 )
+
+        return open_store
+
+
+class TestSqliteShares(ShareSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[ShareStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[ShareStore]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteShares(streams, tenant=tenant)
 
         return open_store
 
@@ -166,6 +183,17 @@ class TestSqliteMessages(MessageSuite):
         async def open_store(tenant: str) -> AsyncIterator[MessageStore]:
             async with Database(tmp_path / "holdfast.db") as database:
                 yield SqliteMessages(database, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteWorkflows(WorkflowSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[WorkflowStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[WorkflowStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteWorkflows(database, tenant=tenant)
 
         return open_store
 

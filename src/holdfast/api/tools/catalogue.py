@@ -7,10 +7,17 @@ from types import MappingProxyType
 from typing import Final
 
 from holdfast.api.run.tasks import ToolDefinition
-from holdfast.api.tools import children, mailbox, memories, tasks
+from holdfast.api.tools import children, github, mailbox, memories, tasks, workflows
 from holdfast.api.tools.operation import Operation
 
-ALL: Final = (*children.OPERATIONS, *memories.OPERATIONS, *tasks.OPERATIONS, *mailbox.OPERATIONS)
+ALL: Final = (
+    *children.OPERATIONS,
+    *memories.OPERATIONS,
+    *tasks.OPERATIONS,
+    *mailbox.OPERATIONS,
+    *workflows.OPERATIONS,
+    *github.OPERATIONS,
+)
 BY_NAME: Final[Mapping[str, Operation]] = MappingProxyType({each.name: each for each in ALL})
 
 

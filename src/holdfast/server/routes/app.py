@@ -41,8 +41,10 @@ from holdfast.server.routes import (
     secrets,
     session_tools,
     sessions,
+    shares,
     tasks,
     threads,
+    workflows,
 )
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.requests import ClientLeft
@@ -76,7 +78,9 @@ ROUTERS = (
     secrets.router,
     session_tools.router,
     sessions.router,
+    shares.router,
     tasks.router,
+    workflows.router,
 )
 
 

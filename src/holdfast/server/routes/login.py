@@ -18,6 +18,7 @@ from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Servic
 from holdfast.server.tenants import Tenants
 from holdfast.server.wire.login_cookie import login_of, set_cookie
 from holdfast.server.wire.origins import is_same_site
+from holdfast.threads.access.credentials import Grant
 from holdfast.threads.access.logins import LOGIN_MS, Login
 from holdfast.threads.access.tenant_names import tenant_named
 
@@ -46,6 +47,8 @@ async def log_in(code: LoginCode, request: Request, services: Use) -> Response:
         raise Forbidden("only pages of this server log in")
     tenant = await _tenants(services).find(tenant_named(code.code))
     login, secret = await tenant.logins.redeem(code.code)
+    grant = Grant(tenant.name, user=login.user, key=login.key, role=login.role, login=login.id)
+    tenant.streams.audit.record(grant, "POST", "/v1/login", 200)
     caller = Caller(tenant=tenant.name, user=login.user, key=login.key, role=login.role.value)
     response = answer(caller)
     _set(response, request, services, secret)
@@ -112,7 +115,9 @@ async def finish_oidc(request: Request, services: Use) -> Response:
     member = await tenant.storage.members.find(user) if tenant.name == name else None
     if member is None:
         raise Forbidden(f"{user} is not a member here", hint="ask an owner: holdfast member add NAME")
-    _, secret = await tenant.logins.begin(user, member.role, "oidc", member=user)
+    login, secret = await tenant.logins.begin(user, member.role, "oidc", member=user)
+    grant = Grant(tenant.name, user=user, role=login.role, login=login.id)
+    tenant.streams.audit.record(grant, "GET", _CALLBACK, 303)
     response = RedirectResponse("/", 303)
     _set(response, request, services, secret)
     response.delete_cookie(STATE_COOKIE, path="/login/oidc")

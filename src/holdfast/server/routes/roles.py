@@ -21,6 +21,7 @@ GET /v1/threads/{id}/tasks  GET /v1/threads/{id}/tree  GET /v1/tasks/{id}  GET /
 GET /v1/runs  GET /v1/runs/{id}  GET /v1/runs/{id}/diagnose
 GET /v1/runs/{id}/diff  GET /v1/runs/{id}/patch  GET /v1/runs/{id}/changed-files
 GET /v1/sessions  GET /v1/sessions/{id}  GET /v1/sessions/{id}/prompts
+GET /v1/sessions/{id}/models  GET /v1/sessions/{id}/questions
 GET /v1/boxes  GET /v1/boxes/metrics  GET /v1/boxes/{id}  GET /v1/boxes/{id}/metrics  GET /v1/boxes/{id}/egress
 GET /v1/interpreters  GET /v1/interpreters/{id}
 GET /v1/snapshots  GET /v1/volumes  GET /v1/images  GET /v1/images/{name:path}
@@ -34,16 +35,20 @@ GET /v1/members  GET /v1/inbox  GET /v1/session-tools
 
 _MEMBER: Final = """
 POST /v1/threads  PATCH /v1/threads/{id}  DELETE /v1/threads/{id}  POST /v1/threads/{id}/chat
+POST /v1/threads/{id}/shares  GET /v1/threads/{id}/shares  DELETE /v1/threads/{id}/shares/{share}
 POST /v1/threads/{id}/tokens  POST /v1/threads/{id}/links  POST /v1/threads/{id}/tasks
 POST /v1/threads/{id}/forks  POST /v1/threads/{id}/rewind  POST /v1/threads/{id}/compare  POST /v1/tasks/{id}/cancel
 POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
 POST /v1/runs/{id}/cancel  POST /v1/runs/{id}/steer  POST /v1/runs/{id}/resume
 POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibernate  POST /v1/sessions/{id}/restore
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
-GET /v1/sessions/{id}/diagnosis
+GET /v1/sessions/{id}/diagnosis  POST /v1/sessions/{id}/abort  POST /v1/sessions/{id}/revert
+POST /v1/sessions/{id}/commands  POST /v1/sessions/{id}/answers
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
+GET /v1/workflow-executions/{id}  POST /v1/workflow-executions/{id}/approve
+POST /v1/workflow-executions/{id}/cancel
 DELETE /v1/inbox/{id}  POST /v1/inbox/{id}/read  POST /v1/inbox/{id}/reply
 POST /v1/boxes  GET /v1/boxes/diagnose  POST /v1/boxes/prune  DELETE /v1/boxes/{id}
 POST /v1/boxes/{id}/stop  POST /v1/boxes/{id}/start  POST /v1/boxes/{id}/fork  POST /v1/boxes/{id}/move
@@ -78,7 +83,7 @@ WEBSOCKET /v1/completions/socket
 _OWNER: Final = """
 GET /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 PUT /v1/members/{name}  DELETE /v1/members/{name}
-GET /v1/logins  DELETE /v1/logins/{id}
+GET /v1/audit  GET /v1/logins  DELETE /v1/logins/{id}
 PUT /v1/models/{name}  DELETE /v1/models/{name}  POST /v1/models/{name}/test
 PUT /v1/budgets/day  PUT /v1/budgets/{scope}/{id}  DELETE /v1/budgets/day  DELETE /v1/budgets/{scope}/{id}
 PUT /v1/prices/{name}/{model:path}  DELETE /v1/prices/{name}/{model:path}
@@ -86,6 +91,7 @@ PUT /v1/egress/policies/{environment}  DELETE /v1/egress/policies/{environment}
 PUT /v1/providers/{name}  DELETE /v1/providers/{name}  POST /v1/providers/{name}/test  POST /v1/providers/{name}/setup
 PUT /v1/secrets/{name}  POST /v1/secrets/{name}/rotate  DELETE /v1/secrets/{name}  GET /v1/secrets/{name}/events
 GET /v1/tenants  POST /v1/tenants  DELETE /v1/tenants/{name}  POST /v1/tenants/{name}/keys
+GET /v1/tenants/{name}/quotas  PUT /v1/tenants/{name}/quotas
 """
 
 PUBLIC: Final = frozenset(
@@ -111,12 +117,14 @@ PUBLIC: Final = frozenset(
 BY_TOKEN: Final = frozenset(
     {
         ("POST", "/v1/tokens/renew"),
+        ("POST", "/v1/hooks/{trigger}"),
         ("POST", "/v1/login"),
         ("DELETE", "/v1/login"),
         ("GET", "/login/oidc/callback"),
+        ("GET", "/s/{secret}"),
     }
 )
-"""Routes that check the credential themselves."""
+"""Routes that check the credential, or the signature, themselves."""
 
 OPERATOR: Final = frozenset({("GET", "/metrics"), ("POST", "/v1/providers/{name}/setup")})
 """Routes about the machine, for owners of the default tenant only. So are all below `/v1/tenants`."""

@@ -13,6 +13,8 @@ from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.api.tenants import TenantRole
+from holdfast.server.audit import AuditLog
+from holdfast.server.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
@@ -20,7 +22,7 @@ from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.access.tenant_names import tenant_named
 from holdfast.threads.protocol.framing import WHOLE_BYTES
 from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
-from holdfast.threads.protocol.surface import StreamSurface, stream_path
+from holdfast.threads.protocol.surface import StreamSurface, fork_source, stream_path
 from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.store import Acknowledgement, Appended
 from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
@@ -47,6 +49,8 @@ class StreamTenant:
     tails: Tails
     access: Access
     subscriptions: SubscriptionRoutes
+    quotas: Quotas
+    audit: AuditLog
 
 
 class StreamTenants(Protocol):
@@ -110,6 +114,9 @@ class StreamService:
         if tenant is None or not tenant.surface.takes_at_once:
             return None
         grant = tenant.access.grant_known(credential)
+        if grant is not None:
+            tenant.quotas.take_request()
+            tenant.quotas.check_storage()
         return None if grant is None else tenant.surface.append(request, _author(grant, request, path))
 
     def appended(self, request: Request, appended: Appended) -> Response:
@@ -122,7 +129,11 @@ class StreamService:
         if is_control(path):
             return await self._respond_control(request)
         tenant, author = await self._authorize(request, path)
-        return await tenant.surface.respond(request, author)
+        response = await tenant.surface.respond(request, author)
+        if request.method == "DELETE":
+            grant = await tenant.access.grant(_credential(request))
+            tenant.audit.record(grant, "DELETE", f"/v1/stream/{path}", response.status)
+        return response
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
@@ -149,6 +160,7 @@ class StreamService:
             grant = await tenant.access.grant(credential)
             grant.check_administer()
             grant.check_role(TenantRole.MEMBER)
+            tenant.quotas.take_request()
         response = await tenant.subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise NotFound(f"there is no {path}")
@@ -162,7 +174,11 @@ class StreamService:
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
         tenant = await self._tenants.streams(tenant_named(credential))
-        return tenant, _author(await tenant.access.grant(credential), request, path)
+        author = _author(await tenant.access.grant(credential), request, path)
+        tenant.quotas.take_request()
+        if request.method in ("POST", "PUT"):
+            tenant.quotas.check_storage()
+        return tenant, author
 
 
 def _check_not_reserved(path: str) -> None:
@@ -173,6 +189,8 @@ def _check_not_reserved(path: str) -> None:
 def _author(grant: Grant, request: Request, path: str) -> Author:
     """Return the grant of the caller. Raises `Forbidden` if the caller may not do this to the stream."""
     grant.check_stream(path, request.method)
+    if request.method == "PUT" and (source := fork_source(request)) is not None:
+        grant.check_stream(source, "GET")
     if grant.thread is None:
         return KEY
     if request.headers.get(b"stream-closed", b"").lower() == b"true":

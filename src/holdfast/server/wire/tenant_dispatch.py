@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.api.box.process import Connection
 from holdfast.api.guest_url import GUEST_PREFIX
+from holdfast.api.tenants import TENANT_NAME
 from holdfast.gateway.hosts import SessionHost
 from holdfast.gateway.proxy.headers import Header, bearer, first
 from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
@@ -22,9 +23,12 @@ from holdfast.server.wire.login_cookie import login_named
 from holdfast.threads.access.tenant_names import tenant_named
 
 _GUEST: Final = f"{GUEST_PREFIX}/"
-_LOGIN: Final = re.compile(r"GET /login(/.*)?|GET /v1/login/methods|POST /v1/login")
+_LOGIN: Final = re.compile(r"GET /(login|s)(/.*)?|GET /v1/login/methods|POST /v1/login")
 _SIGNED: Final = re.compile(r"/compat/daytona/toolbox/([A-Za-z0-9-]{1,64})/files/.*")
 """Paths of files in a box, which may be opened with a signature instead of a key."""
+
+_HOOK: Final = re.compile(rf"/v1/(?:hooks|channel-events)/({TENANT_NAME})~.*")
+"""Paths of webhooks, which are signed and have no key. Those of other tenants than the default one name theirs."""
 
 
 class Fronts(Protocol):
@@ -91,6 +95,8 @@ class TenantDispatch:
                 credential = login
             elif (signed := _SIGNED.fullmatch(scope["path"])) is not None:
                 return await self._fronts.front_of_box(signed[1])
+            elif (hook := _HOOK.fullmatch(scope["path"])) is not None:
+                return await self._fronts.front(hook[1])
         return await self._fronts.front(tenant_named(credential))
 
     async def _front_of(self, found: SessionHost | PortTarget) -> Dispatch:

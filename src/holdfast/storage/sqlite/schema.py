@@ -135,6 +135,22 @@ CREATE TABLE IF NOT EXISTS tenants (
     created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS shares (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    thread TEXT NOT NULL,
+    stream INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tenant_quotas (
+    name TEXT PRIMARY KEY,
+    quotas TEXT NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS threads_cache (
     tenant TEXT NOT NULL DEFAULT 'default',
     id TEXT NOT NULL,
@@ -393,6 +409,19 @@ CREATE TABLE IF NOT EXISTS messages (
     UNIQUE (tenant, id)
 );
 CREATE INDEX IF NOT EXISTS messages_by_recipient ON messages (tenant, kind, recipient, number);
+
+CREATE TABLE IF NOT EXISTS workflow_records (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    kind TEXT NOT NULL,
+    id TEXT NOT NULL,
+    list TEXT NOT NULL,
+    document TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    is_open INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS workflow_records_by_age ON workflow_records (tenant, kind, created_at DESC, id DESC);
+CREATE INDEX IF NOT EXISTS workflow_records_open ON workflow_records (tenant, kind) WHERE is_open = 1;
 
 CREATE TABLE IF NOT EXISTS daytona_records (
     tenant TEXT NOT NULL DEFAULT 'default',

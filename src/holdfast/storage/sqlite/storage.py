@@ -17,6 +17,7 @@ from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.logins import SqliteLogins
 from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.tenants import SqliteTenants
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.storage.sqlite.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
     from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
+    from holdfast.storage.sqlite.workflows import SqliteWorkflows
 
 
 class SqliteStorage:
@@ -57,6 +59,7 @@ class SqliteStorage:
         self.api_keys: Final = SqliteApiKeys(streams)
         self.members: Final = SqliteMembers(streams)
         self.logins: Final = SqliteLogins(streams)
+        self.shares: Final = SqliteShares(streams)
         self.tenants: Final = SqliteTenants(streams)
         self.secrets: Final = SecretFile(folder / SECRET)
 
@@ -143,6 +146,12 @@ class SqliteStorage:
         from holdfast.storage.sqlite.mailbox import SqliteMessages
 
         return SqliteMessages(self._database)
+
+    @cached_property
+    def workflows(self) -> SqliteWorkflows:
+        from holdfast.storage.sqlite.workflows import SqliteWorkflows
+
+        return SqliteWorkflows(self._database)
 
     @cached_property
     def memories(self) -> SqliteMemories:

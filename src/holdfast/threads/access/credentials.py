@@ -26,6 +26,8 @@ from holdfast.threads.protocol.surface import THREADS
 if TYPE_CHECKING:
     from holdfast.threads.access.logins import LoginStore
 
+AUDIT: Final = "holdfast/audit"
+"""The stream with the audit log of a tenant, which only the server writes and only owners read."""
 DEFAULT_USER: Final = "default"
 """The user where no credential names one: the server requires none, or it is the key of the server's own home."""
 _MAC_BYTES: Final = 16
@@ -99,6 +101,11 @@ class Grant:
             raise Forbidden(f"this token may only read thread {id}", hint="request a token with scope write")
 
     def check_stream(self, path: str, method: str) -> None:
+        if path == AUDIT:
+            self.check_administer()
+            self.check_role(TenantRole.OWNER)
+            if method not in ("GET", "HEAD"):
+                raise Forbidden("only the server writes the audit log")
         if self.thread is None:
             if self.role is TenantRole.VIEWER and method not in ("GET", "HEAD"):
                 self.check_role(TenantRole.MEMBER)
