@@ -130,6 +130,16 @@ def make_thread(api: httpx.Client, title: str | None = None, entries: Sequence[E
     return thread
 
 
+def posted(api: httpx.Client, path: str, body: Any) -> Any:
+    answer = api.post(path, json=body)
+    assert answer.status_code < 300, answer.text
+    return answer.json()
+
+
+def fetched(api: httpx.Client, path: str) -> Any:
+    return api.get(path).json()
+
+
 @pytest.fixture
 def api(server: ServerProcess) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server.api_key}"}

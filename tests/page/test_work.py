@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import BrowserContext, FilePayload, Page, expect
 from tests.agents import InstalledAgents
 from tests.page.conftest import Picture, Told, serious_problems
 from tests.serving import serving
@@ -216,6 +216,23 @@ async def test_a_terminal_runs_on_when_its_page_is_closed(
     assert told.complaints == [], told.refusals
 
 
+async def test_old_output_makes_no_terminal_type(page: Page, bench: Workbench, repaired: str) -> None:
+    box = bench.client.runs.get(repaired).box
+    assert box is not None
+    asks = ["sh", "-c", "printf 'ready\\033[5n\\033[6n\\033[c'; exec cat -v"]
+    process = bench.client.boxes.open(box).spawn(asks, pty=True)
+    while b"ready" not in process.read("stdout"):
+        await page.wait_for_timeout(50)
+    await enter(page, bench, f"/t/{repaired}/terminal?process={process.id}")
+    screen = page.locator(".xterm-rows")
+    await expect(screen).to_contain_text("ready")
+    await page.locator(".xterm-helper-textarea").focus()
+    await page.keyboard.type("mine\n")
+    await expect(screen).to_contain_text("minemine")  # as it was typed, and from cat
+    assert process.read("stdout").partition(b"[c")[2].replace(b"\r", b"") == b"mine\nmine\n"
+    process.signal(9)
+
+
 async def test_files_are_edited_where_the_agent_sees_them(
     page: Page, bench: Workbench, repaired: str, told: Told, picture: Picture
 ) -> None:
@@ -234,6 +251,30 @@ async def test_files_are_edited_where_the_agent_sees_them(
     assert box is not None
     assert b"written by hand" in bench.client.boxes.open(box).files.read("docs/a.md")
     assert told.complaints == [], told.refusals
+
+
+async def test_the_composer_knows_the_files_and_takes_more(page: Page, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, f"/t/{repaired}")
+    composer = page.get_by_label("Message to the agent")
+    await composer.fill("Look at @pri")
+    await expect(page.get_by_role("option", name="price.py", exact=True)).to_be_visible()
+    await page.keyboard.press("Tab")
+    await expect(composer).to_have_value(re.compile(r"Look at @\S*price\.py "))
+    notes = FilePayload(name="my notes.txt", mimeType="text/plain", buffer=b"remember")
+    await page.locator(".composer input[type=file]").set_input_files(notes)
+    await expect(composer).to_have_value(re.compile("@attachments/my_notes.txt "))
+    box = bench.client.runs.get(repaired).box
+    assert box is not None
+    assert bench.client.boxes.open(box).files.read("attachments/my_notes.txt") == b"remember"
+
+
+async def test_a_box_leads_to_its_session(page: Page, context: BrowserContext, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, f"/t/{repaired}/box")
+    async with context.expect_page() as opened:
+        await page.get_by_role("button", name="Open its session in a tab").click()
+    tab = await opened.value
+    await expect(tab).to_have_url(re.compile(rf"http://{repaired}\.localhost"))
+    assert "token" not in tab.url
 
 
 async def test_a_refused_host_is_allowed_from_the_page(page: Page, bench: Workbench, picture: Picture) -> None:

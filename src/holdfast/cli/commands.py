@@ -66,6 +66,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "prompt": "sessions:prompt",
             "command": "session_agent:command",
             "abort": "session_agent:abort",
+            "review": "session_agent:review",
             "revert": "session_agent:revert",
             "diff": "run.diff:diff",
             "questions": "session_agent:questions",
@@ -229,6 +230,10 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "key": Group(
         "API keys: create, list and revoke them.",
         {"create": "key:create", "list": "key:list_", "revoke": "key:revoke"},
+    ),
+    "share": Group(
+        "Links by which anybody can read a thread.",
+        {"new": "share:new", "list": "share:list_", "revoke": "share:revoke"},
     ),
     "audit": "audit:audit",
     "login": "login:login",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
+    from holdfast.client.thread.shares import Shares
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -107,6 +108,12 @@ class Client:
         from holdfast.client.logins import Logins
 
         return Logins(self._connection)
+
+    @cached_property
+    def shares(self) -> Shares:
+        from holdfast.client.thread.shares import Shares
+
+        return Shares(self._connection)
 
     @cached_property
     def members(self) -> Members:

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.server.egress import Outside
+    from holdfast.server.routes.services import Services
     from holdfast.server.tenants import Tenants
     from holdfast.server.wire.port_relay import PortRelay
     from holdfast.storage import Storage
@@ -135,6 +136,11 @@ class Tenant:
         self._parts = parts
         self._boxes = boxes
         self._addresses = addresses
+
+    async def services(self) -> Services:
+        """What its routes use. Waits until they are loaded."""
+        services: Services = (await self.app.get()).state.services
+        return services
 
     def begin(self) -> None:
         """Open all parts that work by themselves, and return at once."""
@@ -421,6 +427,7 @@ async def open_tenant(
                 settings.public_url,
                 quotas,
                 audit,
+                storage.shares,
                 server.tenants if is_default else None,
             )
             return create_app(services, mounts)

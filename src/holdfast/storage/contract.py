@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.threads.access.credentials import KeyStore, SecretStore
     from holdfast.threads.access.logins import LoginStore
     from holdfast.threads.access.members import MemberStore, TenantStore
+    from holdfast.threads.access.shares import ShareStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
     from holdfast.threads.subscriptions.store import SubscriptionStore
@@ -62,6 +63,9 @@ class Storage(Protocol):
 
     @property
     def logins(self) -> LoginStore: ...
+
+    @property
+    def shares(self) -> ShareStore: ...
 
     @property
     def tenants(self) -> TenantStore:

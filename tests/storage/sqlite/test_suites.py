@@ -39,6 +39,7 @@ from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
@@ -59,6 +60,7 @@ from holdfast.testing.store_suites import (
     PolicySuite,
     PriceSuite,
     SecretSuite,
+    ShareSuite,
     SubscriptionSuite,
     ThreadRowSuite,
     WorkflowSuite,
@@ -69,6 +71,7 @@ from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
+from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.subscriptions.store import SubscriptionStore
 
 
@@ -103,6 +106,17 @@ class TestSqliteLogins(LoginSuite):
                     SqliteMembers(streams, tenant=tenant),
                     SqliteApiKeys(streams, tenant=tenant),
                 )
+
+        return open_store
+
+
+class TestSqliteShares(ShareSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[ShareStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[ShareStore]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteShares(streams, tenant=tenant)
 
         return open_store
 

@@ -2,6 +2,7 @@
 
 import { Refused, at, call, get, query } from "../api/client.ts";
 import type { BoxMetrics, BoxRecord, EgressDecision, NetworkPolicy, ProcessInfo } from "../api/types.ts";
+import { session } from "./session.svelte.ts";
 
 const EVERY = 4000;
 const KEPT = 60;
@@ -54,10 +55,11 @@ export class BoxView {
       this.denied = page.decisions.filter((each) => !each.allowed && each.host && !hosts.has(ruleOf(each)) && !known.has(ruleOf(each)) && hosts.add(ruleOf(each)));
       if (this.record.state === "running") {
         this.#sample(await get<BoxMetrics>(at("boxes", this.id, "metrics"), { signal }));
-        this.processes = (await get<{ processes: ProcessInfo[] }>(at("boxes", this.id, "processes"), { signal })).processes;
+        if (session.canAct) this.processes = (await get<{ processes: ProcessInfo[] }>(at("boxes", this.id, "processes"), { signal })).processes;
       }
     } catch (error) {
       if (!signal.aborted) this.trouble = error instanceof Refused ? error.message : "The server does not answer.";
+      if (error instanceof Refused && error.status === 404) this.close();
     }
   }
 

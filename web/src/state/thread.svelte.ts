@@ -47,8 +47,8 @@ export class ThreadView {
     return firstLine(this.about?.title ?? "") || this.shown.firstPrompt || this.id;
   }
 
-  get canAct(): boolean {
-    return session.canAct;
+  get canSee(): boolean {
+    return session.canSee;
   }
 
   async open(): Promise<void> {
@@ -76,7 +76,7 @@ export class ThreadView {
   }
 
   async refresh(): Promise<void> {
-    if (!this.canAct) return;
+    if (!this.canSee) return;
     this.about = await get<ThreadInfo>(at("threads", this.id));
   }
 
@@ -109,7 +109,7 @@ export class ThreadView {
     this.version += 1;
     if (!document.hidden) threads.see(this.id, timeline.entries);
     if (ended) void this.refresh().catch(() => undefined);
-    if (timeline.contextModel && !this.contextWindow && this.canAct) void this.#findWindow(timeline.contextModel);
+    if (timeline.contextModel && !this.contextWindow && this.canSee) void this.#findWindow(timeline.contextModel);
   }
 
   async #findWindow(model: string): Promise<void> {

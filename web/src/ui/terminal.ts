@@ -10,6 +10,7 @@ export interface OpenTerminal { close: () => void; focus: () => void }
 
 const PAUSE = 500;
 const LONGEST = 5000;
+const MOST_OLD = 1 << 20;
 
 // xterm.js writes style elements, which the policy of the page refuses. The same text as a sheet of the document is allowed.
 const sheets = new WeakMap<HTMLStyleElement, CSSStyleSheet>();
@@ -69,9 +70,30 @@ export function openTerminal(host: HTMLElement, box: string, process: string, en
     isWriting = false;
   }
 
+  // Programs ask terminals questions, which the terminal answers by typing. Questions in old output were answered long ago, or
+  // were put there to make whoever looks type something: nothing is typed until all of it is shown.
+  let isOld = true;
+  const type = (data: Uint8Array): void => {
+    if (isOld) return;
+    typed.push(data);
+    void write();
+  };
   const encoder = new TextEncoder();
-  terminal.onData((data) => { typed.push(encoder.encode(data)); void write(); });
-  terminal.onBinary((data) => { typed.push(Uint8Array.from(data, (each) => each.charCodeAt(0))); void write(); });
+  terminal.onData((data) => type(encoder.encode(data)));
+  terminal.onBinary((data) => type(Uint8Array.from(data, (each) => each.charCodeAt(0))));
+
+  async function showOld(): Promise<void> {
+    let shown = new Uint8Array();
+    for (;;) {
+      const answer = await send(query(at("boxes", box, "processes", process, "output"), { offset, limit: MOST_OLD }), { accept: "*/*", signal: stop.signal });
+      const piece = new Uint8Array(await answer.arrayBuffer());
+      if (!piece.length) break;
+      offset += piece.length;
+      shown = piece;
+    }
+    await new Promise<void>((go) => terminal.write(shown, go));
+    isOld = false;
+  }
   let sized = "";
   const resize = (): void => {
     fit.fit();
@@ -86,6 +108,7 @@ export function openTerminal(host: HTMLElement, box: string, process: string, en
   async function follow(): Promise<void> {
     for (let failures = 0; !stop.signal.aborted;) {
       try {
+        if (isOld) await showOld();
         const answer = await send(query(at("boxes", box, "processes", process, "output"), { follow: true, offset }), { accept: "*/*", signal: stop.signal });
         state("");
         const chunks = answer.body?.getReader();

@@ -41,6 +41,7 @@ from holdfast.server.routes import (
     secrets,
     session_tools,
     sessions,
+    shares,
     tasks,
     threads,
     workflows,
@@ -77,6 +78,7 @@ ROUTERS = (
     secrets.router,
     session_tools.router,
     sessions.router,
+    shares.router,
     tasks.router,
     workflows.router,
 )

@@ -35,6 +35,7 @@ GET /v1/members  GET /v1/inbox  GET /v1/session-tools
 
 _MEMBER: Final = """
 POST /v1/threads  PATCH /v1/threads/{id}  DELETE /v1/threads/{id}  POST /v1/threads/{id}/chat
+POST /v1/threads/{id}/shares  GET /v1/threads/{id}/shares  DELETE /v1/threads/{id}/shares/{share}
 POST /v1/threads/{id}/tokens  POST /v1/threads/{id}/links  POST /v1/threads/{id}/tasks
 POST /v1/threads/{id}/forks  POST /v1/threads/{id}/rewind  POST /v1/threads/{id}/compare  POST /v1/tasks/{id}/cancel
 POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
@@ -120,6 +121,7 @@ BY_TOKEN: Final = frozenset(
         ("POST", "/v1/login"),
         ("DELETE", "/v1/login"),
         ("GET", "/login/oidc/callback"),
+        ("GET", "/s/{secret}"),
     }
 )
 """Routes that check the credential, or the signature, themselves."""

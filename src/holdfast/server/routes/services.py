@@ -40,6 +40,7 @@ from holdfast.sessions.service import Sessions
 from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.members import MemberStore
+from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Services:
     """The URL of this server, as browsers know it, if the operator has set it."""
     quotas: Quotas
     audit: AuditLog
+    shares: ShareStore
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
 

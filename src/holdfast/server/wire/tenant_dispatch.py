@@ -23,7 +23,7 @@ from holdfast.server.wire.login_cookie import login_named
 from holdfast.threads.access.tenant_names import tenant_named
 
 _GUEST: Final = f"{GUEST_PREFIX}/"
-_LOGIN: Final = re.compile(r"GET /login(/.*)?|GET /v1/login/methods|POST /v1/login")
+_LOGIN: Final = re.compile(r"GET /(login|s)(/.*)?|GET /v1/login/methods|POST /v1/login")
 _SIGNED: Final = re.compile(r"/compat/daytona/toolbox/([A-Za-z0-9-]{1,64})/files/.*")
 """Paths of files in a box, which may be opened with a signature instead of a key."""
 

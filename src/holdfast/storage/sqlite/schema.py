@@ -135,6 +135,17 @@ CREATE TABLE IF NOT EXISTS tenants (
     created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS shares (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    thread TEXT NOT NULL,
+    stream INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tenant_quotas (
     name TEXT PRIMARY KEY,
     quotas TEXT NOT NULL

@@ -17,6 +17,7 @@ from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.logins import SqliteLogins
 from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.tenants import SqliteTenants
@@ -58,6 +59,7 @@ class SqliteStorage:
         self.api_keys: Final = SqliteApiKeys(streams)
         self.members: Final = SqliteMembers(streams)
         self.logins: Final = SqliteLogins(streams)
+        self.shares: Final = SqliteShares(streams)
         self.tenants: Final = SqliteTenants(streams)
         self.secrets: Final = SecretFile(folder / SECRET)
 

@@ -9,6 +9,7 @@ credential is valid. A false name leads to a tenant that refuses it.
 | link to a thread | `hfl_<thread>.<expires>.<mac>` | `hfl_<thread>.acme~<expires>.<mac>` |
 | login of a browser | `hfs_<secret>` | `hfs_acme.<secret>` |
 | code of a link to log in | `hfo_<secret>` | `hfo_acme.<secret>` |
+| link of a share | `hfv_<secret>` | `hfv_acme.<secret>` |
 | token | a JWT | a JWT with the claim `ten` |
 """
 
@@ -26,7 +27,8 @@ KEY_PREFIX: Final = "hf_"
 LINK_PREFIX: Final = "hfl_"
 LOGIN_PREFIX: Final = "hfs_"
 CODE_PREFIX: Final = "hfo_"
-_KEYS: Final = (KEY_PREFIX, LOGIN_PREFIX, CODE_PREFIX)
+SHARE_PREFIX: Final = "hfv_"
+_KEYS: Final = (KEY_PREFIX, LOGIN_PREFIX, CODE_PREFIX, SHARE_PREFIX)
 _KEY: Final = re.compile(rf"(?:{'|'.join(_KEYS)})({TENANT_NAME})\.[A-Za-z0-9_-]+")
 _LINK: Final = re.compile(rf"{LINK_PREFIX}[^.]+\.({TENANT_NAME})~[0-9a-f]+\.[A-Za-z0-9_-]+")
 _NAME: Final = re.compile(TENANT_NAME)
@@ -47,6 +49,11 @@ def login_prefix(tenant: str) -> str:
 def code_prefix(tenant: str) -> str:
     """How the codes of links begin that log a browser in."""
     return CODE_PREFIX + _mark(tenant)
+
+
+def share_prefix(tenant: str) -> str:
+    """How the secrets of shared threads begin."""
+    return SHARE_PREFIX + _mark(tenant)
 
 
 def _mark(tenant: str) -> str:
