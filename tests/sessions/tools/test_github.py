@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runs.world import SPEC
@@ -58,7 +59,7 @@ async def a_session(world: ToolWorld, *secrets: str, repository: str | None = "h
     options = Options("scripted", "m/x", spec, source=Source(repository=repository), tools=("github",)).to_json()
     made = created(agent="scripted", model="m/x", options=options, parent=None, by=None)
     log, id = world.base.base.log, new_id("t")
-    about = {"type": "signal.thread.created", "title": None, "parent": None, "labels": {}}
+    about: dict[str, Any] = {"type": "signal.thread.created", "title": None, "parent": None, "labels": {}}
     await log.create(id, log.entry(about), log.entry(made))
     return id
 

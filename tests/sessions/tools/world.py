@@ -15,6 +15,8 @@ from holdfast.api.run.tasks import DelegationLimits
 from holdfast.api.secrets import SecretRecord
 from holdfast.api.tools.operation import ToolGroup
 from holdfast.change_limit import ChangeLimit
+from holdfast.sessions.channels.senders import Senders
+from holdfast.sessions.channels.service import SessionChannels
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
@@ -65,6 +67,7 @@ class ToolWorld:
         self.old: list[Executions] = []
         self.secrets = FakeSecrets()
         self.forge_api = "https://api.invalid"
+        self.chat_apis: dict[str, str] = {}
         self.limits = DelegationLimits(depth=3, breadth=3, boxes=6, threads=8)
         self.open()
 
@@ -89,8 +92,19 @@ class ToolWorld:
         )
         self.old.append(self.executions)
         self.workflows = Workflows(library, self.executions, keys, self.tree, ChangeLimit(log.clock, RATE))
+        self.channels = SessionChannels(
+            self.base.base.store,
+            SEALS,
+            log,
+            self.base.sessions,
+            self.secrets,
+            Senders(lambda kind: self.chat_apis[kind.value]),
+            ChangeLimit(log.clock, RATE),
+            b"c" * 32,
+            "acme~",
+        )
         self.github = GitHub(self.secrets, log, lambda host: self.forge_api)
-        parts = (self.children, self.memories, self.tasks, self.mailbox, self.workflows, self.github)
+        parts = (self.children, self.memories, self.tasks, self.mailbox, self.workflows, self.github, self.channels)
         tables = [each.handlers for each in parts]
         self.tools = SessionTools(self.tree, tables, ChangeLimit(log.clock, RATE, what="it"))
 

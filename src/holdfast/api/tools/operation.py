@@ -83,6 +83,8 @@ class Operation:
     """Whether it may change something. Such calls are limited in number."""
     for_agents: bool = True
     """Whether agents are offered it as a tool."""
+    people_only: bool = False
+    """Whether only people may call it. Such an operation has no route in the box."""
 
     @property
     def method(self) -> str:

@@ -20,6 +20,7 @@ from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
 from holdfast.server.routes import (
     agents,
+    channels,
     completion_socket,
     costs,
     egress,
@@ -53,6 +54,7 @@ ROUTERS = (
     keys.router,
     members.router,
     agents.router,
+    channels.router,
     boxes.router,
     files.router,
     processes.router,

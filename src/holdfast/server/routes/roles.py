@@ -104,7 +104,9 @@ PUBLIC: Final = frozenset(
 )
 """Routes that need no credential: files that are the same for everybody."""
 
-BY_TOKEN: Final = frozenset({("POST", "/v1/tokens/renew"), ("POST", "/v1/hooks/{trigger}")})
+BY_TOKEN: Final = frozenset(
+    {("POST", "/v1/tokens/renew"), ("POST", "/v1/hooks/{trigger}"), ("POST", "/v1/channel-events/{name}/{kind}")}
+)
 """Routes that check the credential, or the signature, themselves."""
 
 OPERATOR: Final = frozenset({("GET", "/metrics"), ("POST", "/v1/providers/{name}/setup")})
