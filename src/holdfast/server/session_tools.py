@@ -28,6 +28,7 @@ from holdfast.sessions.tools.children import Children
 from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
+from holdfast.sessions.tools.secret_references import SecretReferences
 from holdfast.sessions.tools.service import RATE, SessionTools
 from holdfast.sessions.tools.tasks import Tasks
 from holdfast.sessions.workflows.engine import Executions
@@ -101,6 +102,7 @@ class ServerTools:
             workflows,
             GitHub(secrets, run_log, partial(forge_api, apis=apis)),
             channels,
+            SecretReferences(secrets, sessions, boxes),
         )
         limit = ChangeLimit(run_log.clock, RATE, what="what this session")
         operations = SessionTools(tree, [each.handlers for each in parts], limit)

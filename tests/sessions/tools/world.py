@@ -23,6 +23,7 @@ from holdfast.sessions.tools.children import Children
 from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
+from holdfast.sessions.tools.secret_references import SecretReferences
 from holdfast.sessions.tools.service import RATE, SessionTools
 from holdfast.sessions.tools.tasks import Tasks
 from holdfast.sessions.workflows.engine import Executions
@@ -103,8 +104,18 @@ class ToolWorld:
             b"c" * 32,
             "acme~",
         )
+        self.references = SecretReferences(self.secrets, self.base.sessions, self.base.base.boxes)
         self.github = GitHub(self.secrets, log, lambda host: self.forge_api)
-        parts = (self.children, self.memories, self.tasks, self.mailbox, self.workflows, self.github, self.channels)
+        parts = (
+            self.children,
+            self.memories,
+            self.tasks,
+            self.mailbox,
+            self.workflows,
+            self.github,
+            self.channels,
+            self.references,
+        )
         tables = [each.handlers for each in parts]
         self.tools = SessionTools(self.tree, tables, ChangeLimit(log.clock, RATE, what="it"))
 

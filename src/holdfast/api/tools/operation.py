@@ -46,8 +46,6 @@ class ToolGroup(StrEnum):
     """Answers to chats outside of Holdfast."""
     SECRETS = "secrets"
     """Commands and files with the secrets of the session's box."""
-    TUNNELS = "tunnels"
-    """Names and URLs for ports of the session's box."""
 
 
 @dataclass(frozen=True, slots=True)
