@@ -7,24 +7,22 @@ Server, proxy and client are processes of their own, as they are in life. docs/b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import uvloop
-from measuring import Samples, add_rounds, chosen, in_rounds, options, print_results
+from measuring import Samples, chosen, in_rounds
 from report import Goal, Result, Row, percentile
+from roles import Roles, connected, started
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.egress import DecisionLog, EgressProxy, Limits
@@ -114,18 +112,6 @@ def run_proxy(server: int) -> None:
     uvloop.run(main())
 
 
-@contextmanager
-def started(*role: str) -> Iterator[int]:
-    """The port of a process of ours."""
-    command = [sys.executable, __file__, "--role", *role]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
 # --- the client ---
 
 
@@ -138,8 +124,7 @@ class Route:
     tunnel: bool = False
 
     def open(self) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = connected(self.port)
         if self.tunnel:
             sock.sendall(f"CONNECT {_HOST}:80 HTTP/1.1\r\nHost: {_HOST}:80\r\n\r\n".encode())
             head = b""
@@ -270,7 +255,10 @@ _ALSO: Final = {"first-later": "first"}
 
 def measure(size: Size, only: Sequence[str]) -> list[Result]:
     names = chosen(only, list(_WORK), _ALSO)
-    with started("server") as server, started("proxy", "--server", str(server)) as proxy:
+    with (
+        started(__file__, "server") as (server, _),
+        started(__file__, "proxy", "--server", str(server)) as (proxy, _),
+    ):
         bench = Bench(server, proxy, size)
         first_byte(bench.http)
         for name in in_rounds(names, size.rounds):
@@ -279,19 +267,8 @@ def measure(size: Size, only: Sequence[str]) -> list[Result]:
 
 
 def main() -> None:
-    parser = options(__doc__, ROWS)
-    add_rounds(parser)
-    parser.add_argument("--role", choices=("server", "proxy"), help=argparse.SUPPRESS)
-    parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.role == "server":
-        serve()
-    elif given.role == "proxy":
-        run_proxy(given.server)
-    else:
-        size = QUICK if given.quick else FULL
-        results = measure(replace(size, rounds=given.rounds or size.rounds), given.only)
-        print_results(given, results, "direct")
+    by_name = {"server": lambda _: serve(), "proxy": lambda given: run_proxy(given.server)}
+    Roles(__doc__, ROWS, by_name, ports=("server",)).run(QUICK, FULL, measure, "direct")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Debian's package. Without it only our own figures are printed. docs/benchmarks.m
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import contextlib
@@ -22,15 +21,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import httpx
 import uvloop
 from gateway_boxes import open_boxes
-from measuring import Samples, add_rounds, chosen, in_rounds, options, print_results
+from measuring import Samples, chosen, in_rounds
 from report import Goal, Result, Row, percentile
+from roles import Roles, connected, started
 
 from holdfast.testing.server import ServerProcess
 
@@ -130,17 +130,6 @@ def serve() -> None:
     uvloop.run(main())
 
 
-@contextlib.contextmanager
-def program() -> Iterator[int]:
-    command = [sys.executable, __file__, "--role", "program"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
 # --- the proxies ---
 
 
@@ -152,9 +141,7 @@ class Route:
     headers: str
 
     def open(self) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
+        return connected(self.port)
 
     def head(self, method: str, path: str, more: str = "") -> bytes:
         return f"{method} {path} HTTP/1.1\r\n{self.headers}{more}\r\n".encode()
@@ -411,7 +398,7 @@ def measure(size: Size, only: Sequence[str]) -> list[Result]:
     names = chosen(only, list(_WORK), _ALSO)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-gateway-")))
-        port = stack.enter_context(program())
+        port, _ = stack.enter_context(started(__file__, "program"))
         routes = {}
         if (binary := find_nginx(folder / "debian")) is not None:
             routes["reference"] = stack.enter_context(nginx(binary, port, folder / "nginx"))
@@ -425,16 +412,7 @@ def measure(size: Size, only: Sequence[str]) -> list[Result]:
 
 
 def main() -> None:
-    parser = options(__doc__, ROWS)
-    add_rounds(parser)
-    parser.add_argument("--role", choices=("program",), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.role == "program":
-        serve()
-        return
-    size = QUICK if given.quick else FULL
-    results = measure(replace(size, rounds=given.rounds or size.rounds), given.only)
-    print_results(given, results, "nginx")
+    Roles(__doc__, ROWS, {"program": lambda _: serve()}).run(QUICK, FULL, measure, "nginx")
 
 
 if __name__ == "__main__":

@@ -8,24 +8,22 @@ disk, as a server does. docs/benchmarks.md says what each row is.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from measuring import Samples, add_rounds, chosen, in_rounds, options, print_results
+from measuring import Samples, chosen, in_rounds
 from report import Goal, Result, Row, percentile
+from roles import Roles, started
 
 from holdfast.api.ids import now_ms
 from holdfast.api.models import Api, Price
@@ -180,18 +178,6 @@ def run_gateway(provider: int) -> None:
     uvloop.run(main())
 
 
-@contextmanager
-def started(*role: str) -> Iterator[tuple[int, int]]:
-    """The port of a process of ours, and its id."""
-    command = [sys.executable, __file__, "--role", *role]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline()), process.pid
-        finally:
-            process.kill()
-
-
 # --- the client ---
 
 
@@ -286,7 +272,10 @@ _ALSO: Final = {"first-later": "first"}
 
 def measure(size: Size, only: Sequence[str]) -> list[Result]:
     names = chosen(only, list(_WORK), _ALSO)
-    with started("provider") as (provider, _), started("gateway", "--provider", str(provider)) as (gateway, pid):
+    with (
+        started(__file__, "provider") as (provider, _),
+        started(__file__, "gateway", "--provider", str(provider)) as (gateway, pid),
+    ):
         bench = Bench(provider, gateway, pid, size)
         for _, route in bench.sides:
             uvloop.run(crowd(route, 1, 0))
@@ -296,19 +285,8 @@ def measure(size: Size, only: Sequence[str]) -> list[Result]:
 
 
 def main() -> None:
-    parser = options(__doc__, ROWS)
-    add_rounds(parser)
-    parser.add_argument("--role", choices=("provider", "gateway"), help=argparse.SUPPRESS)
-    parser.add_argument("--provider", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.role == "provider":
-        serve()
-    elif given.role == "gateway":
-        run_gateway(given.provider)
-    else:
-        size = QUICK if given.quick else FULL
-        results = measure(replace(size, rounds=given.rounds or size.rounds), given.only)
-        print_results(given, results, "direct")
+    by_name = {"provider": lambda _: serve(), "gateway": lambda given: run_gateway(given.provider)}
+    Roles(__doc__, ROWS, by_name, ports=("provider",)).run(QUICK, FULL, measure, "direct")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ find_missing_packages() {
     want busybox busybox-static
     want docker-registry docker-registry
     want chromium chromium fonts-dejavu-core
-    want "Xvfb fluxbox x11vnc websockify xterm" xvfb fluxbox x11vnc novnc websockify xterm
+    want "Xvfb fluxbox x11vnc websockify xterm xdotool" xvfb fluxbox x11vnc novnc websockify xterm xdotool
     want "dnf rpmbuild createrepo_c" dnf rpm createrepo-c
+    [[ -d /usr/lib/python3/dist-packages/PIL ]] || missing_packages+=(python3-pil)
     want git git
     want /usr/bin/pip python3-pip
     want /usr/bin/npm npm

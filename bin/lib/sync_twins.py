@@ -112,6 +112,8 @@ TARGETS: Final = (
         (
             Twin("holdfast.client.client:Client", owns="makes", closes="aclose"),
             Twin("holdfast.client.keys:Keys"),
+            Twin("holdfast.client.logins:Logins"),
+            Twin("holdfast.client.thread.shares:Shares"),
             Twin("holdfast.client.tenants:Tenants"),
             Twin("holdfast.client.tenants:Members"),
             Twin("holdfast.client.images:Images"),

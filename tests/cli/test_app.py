@@ -117,7 +117,7 @@ def test_help_names_every_command(bare_cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what", "next_step"),
     [
-        (("thred",), "Did you mean 'thread'?", "holdfast --help"),
+        (("thred",), "Did you mean 'thread'", "holdfast --help"),
         (("thread", "lits"), "Did you mean 'list'?", "holdfast thread --help"),
         (("thread", "list", "--limit", "many"), "--limit", "holdfast thread list --help"),
         (("thread", "list", "--status", "asleep"), "asleep", "holdfast thread list --help"),

@@ -4,11 +4,12 @@ tests/server/test_sessions.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Outcome
 
 from holdfast.api.models import Api
 from holdfast.client import SyncClient
@@ -68,3 +69,31 @@ def test_what_is_missing_is_said_with_what_to_do(cli: Cli) -> None:
     other = cli("session", "prompt", thread, "x")
     assert (other.exit, "there is no session" in other.err) == (3, True)
     assert cli("session", "prompt", thread, "x", "--mode", "loud").exit == 2
+
+
+def until_shown(cli: Cli, text: str, *command: str) -> Outcome:
+    """Programs take a moment to start. Returns what is shown when this is a part of it."""
+    last = time.monotonic() + 30
+    while text not in (shown := cli(*command)).out:
+        assert time.monotonic() < last, shown.out + shown.err
+    return shown
+
+
+def test_a_session_is_diagnosed(cli: Cli, model: str, tmp_path: Path) -> None:
+    (tmp_path / "10-reviewer.md").write_text("You review.\n")
+    options = ("--agent", "pi", "--model", model, "--empty", "--context", str(tmp_path / "10-reviewer.md"))
+    plain = cli("session", "new", *options).out.strip()
+    shown = until_shown(cli, "context", "session", "diagnose", plain)
+    assert [line.split()[:2] for line in shown.out.splitlines()[2:]] == [["box", "done"], ["context", "done"]]
+    assert "holdfast session new --workstation" in shown.err
+    made = cli("session", "new", *options, "--workstation").out.strip()
+    found = cli("session", "diagnose", made, "--json").json()
+    assert found["workstation"] is True
+    assert [each["name"] for each in found["steps"]][-1] == "editor"
+    shown = until_shown(cli, "code-server is not in this box", "session", "diagnose", made, "--output")
+    assert "holdfast image build workstation" in shown.err
+    for id in (plain, made):
+        assert cli("session", "terminate", id).exit == 0
+        cli("session", "delete", id)
+    unreadable = cli("session", "new", *options, "--context", str(tmp_path / "none.md"))
+    assert (unreadable.exit, "cannot be read" in unreadable.err) == (2, True)

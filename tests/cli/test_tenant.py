@@ -18,6 +18,11 @@ def test_a_tenant_has_threads_and_members_of_its_own(cli: Cli) -> None:
         again = cli("tenant", "key", "acme", "spare")
         assert again.out.startswith("hf_acme.")
 
+        limits = cli("tenant", "limit", "acme", "--boxes", "2", "--storage", "5G", "--json").json()
+        assert (limits["boxes"], limits["storage"], limits["runs"]) == (2, 5 * 1024**3, None)
+        assert "5" in cli("tenant", "limit", "acme", "--none", "--runs", "5").out
+        assert "no limit" in cli("tenant", "limit", "acme").out
+
         assert "kim" in cli("member", "add", "kim", "--role", "viewer", *key).out
         assert "member already" in cli("member", "add", "kim", *key).err
         kim = ("--api-key", cli("key", "create", "laptop", "--member", "kim", *key).out.strip())

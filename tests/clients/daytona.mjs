@@ -176,21 +176,38 @@ await refused(daytona.secret, 'list'), await refused(daytona.secret, 'get', 'x')
 await refused(daytona.secret, 'create', { name: 'x', value: 'y' }), await refused(daytona.secret, 'update', 'x', { value: 'y' })
 await refused(daytona.warmPool, 'list'), await refused(daytona.warmPool, 'create', 'daytona-small', 1)
 await refused(daytona.warmPool, 'update', 'x', 1), await refused(daytona.warmPool, 'delete', 'x')
-const arguments_ = {
-  getProcessStatus: ['x'], restartProcess: ['x'], getProcessLogs: ['x'], getProcessErrors: ['x'], move: [1, 2], click: [1, 2],
-  drag: [1, 2, 3, 4], scroll: [1, 2, 'down'], type: ['x'], press: ['x'], hotkey: ['x'], takeCompressed: [{}], get: ['x'],
-  takeRegion: [{ x: 0, y: 0, width: 1, height: 1 }], takeCompressedRegion: [{ x: 0, y: 0, width: 1, height: 1 }, {}],
-  delete: ['x'], download: ['x', `${here}.recording`], focusNode: ['x'], invokeNode: ['x'], setNodeValue: ['x', 'y'],
-}
+
+// --- the desktop: works where the machine has the programs for one, otherwise it is refused by name ---
 const desktop = {
   ComputerUse: computerUse, Mouse: computerUse.mouse, Keyboard: computerUse.keyboard, Screenshot: computerUse.screenshot,
   Display: computerUse.display, RecordingService: computerUse.recording, Accessibility: computerUse.accessibility,
 }
-for (const [kind, part] of Object.entries(desktop)) {
-  watched(kind, part)
-  for (const name of [...uncalled].filter((each) => each.startsWith(`${kind}.`)).map((each) => each.split('.')[1]))
-    await refused(part, name, ...(name === 'stop' && kind === 'RecordingService' ? ['x'] : (arguments_[name] ?? [])))
+for (const [kind, part] of Object.entries(desktop)) watched(kind, part)
+const started = await computerUse.start().then(
+  () => true,
+  (error) => error.statusCode !== 501 && refusals.push(`start: ${error.message}`) && false,
+)
+const recording = started ? await computerUse.recording.start('x') : { id: 'x' }
+const arguments_ = {
+  getProcessStatus: ['xvfb'], restartProcess: ['fluxbox'], getProcessLogs: ['xvfb'], getProcessErrors: ['xvfb'], move: [1, 2],
+  click: [1, 2], drag: [1, 2, 3, 4], scroll: [1, 2, 'down'], type: ['x'], press: ['x'], hotkey: ['x'], down: ['x'], up: ['x'],
+  takeCompressed: [{}], takeRegion: [{ x: 5, y: 6, width: 7, height: 8 }], // the SDK confuses the four
+  takeCompressedRegion: [{ x: 0, y: 0, width: 1, height: 1 }, {}], get: [recording.id], download: [recording.id, `${here}.recording`],
+  focusNode: ['x'], invokeNode: ['x'], setNodeValue: ['x', 'y'],
 }
+const without = [501, 503, 404]
+for (const [kind, part] of Object.entries(desktop)) {
+  for (const name of [...uncalled].filter((each) => each.startsWith(`${kind}.`)).map((each) => each.split('.')[1])) {
+    if (['stop', 'delete'].includes(name)) continue
+    const given = kind === 'Mouse' && ['down', 'up'].includes(name) ? [1, 2] : (arguments_[name] ?? [])
+    const status = await part[name](...given).then(() => 200, (error) => error.statusCode ?? error.message)
+    const expected = kind === 'Accessibility' ? without : started ? [200] : [200, ...without]
+    if (!expected.includes(status)) refusals.push(`${kind}.${name}: ${status}`)
+  }
+}
+for (const [part, name] of [[computerUse.recording, 'stop'], [computerUse.recording, 'delete']])
+  await part[name](recording.id).catch((error) => started && refusals.push(`${name}: ${error.message}`))
+await computerUse.stop()
 found.refusals = refusals
 
 // --- settings ---

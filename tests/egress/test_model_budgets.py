@@ -7,7 +7,7 @@ import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import orjson
@@ -21,15 +21,19 @@ from holdfast.api.errors import NotFound
 from holdfast.api.errors.models import InvalidModel
 from holdfast.api.ids import now_ms
 from holdfast.api.models import Api, Price
+from holdfast.api.run.tasks import BoxMode
 from holdfast.egress.models.budgets import Amount, Limit, find_reached, find_warnings
 from holdfast.egress.models.completion import ask as complete
 from holdfast.egress.models.journal import completions_thread
-from holdfast.egress.models.ledger import Ledger, day_of, start_of_day
+from holdfast.egress.models.ledger import Ledger, day_of, load_from, start_of_day
 from holdfast.egress.models.meter import Terms
 from holdfast.egress.models.probe import probe
 from holdfast.egress.models.usage import Answer, Ending, Measured, charged_usage
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Usage, error, held, text
+from holdfast.threads.delegation import Delegation
 from holdfast.threads.model_events import Usage as Tokens
+from holdfast.threads.rows import RowFilter, RunRow, Spending, SpendingFilter, ThreadRow
+from holdfast.threads.run_events import Run, ThreadRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +133,45 @@ async def test_a_budget_of_a_tree_below_the_root_counts_what_is_below_it_alone(w
     assert [(await ask(world, run)).status_code for run in runs] == [200, 200, 200, 200, 200, 402, 200, 200]
     assert (await world.meter.spent(BudgetScope.TREE, "t-2")).tokens == 220_000
     assert (await world.meter.spent(BudgetScope.TREE, "t-1")).tokens == 770_000
+
+
+async def test_the_budget_of_a_run_counts_the_tasks_that_it_has_delegated(world: MeteredWorld) -> None:
+    """Otherwise a run with a budget would spend it once in each of its tasks."""
+    purse = Budget(tokens=300_000)
+    world.use(budget=purse)
+    for id, parent in (("t-2", "t-1"), ("t-3", "t-2")):
+        await world.threads.create(id=id, parent=parent)
+    world.terms["r-2"] = Terms("t-2", "r-2", ("t-2", "t-1"), budget=purse, above=(("r-1", purse),))
+    world.terms["r-3"] = Terms(
+        "t-3", "r-3", ("t-3", "t-2", "t-1"), budget=purse, above=(("r-2", purse), ("r-1", purse))
+    )
+    runs = ("r-1", "r-2", "r-3", "r-3", "r-2", "r-1")
+    answers = [await ask(world, run) for run in runs]
+    assert [each.status_code for each in answers] == [200, 200, 200, 402, 402, 402]
+    told = [each.json()["error"]["message"] for each in answers[3:]]
+    assert told[0].startswith("Holdfast: the run that delegated this task is out of budget")
+    assert told[2].startswith("Holdfast: this run is out of budget")
+
+
+async def test_what_tasks_have_spent_is_found_again_by_the_run_that_delegated_them() -> None:
+    class Rows:
+        """What a projection says of a run with two tasks, one of which is another run's."""
+
+        async def run(self, id: str) -> Any:
+            return RunRow("t-1", Run(run=id, epoch=1, agent="pi", model="m", provider="local", started_at=0))
+
+        async def rows(self, wanted: RowFilter) -> list[ThreadRow]:
+            assert wanted.parent == "t-1"
+            made = [("t-2", "r-1"), ("t-3", "r-0")]
+            return [ThreadRow(id, 1, runs=ThreadRuns(delegation=delegation(run))) for id, run in made]
+
+        async def spending(self, wanted: SpendingFilter) -> list[Spending]:
+            return [Spending(nanos={"t-2": 10, "t-3": 1000, None: 1}[wanted.tree])]
+
+    def delegation(run: str) -> Delegation:
+        return Delegation(parent="t-1", root="t-1", depth=1, agent="pi", model="m", box=BoxMode.OWN, run=run)
+
+    assert (await load_from(cast("Any", Rows()))(BudgetScope.RUN, "r-1")).nanos == 11
 
 
 async def test_calls_that_no_run_makes_count_against_the_day_also_after_a_restart(tmp_path: Path) -> None:
@@ -493,10 +536,10 @@ def test_a_refusal_says_what_agents_do_not_retry() -> None:
     """pi looks for numbers such as 500 in an error to tell whether to try again, unless it says this."""
     found = find_reached([(limit(cost=500), Amount(500 * 10**9))])
     assert found is not None
-    assert found.message == "this run is out of budget: $500.0000 of $500.0000 are spent"
+    assert found.message("r-1") == "this run is out of budget: $500.0000 of $500.0000 are spent"
     found = find_reached([(limit(tokens=500), Amount(0, 429_503))])
     assert found is not None
-    assert found.message == "this run is out of budget: 429,503 tokens of 500 tokens are spent"
+    assert found.message("r-1") == "this run is out of budget: 429,503 tokens of 500 tokens are spent"
 
 
 async def test_an_account_is_loaded_once_and_kept_while_it_is_used() -> None:
@@ -542,4 +585,4 @@ def test_what_an_answer_without_usage_may_have_taken(ending: Ending, seconds: in
 def test_a_small_budget_is_not_shown_as_nothing() -> None:
     found = find_reached([(limit(cost=0.00002), Amount(30_000))])
     assert found is not None
-    assert found.message == "this run is out of budget: $0.00003 of $0.00002 are spent"
+    assert found.message("r-1") == "this run is out of budget: $0.00003 of $0.00002 are spent"

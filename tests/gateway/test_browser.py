@@ -107,6 +107,7 @@ async def test_a_terminal_is_reloaded_and_a_tunnelled_app_uses_its_websocket(
     answer = session.api.put(f"/v1/boxes/{session.box}/files", params={"path": "/tmp/app.py"}, content=APP.encode())
     assert answer.status_code < 300, answer.text
     await run(page, "python3 /tmp/app.py &")
+    await expect(screen).to_contain_text("[1]")  # the shell has got it: what is typed last can be lost with its page
     session.tunnel("app", 3000)
     await page.goto(f"http://{session.host}/t/app/")
     await expect(page.locator("#said")).to_have_text("echo: hello from of=the-app")

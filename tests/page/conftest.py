@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, Response, async_playwright
 
 from holdfast import Entry
 from holdfast.testing.server import ServerProcess
@@ -20,8 +22,10 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE *.localhost",
 )
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+Picture = Callable[[str], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +53,16 @@ class Told:
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.dialogs: list[str] = []
+        self.refusals: list[str] = []
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
         page.on("dialog", lambda dialog: self.dialogs.append(dialog.message))
+        page.on("response", self._note)
+
+    def _note(self, answer: Response) -> None:
+        if answer.status >= 400:
+            self.refusals.append(f"{answer.status} {answer.request.method} {answer.url}")
 
 
 @pytest.fixture
@@ -63,6 +73,32 @@ async def page(context: BrowserContext) -> Page:
 @pytest.fixture
 def told(page: Page) -> Told:
     return Told(page)
+
+
+@pytest.fixture
+def picture(page: Page, tmp_path: Path) -> Picture:
+    """Takes a picture of the page. HOLDFAST_TEST_PICTURES names the folder to keep them in."""
+    folder = Path(os.environ.get("HOLDFAST_TEST_PICTURES") or tmp_path)
+
+    async def take(name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        await page.screenshot(path=folder / f"{name}.png")
+
+    return take
+
+
+async def serious_problems(page: Page) -> list[str]:
+    """What axe finds on a page: rules of accessibility that are broken, with the first element that breaks each."""
+    if not AXE.is_file():
+        pytest.skip("the node packages of web/ are not installed")
+    # By way of the debugger, because the policy of the page runs no script but its own.
+    await page.evaluate(AXE.read_text())
+    found = await page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{each['id']} ({each['impact']}): {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary'][:300]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
 
 
 @dataclass(frozen=True)
@@ -92,6 +128,16 @@ def make_thread(api: httpx.Client, title: str | None = None, entries: Sequence[E
     if entries:
         thread.append(entries)
     return thread
+
+
+def posted(api: httpx.Client, path: str, body: Any) -> Any:
+    answer = api.post(path, json=body)
+    assert answer.status_code < 300, answer.text
+    return answer.json()
+
+
+def fetched(api: httpx.Client, path: str) -> Any:
+    return api.get(path).json()
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import httpx
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 from tests.cli.story import hostile, repaired
-from tests.page.conftest import Told, make_thread
+from tests.page.conftest import Picture, Told, fetched, make_thread, posted
 
+from holdfast import Entry
 from holdfast.testing.server import ServerProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("page")]
@@ -424,3 +425,114 @@ async def test_an_address_that_makes_no_sense_is_explained(page: Page, server: S
     await page.goto(f"{server.url}/t/%3Cscript%3E")
     await expect(page.locator("#trouble h2")).to_be_visible()
     await expect(page.locator("h1")).to_have_text("<script>")
+
+
+async def test_a_browser_logs_in_by_a_link_and_out_again(
+    page: Page, api: httpx.Client, server: ServerProcess, told: Told
+) -> None:
+    thread = make_thread(api, "After login", repaired()[1:])
+    path = posted(api, "/v1/login/links", {})["path"]
+    await page.goto(server.url + path)
+    await expect(page.locator("#threads li", has_text="After login")).to_be_visible()
+    assert await page.evaluate("() => Object.keys(sessionStorage).length") == 0, "no script can read a login"
+    await page.goto(thread.link)
+    await expect(page.get_by_label("Message to the agent")).to_be_visible()  # the login counts more than the link
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("log out")
+    await page.keyboard.press("Enter")
+    await page.goto(server.url)
+    await expect(page.locator("#said")).to_contain_text("holdfast login")
+    assert told.dialogs == []
+
+
+async def test_a_viewer_reads_and_is_offered_nothing_else(page: Page, api: httpx.Client, server: ServerProcess) -> None:
+    thread = make_thread(api, "For viewers", repaired()[1:])
+    key = posted(api, "/v1/keys", {"name": "viewer", "role": "viewer"})["key"]
+    await page.goto(f"{server.url}/t/{thread.id}#token={key}")
+    await expect(page.locator("#status")).to_have_text("✓ completed")
+    await expect(page.get_by_role("navigation", name="Threads")).to_be_visible()
+    await expect(page.get_by_text("You may read this.")).to_be_visible()
+    for name in ("Message to the agent", "Fork"):
+        await expect(page.get_by_label(name)).to_have_count(0)
+    await expect(page.get_by_role("link", name="Terminal")).to_have_count(0)
+
+
+async def test_the_thread_of_an_interpreter_is_a_notebook(page: Page, api: httpx.Client, picture: Picture) -> None:
+    thread = make_thread(api, "Interpreter demo")
+    thread.say("interpreter.started", python="3.11.7")
+    code = "basket = ['tea', 'cake']\nsum(price_of(each) for each in basket)"
+    thread.say("interpreter.execution", id="x1", code=code)
+    for item in ("tea", "cake"):
+        thread.say("interpreter.call", execution="x1", id=item, name="price_of", status="ok", seconds=0.002)
+    thread.say(
+        "interpreter.execution", id="x1", code=code, ok=True, stdout="", stderr="", value_text="6.5", seconds=0.1
+    )
+    failure = {
+        "kind": "ZeroDivisionError",
+        "message": "division by zero",
+        "traceback": "Traceback …\nZeroDivisionError",
+    }
+    thread.say("interpreter.execution", id="x2", code="1 / 0", ok=False, stdout="<b>x</b>", error=failure, seconds=0.01)
+    await page.goto(thread.link)
+    cells = page.locator("div.cell")
+    await expect(cells).to_have_count(2)
+    await expect(cells.first.locator(".value")).to_have_text("6.5")
+    await expect(cells.first.locator("summary")).to_have_text("2 calls to the host: price_of")
+    await expect(cells.last).to_contain_text("ZeroDivisionError")
+    await expect(cells.last).to_contain_text("<b>x</b>")
+    await picture("notebook")
+
+
+async def test_a_long_thread_draws_only_what_is_near(page: Page, api: httpx.Client) -> None:
+    thread = make_thread(api, "Long")
+    said = [{"type": "pi.assistant", "text": f"Message number {number}."} for number in range(3000)]
+    for start in range(0, 3000, 1000):
+        thread.append([Entry(f"e-{at}", 1_790_000_000_000 + at, said[at]) for at in range(start, start + 1000)])
+    await page.goto(thread.link)
+    await expect(page.get_by_text("Message number 2999.")).to_be_in_viewport()
+    assert await page.locator("article").count() < 400
+    await page.locator(".scroller").evaluate("node => { node.scrollTop = 0; }")
+    await expect(page.get_by_text("Message number 0.")).to_be_in_viewport()
+    await expect(page.get_by_text("Message number 2000.")).to_have_count(0)
+    await page.locator("#jump").click()
+    await expect(page.get_by_text("Message number 2999.")).to_be_in_viewport()
+
+
+async def test_a_search_as_one_types_and_pins_are_kept(page: Page, api: httpx.Client, server: ServerProcess) -> None:
+    first = make_thread(api, "Find the needle here")
+    make_thread(api, "Something else")
+    await page.goto(f"{server.url}/#key={server.api_key}")
+    await page.locator("#home-search").fill("needle")
+    await expect(page.locator("#threads li")).to_have_count(1)
+    await expect(page).to_have_url(f"{server.url}/?q=needle")
+    await page.get_by_label("Pin Find the needle here").click()
+    await expect(page.get_by_label("Unpin Find the needle here")).to_be_visible()
+    assert fetched(api, f"/v1/threads/{first.id}")["labels"] == {"pinned": "true"}
+    await page.goto(f"{server.url}/t/{first.id}")
+    composer = page.get_by_label("Message to the agent")
+    await composer.fill("/rename Found the needle here")
+    await composer.press("Enter")
+    await expect(page.locator("h1")).to_have_text("Found the needle here")
+    await page.goto(f"{server.url}/?q=needle")
+    await page.get_by_label("Archive Found the needle here").click()
+    await expect(page.locator("#threads li")).to_have_count(0)
+    assert fetched(api, f"/v1/threads/{first.id}")["archived"] is True
+
+
+async def test_with_a_key_a_thread_has_its_composer_and_inspector(
+    page: Page, api: httpx.Client, server: ServerProcess, picture: Picture
+) -> None:
+    thread = make_thread(api, "Repair the discount", repaired()[1:])
+    thread.say("signal.thread.checkpoint", ts=1_790_000_005_000, turn=2, run="r-2")
+    for title in ("Write the release notes", "Why is the build slow?"):
+        make_thread(api, title)
+    await page.set_viewport_size({"width": 1280, "height": 860})
+    await page.goto(f"{server.url}/t/{thread.id}#token={server.api_key}")
+    await expect(page.get_by_label("Message to the agent")).to_be_visible()
+    await expect(page.get_by_label("Inspector")).to_contain_text("price.py")
+    await expect(page.locator(".mark.lost + .mark.resumed")).to_be_visible()
+    await page.locator("details.tool", has_text="price.py").locator("summary").click()
+    await expect(page.locator(".diff .plus")).to_be_visible()
+    await picture("story")
+    await page.emulate_media(color_scheme="dark")
+    await picture("story-dark")

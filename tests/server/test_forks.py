@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from threading import Thread
 
 import pytest
 from tests.agents import InstalledAgents
 from tests.harnesses.test_rebuilt_twice import conversation, without_ids
+from tests.serving import add_models, serving_agents
 
 from holdfast.api.entries import Entry
-from holdfast.api.models import Api
 from holdfast.client import Conflict, HoldfastError, NotFound, SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.model.gates import Gate
@@ -26,21 +25,9 @@ MODELS = {"pi": "chat", "claude": "anthropic", "codex": "responses", "opencode":
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Path:
-    home: Path = tmp_path_factory.mktemp("forks") / "home"
-    for agent in MODELS:
-        installed_agents.install(agent)
-    installed_agents.share_with(home)
-    return home
-
-
-@pytest.fixture(scope="module")
-def running(home: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(home) as server:
+def running(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[ServerProcess]:
+    with serving_agents(tmp_path_factory.mktemp("forks") / "home", installed_agents, *MODELS) as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for box in client.boxes.list():
-                client.boxes.delete(box.id)
 
 
 @pytest.fixture
@@ -52,13 +39,7 @@ def model() -> Iterator[ScriptedModel]:
 @pytest.fixture
 def client(running: ServerProcess, model: ScriptedModel) -> Iterator[SyncClient]:
     with SyncClient(running.url, api_key=running.api_key) as client:
-        for name, api in (
-            ("chat", Api.OPENAI_CHAT),
-            ("responses", Api.OPENAI_RESPONSES),
-            ("anthropic", Api.ANTHROPIC),
-        ):
-            base_url = model.url if api is Api.ANTHROPIC else model.openai_url
-            client.models.add(name, apis=[api], base_url=base_url, model="scripted", key=KEY)
+        add_models(client, model, KEY)
         yield client
 
 

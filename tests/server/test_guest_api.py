@@ -15,6 +15,8 @@ import pytest
 import uvloop
 from tests.stores import open_records
 from tests.threads.access.test_authority import END, PAYLOADS
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors import Conflict
@@ -45,6 +47,8 @@ class Runs:
     run: str = "r-1"
     epoch: int = 2
     cancel: str | None = None
+    is_current: bool = False
+    """Whether it is the run of a session."""
     hit: dict[str, str] | None = None
     beats: list[str] = field(default_factory=list)
     model_errors: list[tuple[str, str, str]] = field(default_factory=list)
@@ -62,7 +66,7 @@ class Runs:
         return self.hit
 
     async def current(self, thread: str, box: str) -> tuple[str, int] | None:
-        return None
+        return (self.run, self.epoch) if self.is_current and (thread, box) == ("t-1", "b-1") else None
 
     async def lives(self, thread: str, run: str, epoch: int) -> bool:
         return (run, epoch) == (self.run, self.epoch)
@@ -349,6 +353,66 @@ async def test_the_model_of_a_run_that_is_over_is_not_asked(world: World) -> Non
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         403, "run r-1 has ended, so it can no longer use its model",
     )  # fmt: skip
+
+
+async def test_a_token_of_a_session_is_worth_nothing_without_a_run(world: World) -> None:
+    token = world.token(RunScope.MODEL, run="", epoch=0)
+    async with world.client(token) as client:
+        assert (await client.post("/model/v1/responses", json={})).status_code == 403
+        world.runs.is_current = True
+        answer = await client.post("/model/v1/responses", json={})
+        assert answer.json() == {"run": "r-1", "model": "scripted/m", "path": "/model/v1/responses"}
+        assert (await client.post("/v1/tokens/renew", json={})).status_code == 403
+    tools = world.token(RunScope.DELEGATE, run="", epoch=0)
+    async with world.client(tools) as client:
+        assert (await client.post("/v1/tools/delegate", json={})).status_code == 200
+        world.runs.is_current = False
+        assert (await client.post("/v1/tools/delegate", json={})).status_code == 403
+    assert world.runs.calls == [("t-1", "r-1", "delegate")]
+
+
+async def test_only_the_runner_of_a_session_speaks_with_the_hub(world: World) -> None:
+    served: list[tuple[str, str, str, str]] = []
+
+    class Hub:
+        async def serve(self, thread: str, box: str, runner: str, process: str, receive: Any, send: Any) -> None:
+            served.append((thread, box, runner, process))
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": "welcome"})
+            await send({"type": "websocket.close", "code": 1000, "reason": ""})
+
+    async def hub() -> Hub:
+        return Hub()
+
+    world.guest_api._hub = hub
+    world.admit("b-2", NetworkPolicy(mode=Network.NONE))
+
+    async def status(
+        token: str | None, *, box: str = "b-1", path: str = "/v1/hub?runner=0123456789abcdef&process=p-1"
+    ) -> int:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        url = f"ws://127.0.0.1:{world.listeners[box]}{path}"
+        try:
+            async with connect(url, additional_headers=headers, proxy=None) as socket:
+                assert await socket.recv() == "welcome"
+        except InvalidStatus as refused:
+            return refused.response.status_code
+        return 101
+
+    ours = world.token(RunScope.HUB, run="", epoch=0)
+    assert await status(ours) == 101
+    assert served == [("t-1", "b-1", "0123456789abcdef", "p-1")]
+    assert await status(None) == 401
+    assert await status("nonsense") == 401
+    assert await status(ours, box="b-2") == 403
+    for scope in (RunScope.RUNNER, RunScope.MODEL, RunScope.DELEGATE):
+        assert await status(world.token(scope)) == 403
+    for path in ("/v1/hub", "/v1/hub?runner=..%2f&process=p-1", "/v1/hub?runner=0123456789abcdef&process=a%20b"):
+        assert await status(ours, path=path) == 400
+    assert await status(ours, path="/v1/runs/r-1/beat?runner=0123456789abcdef&process=p-1") != 101
+    world.now[0] += 5 * 24 * 3_600_000
+    assert await status(ours) == 401
+    assert len(served) == 1
 
 
 async def test_a_box_without_a_network_has_none_beside_its_door(world: World) -> None:

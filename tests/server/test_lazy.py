@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from holdfast.server.lazy import Lazy
+from holdfast.server.lazy import Lazy, load_in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -84,3 +87,20 @@ async def test_one_that_nobody_asked_for_is_closed_without_being_opened() -> Non
     opener = Opener()
     await Lazy("part", opener.open).close()
     assert opener.events == []
+
+
+async def test_a_package_and_a_module_of_it_can_be_loaded_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = tmp_path / "outer_package"
+    inner = outer / "inner"
+    inner.mkdir(parents=True)
+    # Long enough for a second thread to lock the part, and then wait for the inner package, if it may.
+    (outer / "__init__.py").write_text("import time\ntime.sleep(0.3)\n")
+    (inner / "__init__.py").write_text("from outer_package.inner.part import name\n")
+    (inner / "part.py").write_text("name = 'part'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loads = [load_in_thread(functools.partial(importlib.import_module, f"outer_package.{name}"))
+             for name in ("inner", "inner.part")]  # fmt: skip
+    package, part = await asyncio.gather(*loads)
+    assert package.name == part.name == "part"

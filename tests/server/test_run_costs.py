@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.agents import InstalledAgents
+from tests.serving import serving_agents
 
 from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import Refused
@@ -22,15 +22,8 @@ BIG = Usage(1000, 10)
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[ServerProcess]:
-    home: Path = tmp_path_factory.mktemp("costs") / "home"
-    for agent in AGENTS:
-        installed_agents.install(agent)
-    installed_agents.share_with(home)
-    with ServerProcess(home) as server:
+    with serving_agents(tmp_path_factory.mktemp("costs") / "home", installed_agents, *AGENTS) as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for box in client.boxes.list():
-                client.boxes.delete(box.id)
 
 
 @pytest.fixture

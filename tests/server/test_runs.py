@@ -15,6 +15,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.runs.faulting import guest_of, marked
 from tests.server.conftest import api_of
+from tests.serving import serving_agents
 
 from holdfast.api.models import Api
 from holdfast.client import Client, Conflict, HoldfastError, InvalidRequest, NotFound, SyncClient
@@ -27,20 +28,14 @@ SECRET = "sk-the-real-key"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Path:
-    home: Path = tmp_path_factory.mktemp("runs") / "home"
-    installed_agents.install("pi")
-    installed_agents.share_with(home)
-    return home
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs") / "home"
 
 
 @pytest.fixture(scope="module")
-def running(home: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(home) as server:
+def running(home: Path, installed_agents: InstalledAgents) -> Iterator[ServerProcess]:
+    with serving_agents(home, installed_agents, "pi") as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for box in client.boxes.list():
-                client.boxes.delete(box.id)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from holdfast.api.run.info import CancelKind, RunStatus, Stage
 from holdfast.api.sessions import AgentState, JointState, PromptMode, SandboxState, SessionState
 from holdfast.sessions.queue import COLLECT_MS, LONGEST_COLLECT_MS, Later, Next, in_order, next_prompts
 from holdfast.sessions.rules import (
+    Boot,
     CheckRun,
     EndRun,
     Hibernate,
@@ -109,6 +110,11 @@ def test_all_prompts_are_in_order() -> None:
         (of(S.ERROR, latest=a_run()), Known(NOW), EndRun()),
         (of(S.ERROR, latest=a_run(cancel=CancelKind.CANCEL)), Known(NOW), Nothing()),
         (of(S.RUNNING), Known(NOW, box=BoxState.RUNNING), Nothing()),
+        (of(S.RUNNING), Known(NOW, booted=False), Boot()),
+        (of(S.RUNNING, prompt("a")), Known(NOW, booted=False), Boot()),
+        (of(S.RUNNING, latest=a_run()), Known(NOW, booted=False), Boot()),
+        (of(S.RUNNING), Known(NOW, booted=False, working=True), Nothing()),
+        (of(S.HIBERNATED), Known(NOW, booted=False), Nothing()),
         # By work, never by a clock against work.
         (of(S.RUNNING), Known(NOW, box=BoxState.HIBERNATED), Move(S.HIBERNATING, "its box fell asleep")),
         (of(S.RUNNING), Known(NOW, box=BoxState.STOPPED), Move(S.HIBERNATING, "its box fell asleep")),

@@ -20,7 +20,7 @@ from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import IsSession, SessionBusy, SessionConflict, SessionLimit, SessionNotFound
 from holdfast.api.run.info import RunStatus
 from holdfast.api.run.tasks import NewTask
-from holdfast.api.sessions import MOST_PROMPTS, SessionState
+from holdfast.api.sessions import MOST_PROMPTS, ContextFile, SessionState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import NoSecrets
 from holdfast.runs.launch.plan import Options, Prompt
@@ -55,6 +55,19 @@ async def test_a_session_gets_a_box_with_its_files_and_its_thread_tells_it(world
     await world.prompt(id)
     runner = await world.at_work(id)
     assert (runner.run.box_how, runner.run.files) == ("live", "kept")
+
+
+async def test_an_agent_is_told_of_its_context_files(world: SessionWorld) -> None:
+    id = await world.running(context=(ContextFile(name="10-who.md", text="You review.\n"),))
+    steps = {each.name: each.state for each in (await world.sessions.diagnose(id)).steps}
+    assert steps == {"box": "done", "context": "done"}
+    await world.prompt(id, "look at it")
+    await world.answer(id)
+    assert world.base.agents.scripted.tasks[-1].prompt == (
+        "[Before you begin, read these files in ~/.holdfast/context, and do as they say: 10-who.md.]\n\nlook at it"
+    )
+    # They are kept once, not with each run.
+    assert sum("You review." in str(each) for each in await world.base.entries(id)) == 1
 
 
 async def test_a_box_that_cannot_be_made_is_the_error_of_the_session_and_its_prompts_end(world: SessionWorld) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.conftest import Session
+from tests.gateway.conftest import Session, new_session
 from tests.sessions.workstations import (
     a_server,
     diagnose,
@@ -19,6 +19,7 @@ from tests.sessions.workstations import (
     states,
     until,
 )
+from websockets.exceptions import InvalidStatus
 
 from holdfast.testing.server import ServerProcess
 
@@ -40,6 +41,15 @@ def served(home: Path) -> Iterator[tuple[ServerProcess, httpx.Client]]:
 @pytest.fixture
 def session(served: tuple[ServerProcess, httpx.Client]) -> Iterator[Session]:
     made = new_workstation(*served, context=[{"name": "10-reviewer.md", "text": "You review.\n"}])
+    yield made
+    end(made)
+
+
+@pytest.fixture(scope="module")
+def shared(served: tuple[ServerProcess, httpx.Client]) -> Iterator[Session]:
+    """One that tests leave as it is."""
+    made = new_workstation(*served)
+    ready(made)
     yield made
     end(made)
 
@@ -81,12 +91,21 @@ def test_programs_start_are_restarted_and_come_back_after_hibernation(session: S
 
 
 def test_the_supervisor_comes_back_with_another_server(tmp_path: Path) -> None:
-    with a_server(tmp_path / "home") as served:
-        session = new_workstation(*served)
+    with a_server(tmp_path / "home") as (server, api):
+        session = new_workstation(server, api)
         ready(session)
+        processes = f"/v1/boxes/{session.box}/processes"
+        argv = next(
+            each["argv"]
+            for each in api.get(processes).json()["processes"]
+            if each["argv"][-1].startswith("holdfast-workstation:")
+        )
         run(session, "pkill -9 -f '[h]oldfast-workstation'")  # with all that it has started
         until(lambda: states(session)["desktop"] == "stopped")
-        served[0].kill()
+        # The server dies when it has started another one, and has not sent it the programs yet.
+        mute = api.post(processes, json={"argv": argv, "stdin": True, "tree": True})
+        assert mute.status_code < 300, mute.text
+        server.kill()
     with a_server(tmp_path / "home") as (server, api):
         again = Session(server, api, session.id, session.box)
         until(lambda: {states(again)[name] for name in DESKTOP} == {"running"})
@@ -142,12 +161,16 @@ def test_context_files_are_small_and_few(served: tuple[ServerProcess, httpx.Clie
         assert answer.status_code in (400, 422), answer.text
 
 
-def test_a_viewer_sees_no_program_and_reaches_none(session: Session) -> None:
-    ready(session)
+def test_a_viewer_sees_no_program_and_reaches_none(shared: Session) -> None:
+    session = shared
     viewer = session.cookie("vera", "viewer")
     assert "/vnc/" not in session.visit("/", headers=viewer).text
     assert session.visit("/vnc/vnc.html", headers=viewer).status_code == 403
     assert session.visit("/vnc/vnc.html").status_code == 401
+    for headers, status in ((viewer, 403), ({}, 401)):
+        with pytest.raises(InvalidStatus) as refused:
+            session.socket("/vnc/websockify", headers)
+        assert refused.value.response.status_code == status
     owner = session.cookie()
     assert "/vnc/vnc.html" in session.visit("/", headers=owner).text
     page = session.visit("/vnc/vnc.html", headers=owner)
@@ -155,10 +178,38 @@ def test_a_viewer_sees_no_program_and_reaches_none(session: Session) -> None:
 
 
 def test_the_cookie_of_another_session_opens_nothing(
-    session: Session, served: tuple[ServerProcess, httpx.Client]
+    shared: Session, served: tuple[ServerProcess, httpx.Client]
 ) -> None:
+    other = new_session(*served)
+    assert shared.visit("/vnc/vnc.html", headers=other.cookie()).status_code == 401
+    assert shared.visit("/vnc/vnc.html", headers=other.bearer()).status_code == 401
+    assert served[1].delete(f"/v1/boxes/{other.box}").status_code == 200
+
+
+@pytest.mark.sampled
+def test_a_workstation_at_rest_falls_asleep_and_wakes_for_whoever_opens_it(
+    served: tuple[ServerProcess, httpx.Client],
+) -> None:
+    session = new_workstation(*served, box={"idleSeconds": 3})
     ready(session)
-    other = new_workstation(*served)
-    assert session.visit("/vnc/vnc.html", headers=other.cookie()).status_code == 401
-    assert session.visit("/vnc/vnc.html", headers=other.bearer()).status_code == 401
-    end(other)
+    until(lambda: session.ask("GET", "").json()["state"] == "hibernated", 60)
+    assert states(session)["desktop"] == "stopped"
+    # Whoever opens it wakes it, with all of its programs.
+    cookie = {**session.cookie(), "accept": "text/html"}
+    until(lambda: session.visit("/vnc/vnc.html", headers=cookie).status_code == 200)
+    assert session.ask("GET", "").json()["state"] == "running"
+    end(session)
+
+
+@pytest.mark.sampled
+def test_a_pool_starts_programs_before_there_is_a_session(tmp_path: Path) -> None:
+    with a_server(tmp_path / "home", pool=1) as served:
+
+        def was_ahead() -> bool:
+            session = new_workstation(*served)
+            started = ready(session)["steps"]["screen"]["since"]
+            created = session.ask("GET", "").json()["createdAt"]
+            end(session)
+            return bool(started < created)
+
+        until(was_ahead)

@@ -93,6 +93,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/client/test_sync.py",
         "tests/client/test_tail.py",
         "tests/clients/*",
+        "tests/identity/*",
         "tests/compat/daytona/*",
         "tests/conformance/*",
         "tests/docs/test_docs.py",

@@ -135,7 +135,7 @@ def test_only_what_the_server_wrote_for_this_thread_counts(origin: Origin) -> No
     [
         {"type": "signal.session.created"},
         {"type": "signal.session.created", "version": 1, "agent": "pi", "model": 3, "options": {}},
-        {"type": "signal.session.created", "version": 1, "agent": "pi", "model": "m", "options": {"a": "x" * 40_000}},
+        {"type": "signal.session.created", "version": 1, "agent": "pi", "model": "m", "options": {"a": "x" * 70_000}},
         {"type": "signal.session.created", "version": 2, "agent": "pi", "model": "m", "options": {}},
         {"type": "signal.session.running", "version": 1},
         {"type": "signal.session."},

@@ -57,6 +57,11 @@ OUTCOMES: dict[str, tuple[str, str]] = {
 
 BUDGETS: dict[str, tuple[str, str]] = {
     "run": ("this run", _SPENT + "continue with more: holdfast resume THREAD --budget DOLLARS"),
+    "parent": (
+        "the run that delegated this task",
+        "see what it was spent on: holdfast cost THREAD --tree; its parent can continue with more: holdfast resume"
+        " PARENT --budget DOLLARS",
+    ),
     "thread": ("this thread", _SPENT + "allow more: holdfast budget set THREAD --cost DOLLARS; then " + _RESUME),
     "tree": (
         "this tree of threads",

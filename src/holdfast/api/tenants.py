@@ -65,6 +65,21 @@ class CreatedTenant(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantQuotas(Document):
+    """What a tenant may use at most. None is no limit."""
+
+    requests: Annotated[float, Limits(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    """Requests a second. Twice as many may come at once."""
+    boxes: Annotated[int, Limits(ge=0, le=1_000_000, strict=True)] | None = None
+    runs: Annotated[int, Limits(ge=0, le=1_000_000, strict=True)] | None = None
+    """Runs at once."""
+    storage: Annotated[int, Limits(ge=0, strict=True)] | None = None
+    """Bytes of the database: threads and settings. The files of boxes have limits of their own."""
+    spend: Annotated[float, Limits(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    """Dollars for models in a day, in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewTenantMember(Document):
     role: TenantRole = TenantRole.MEMBER
 

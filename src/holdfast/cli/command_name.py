@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = "holdfast"
 _IN_A_HINT: Final = re.compile(rf"(?<![\w./-]){_NAME} (?=[a-z-])")
-_OF_A_HOME: Final = ("up", "down", "demo", "backup", "restore", "check", "compact", "doctor", "purge")
+_OF_A_HOME: Final = ("up", "down", "demo", "backup", "restore", "check", "compact", "config", "doctor", "purge")
 """Commands that work on a home of this machine, and take no `--server`."""
 _OF_NO_HOME: Final = ("relay",)
 """Commands that take neither."""
@@ -58,11 +58,12 @@ def with_target(hint: str, target: Target) -> str:
     import shlex
 
     def option(found: re.Match[str]) -> str:
-        if found["single"] in _OF_NO_HOME:
+        name = found["single"] or found["group"]
+        if name in _OF_NO_HOME:
             return ""
         if target.server is not None:
             # `up` cannot start a server on another machine.
-            return "" if found["single"] in _OF_A_HOME else f" --server {shlex.quote(target.server)}"
+            return "" if name in _OF_A_HOME else f" --server {shlex.quote(target.server)}"
         return "" if target.home is None else f" --home {shlex.quote(target.home)}"
 
     return _command_in_a_hint().sub(lambda found: found[0] + option(found), hint)
@@ -76,7 +77,7 @@ def _command_in_a_hint() -> re.Pattern[str]:
     single = [name for name, found in COMMANDS.items() if not isinstance(found, Group)]
     return re.compile(
         rf"(?<![\w./-]){_NAME} (?:interpreter template [a-z]+|interpreter jupyter install"
-        rf"|(?:{'|'.join(groups)}) (?!template|jupyter)[a-z]+|(?P<single>{'|'.join(single)}))\b"
+        rf"|(?P<group>{'|'.join(groups)}) (?!template|jupyter)[a-z]+|(?P<single>{'|'.join(single)}))\b"
         r"(?! --(?:home|server|help)\b)"
     )
 

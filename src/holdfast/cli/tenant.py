@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
+from holdfast.api.tenants import TenantQuotas
+from holdfast.cli.errors import read_value
 from holdfast.cli.options import JsonOption, Where
-from holdfast.cli.parsing.parameters import Argument
+from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import connect
 from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.sizes import describe_size, parse_size
 
 TenantArgument = Annotated[str, Argument(metavar="TENANT", help="Name of the tenant.", show_default=False)]
 
@@ -44,6 +48,36 @@ def key(
         _write_key(created.secret)
     else:
         write_line(created.secret)
+
+
+def limit(
+    name: TenantArgument,
+    requests: Annotated[float | None, Option("--requests", metavar="N", help="Requests a second.")] = None,
+    boxes: Annotated[int | None, Option("--boxes", metavar="N", help="Boxes.")] = None,
+    runs: Annotated[int | None, Option("--runs", metavar="N", help="Runs at once.")] = None,
+    storage: Annotated[
+        str | None, Option("--storage", metavar="SIZE", help="Size of the database, such as 5G.")
+    ] = None,
+    spend: Annotated[float | None, Option("--spend", metavar="DOLLARS", help="What models may cost in a day.")] = None,
+    none: Annotated[bool, Option("--none", help="Remove all limits first.")] = False,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a tenant may use at most, or set some of it."""
+    size = read_value(parse_size, storage)
+    given: dict[str, Any] = {"requests": requests, "boxes": boxes, "runs": runs, "storage": size, "spend": spend}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    with connect(where) as client:
+        quotas = client.tenants.quotas(name)
+        if none or chosen:
+            quotas = client.tenants.limit(name, replace(TenantQuotas() if none else quotas, **chosen))
+    if as_json:
+        write_json(quotas.to_json())
+        return
+    for key, value in quotas.to_json().items():
+        shown = "no limit" if value is None else describe_size(value) if key == "storage" else f"{value:g}"
+        write_field(key, shown)
 
 
 def list_(*, where: Where, as_json: JsonOption = False) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
+    from holdfast.client.logins import Logins
     from holdfast.client.models import ModelStore
     from holdfast.client.providers import ProviderStore
     from holdfast.client.resource import Resource
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
+    from holdfast.client.thread.shares import Shares
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
@@ -100,6 +102,18 @@ class Client:
         from holdfast.client.tenants import Tenants
 
         return Tenants(self._connection)
+
+    @cached_property
+    def logins(self) -> Logins:
+        from holdfast.client.logins import Logins
+
+        return Logins(self._connection)
+
+    @cached_property
+    def shares(self) -> Shares:
+        from holdfast.client.thread.shares import Shares
+
+        return Shares(self._connection)
 
     @cached_property
     def members(self) -> Members:

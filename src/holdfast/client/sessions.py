@@ -10,14 +10,24 @@ from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.sessions import (
+    AgentModel,
+    AgentModels,
+    Attachment,
     ContextFile,
     DeletedWorkspace,
+    NewAnswer,
+    NewCommand,
     NewPrompt,
+    NewReview,
     NewSession,
     PromptInfo,
     PromptList,
     PromptMode,
     PromptStatus,
+    QuestionInfo,
+    QuestionList,
+    RevertRequest,
+    ReviewInfo,
     SessionChange,
     SessionDiagnosis,
     SessionInfo,
@@ -126,6 +136,7 @@ class Sessions:
         *,
         mode: str = "followup",
         priority: int = 0,
+        attachments: Sequence[Attachment] = (),
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
@@ -138,9 +149,49 @@ class Sessions:
             author_id=author_id,
             mode=PromptMode(mode),
             priority=priority,
+            attachments=tuple(attachments),
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
+
+    async def abort(self, id: str) -> SessionInfo:
+        """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+        return (await self._sessions.below(id).ask("POST", "/abort", {})).read(SessionInfo.from_json)
+
+    async def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
+        """Queue a slash command of the agent, as a prompt."""
+        new = NewCommand(command=command, args=args, author_id=author_id)
+        answer = await self._sessions.below(id).ask("POST", "/commands", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(PromptInfo.from_json)
+
+    async def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
+        """Queue a review of the changes since `base`, or of those that are not committed."""
+        new = NewReview(base=base, author_id=author_id)
+        answer = await self._sessions.below(id).ask("POST", "/reviews", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(PromptInfo.from_json)
+
+    async def review_of(self, id: str, prompt: str) -> ReviewInfo:
+        """Returns the findings of a review that has ended."""
+        return (await self._sessions.below(id).ask("GET", f"/reviews/{prompt}")).read(ReviewInfo.from_json)
+
+    async def revert(self, id: str, prompt: str) -> SessionInfo:
+        """Take the conversation and the files back to where they were before a prompt."""
+        request = RevertRequest(prompt=prompt).to_request()
+        answer = await self._sessions.below(id).ask("POST", "/revert", request, timeout=LONG_SECONDS)
+        return answer.read(SessionInfo.from_json)
+
+    async def questions(self, id: str) -> list[QuestionInfo]:
+        """Returns the questions and permissions that the agent waits for."""
+        return list((await self._sessions.below(id).ask("GET", "/questions")).read(QuestionList.from_json).questions)
+
+    async def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent. For a permission, the answer is `once`, `always` or `reject`."""
+        new = NewAnswer(question=question, answer=answer)
+        await self._sessions.below(id).ask("POST", "/answers", new.to_request())
+
+    async def models(self, id: str) -> list[AgentModel]:
+        """Returns the models that the agent's server knows, while it runs."""
+        return list((await self._sessions.below(id).ask("GET", "/models")).read(AgentModels.from_json).models)
 
     async def prompts(self, id: str) -> list[PromptInfo]:
         """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""

@@ -37,14 +37,26 @@ if TYPE_CHECKING:
         WorkspaceTransition,
     )
     from holdfast.api.keys import Caller, CreatedKey, Key, Token
+    from holdfast.api.login import LoginLink, LoginRecord
     from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionDiagnosis, SessionInfo, SessionPage
-    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantRecord, TenantRole
+    from holdfast.api.sessions import (
+        AgentModel,
+        Attachment,
+        PromptInfo,
+        QuestionInfo,
+        ReviewInfo,
+        SessionDiagnosis,
+        SessionInfo,
+        SessionPage,
+    )
+    from holdfast.api.shares import CreatedShare, ShareRecord
+    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
+    from holdfast.api.threads import EntryPage
     from holdfast.api.tools.records import ToolRecord
     from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.connection import FindAgain, RetryNotice
@@ -56,12 +68,14 @@ if TYPE_CHECKING:
     from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters, OnOutput
     from holdfast.client.keys import Keys
+    from holdfast.client.logins import Logins
     from holdfast.client.models import ModelStore
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.secrets import SecretStore
     from holdfast.client.sessions import Sessions
     from holdfast.client.tenants import Members, Tenants
+    from holdfast.client.thread.shares import Shares
     from holdfast.client.transport import Transport
     from holdfast.client.workflows import Workflows
 
@@ -109,6 +123,14 @@ class SyncClient(SyncOwner):
     @property
     def tenants(self) -> SyncTenants:
         return SyncTenants._wrap(self._async.tenants, self)
+
+    @property
+    def logins(self) -> SyncLogins:
+        return SyncLogins._wrap(self._async.logins, self)
+
+    @property
+    def shares(self) -> SyncShares:
+        return SyncShares._wrap(self._async.shares, self)
 
     @property
     def members(self) -> SyncMembers:
@@ -240,6 +262,41 @@ class SyncKeys(SyncHandle):
         self._loop.run(self._async.revoke(id))
 
 
+class SyncLogins(SyncHandle):
+    """`Logins` for code without `await`."""
+
+    _async: Logins
+
+    def create_link(self) -> LoginLink:
+        """Create a link that logs one browser in as the caller, once, within ten minutes."""
+        return self._loop.run(self._async.create_link())
+
+    def list(self) -> list[LoginRecord]:
+        """Returns the browsers that are logged in. Needs an owner's key, as `end` does."""
+        return self._loop.run(self._async.list())
+
+    def end(self, id: str) -> None:
+        """Log a browser out."""
+        self._loop.run(self._async.end(id))
+
+
+class SyncShares(SyncHandle):
+    """`Shares` for code without `await`."""
+
+    _async: Shares
+
+    def create(self, thread: str, *, seconds: int = 7 * 24 * 3600) -> CreatedShare:
+        """Share a thread. The link is returned only once."""
+        return self._loop.run(self._async.create(thread, seconds=seconds))
+
+    def list(self, thread: str) -> list[ShareRecord]:
+        return self._loop.run(self._async.list(thread))
+
+    def revoke(self, thread: str, id: str) -> None:
+        """Revoke a share. Its link stops working at once."""
+        self._loop.run(self._async.revoke(thread, id))
+
+
 class SyncTenants(SyncHandle):
     """`Tenants` for code without `await`."""
 
@@ -252,6 +309,14 @@ class SyncTenants(SyncHandle):
     def create_key(self, tenant: str, name: str) -> CreatedKey:
         """Create an API key of a tenant, for an owner who has lost theirs."""
         return self._loop.run(self._async.create_key(tenant, name))
+
+    def quotas(self, name: str) -> TenantQuotas:
+        """Returns what a tenant may use at most."""
+        return self._loop.run(self._async.quotas(name))
+
+    def limit(self, name: str, quotas: TenantQuotas) -> TenantQuotas:
+        """Set what a tenant may use at most, from now on."""
+        return self._loop.run(self._async.limit(name, quotas))
 
     def list(self) -> list[TenantRecord]:
         """Returns all tenants beside the default one."""
@@ -270,6 +335,10 @@ class SyncMembers(SyncHandle):
     def put(self, name: str, role: TenantRole) -> TenantMember:
         """Add a member, or change the role of one."""
         return self._loop.run(self._async.put(name, role))
+
+    def audit(self, since: str = "-1", limit: int = 100) -> EntryPage:
+        """Returns who changed what in the tenant, oldest first, from an offset of an earlier page."""
+        return self._loop.run(self._async.audit(since, limit))
 
     def list(self) -> list[TenantMember]:
         return self._loop.run(self._async.list())
@@ -823,13 +892,54 @@ class SyncSessions(SyncHandle):
         return self._loop.run(self._async.wait(id))
 
     def prompt(
-        self, id: str, prompt: str, *, mode: str = "followup", priority: int = 0, author_id: str | None = None
+        self,
+        id: str,
+        prompt: str,
+        *,
+        mode: str = "followup",
+        priority: int = 0,
+        attachments: Sequence[Attachment] = (),
+        author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
         """
-        return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+        return self._loop.run(
+            self._async.prompt(id, prompt, mode=mode, priority=priority, attachments=attachments, author_id=author_id)
+        )
+
+    def abort(self, id: str) -> SessionInfo:
+        """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+        return self._loop.run(self._async.abort(id))
+
+    def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
+        """Queue a slash command of the agent, as a prompt."""
+        return self._loop.run(self._async.command(id, command, args, author_id=author_id))
+
+    def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
+        """Queue a review of the changes since `base`, or of those that are not committed."""
+        return self._loop.run(self._async.review(id, base, author_id=author_id))
+
+    def review_of(self, id: str, prompt: str) -> ReviewInfo:
+        """Returns the findings of a review that has ended."""
+        return self._loop.run(self._async.review_of(id, prompt))
+
+    def revert(self, id: str, prompt: str) -> SessionInfo:
+        """Take the conversation and the files back to where they were before a prompt."""
+        return self._loop.run(self._async.revert(id, prompt))
+
+    def questions(self, id: str) -> list[QuestionInfo]:
+        """Returns the questions and permissions that the agent waits for."""
+        return self._loop.run(self._async.questions(id))
+
+    def answer(self, id: str, question: str, answer: str) -> None:
+        """Answer a question of the agent. For a permission, the answer is `once`, `always` or `reject`."""
+        self._loop.run(self._async.answer(id, question, answer))
+
+    def models(self, id: str) -> list[AgentModel]:
+        """Returns the models that the agent's server knows, while it runs."""
+        return self._loop.run(self._async.models(id))
 
     def prompts(self, id: str) -> list[PromptInfo]:
         """Returns the latest prompts that have ended, and all that have not, in the order in which they come."""

@@ -13,9 +13,11 @@ from holdfast.api.tenants import (
     TenantList,
     TenantMember,
     TenantMemberList,
+    TenantQuotas,
     TenantRecord,
     TenantRole,
 )
+from holdfast.api.threads import EntryPage
 from holdfast.client.connection import ServerConnection, encode_json
 
 
@@ -37,6 +39,17 @@ class Tenants:
         body = encode_json(NewKey(name=name).to_request())
         path = f"/v1/tenants/{quote(tenant, safe='')}/keys"
         return (await self._connection.ask("POST", path, body=body, repeatable=False)).read(CreatedKey.from_json)
+
+    async def quotas(self, name: str) -> TenantQuotas:
+        """Returns what a tenant may use at most."""
+        answer = await self._connection.ask("GET", f"/v1/tenants/{quote(name, safe='')}/quotas")
+        return answer.read(TenantQuotas.from_json)
+
+    async def limit(self, name: str, quotas: TenantQuotas) -> TenantQuotas:
+        """Set what a tenant may use at most, from now on."""
+        body = encode_json(quotas.to_json())
+        answer = await self._connection.ask("PUT", f"/v1/tenants/{quote(name, safe='')}/quotas", body=body)
+        return answer.read(TenantQuotas.from_json)
 
     async def list(self) -> list[TenantRecord]:
         """Returns all tenants beside the default one."""
@@ -62,6 +75,11 @@ class Members:
         body = encode_json(NewTenantMember(role=role).to_json())
         answer = await self._connection.ask("PUT", f"/v1/members/{quote(name, safe='')}", body=body)
         return answer.read(TenantMember.from_json)
+
+    async def audit(self, since: str = "-1", limit: int = 100) -> EntryPage:
+        """Returns who changed what in the tenant, oldest first, from an offset of an earlier page."""
+        path = f"/v1/audit?since={quote(since, safe='')}&limit={limit}"
+        return (await self._connection.ask("GET", path)).read(EntryPage.from_json)
 
     async def list(self) -> list[TenantMember]:
         return list((await self._connection.ask("GET", "/v1/members")).read(TenantMemberList.from_json).members)

@@ -14,6 +14,7 @@ from holdfast.runs.launch.plan import budget_in, fallbacks_in
 from holdfast.runs.reconcile.probe import RunnerProbe
 from holdfast.runs.reconcile.rules import limit_error
 from holdfast.runs.run_log import RunLog
+from holdfast.threads.delegation import Delegation
 from holdfast.threads.projection import Projection
 from holdfast.threads.run_events import Run, heartbeat, model_trouble
 
@@ -82,11 +83,24 @@ class LiveRuns:
             if latest is None or not latest.is_ours or latest.run != run:
                 return Terms(thread, run, (thread,), budget=Budget(cost=0, tokens=0))  # it has just ended
             trees = await self._trees(thread, row.parent)
-            terms = Terms(thread, run, trees, fallbacks_in(latest.options), budget_in(latest.options))
+            above = await self._runs_above(row.runs.delegation)
+            terms = Terms(thread, run, trees, fallbacks_in(latest.options), budget_in(latest.options), above)
             self._terms[run] = terms
             while len(self._terms) > _REMEMBERED:
                 self._terms.popitem(last=False)
         return terms
+
+    async def _runs_above(self, delegation: Delegation | None) -> tuple[tuple[str, Budget | None], ...]:
+        """Returns the runs that have delegated a task, and their budgets, the nearest first."""
+        found: dict[str, Budget | None] = {}
+        while delegation is not None and delegation.run is not None and delegation.run not in found:
+            asked = await self._projection.run(delegation.run)
+            if asked is None or asked.thread != delegation.parent or len(found) >= _MAX_DEPTH:
+                break
+            found[delegation.run] = budget_in(asked.run.options)
+            parent = await self._projection.row(delegation.parent)
+            delegation = None if parent is None else parent.runs.delegation
+        return tuple(found.items())
 
     async def _trees(self, thread: str, parent: str | None) -> tuple[str, ...]:
         """Returns the thread and those above it. A parent that was deleted is not looked behind."""

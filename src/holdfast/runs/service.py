@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -75,6 +75,13 @@ _EVIDENCE: Final = 50
 """Results of tools that a diagnosis looks at, the latest ones."""
 _STOP_SECONDS: Final = 5.0
 
+Admit = Callable[[Callable[[], Awaitable[int]]], Awaitable[None]]
+"""Raises if there may not be another run. Gets what counts those that have not ended."""
+
+
+async def _admit_all(count: Callable[[], Awaitable[int]]) -> None:
+    """There may be any number of runs."""
+
 
 class Runs:
     """Owns its launches and its sweep from `start` to `close`, but not the boxes or the store. Runs outlive it."""
@@ -94,8 +101,10 @@ class Runs:
         thresholds: Thresholds | None = None,
         sweep_seconds: float = SWEEP_SECONDS,
         delegation_limits: DelegationLimits | None = None,
+        admit: Admit = _admit_all,
     ) -> None:
-        """`ticks` returns the milliseconds of a monotonic clock."""
+        """`ticks` returns the milliseconds of a monotonic clock. `admit` raises if there may not be another run."""
+        self._admit = admit
         self._store = store
         self._threads = threads
         self._projection = projection
@@ -211,6 +220,8 @@ class Runs:
     ) -> Launched:
         """Start a run on an existing or a new thread. Returns when its prompt is on disk."""
         check_prompt(prompt.text)
+        if thread is None or await self._same(thread, prompt) is None:
+            await self._admit(self._count_going)
         plan = await self._plan(options, thread)
         if options.workspace is not None:
             self.workspaces.check(options.workspace)
@@ -258,6 +269,10 @@ class Runs:
         """From now on, agents with a server get the prompts of sessions over the hub."""
         self._launcher.hub = hub
 
+    def is_hosted(self, agent: str) -> bool:
+        """Returns whether an agent has a server that stays in the box of a session. Raises `UnknownAgent`."""
+        return self._planner.agents.find(agent).hosted
+
     async def launch_queued(self, thread: str, prompts: Sequence[str]) -> Launched | None:
         """Launch a run for prompts of a session. Returns None if they wait no longer. What is wrong with the options
         ends the run, and with it the prompts.
@@ -272,6 +287,10 @@ class Runs:
             self.workspaces.check(wanted.workspace)
         take = import_thread if wanted.agent == EXPORTED_THREAD else import_session
         return await take(self._log, self._threads, self._planner.agents, wanted)
+
+    async def _count_going(self) -> int:
+        """Returns how many runs have not ended."""
+        return len(await self._projection.unsettled())
 
     async def _same(self, thread: str, prompt: Prompt) -> Launched | None:
         """Returns the run that an earlier request with the same prompt has launched."""
@@ -299,6 +318,7 @@ class Runs:
             check_prompt(prompt.text)
             if (same := await self._same(thread, prompt)) is not None:
                 return same
+        await self._admit(self._count_going)
         row = await self.reconcile(thread, force=True)
         _refuse_session(row)
         if row.runs.latest is None and (agent is None or prompt is None):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
     from holdfast.server.providers import ServerProviders
+    from holdfast.server.quotas import Quotas
     from holdfast.server.session_tools import ServerTools
     from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
@@ -80,12 +81,12 @@ async def open_egress(
     certificate_secret: bytes,
 ) -> AsyncIterator[ServerEgress]:
     """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
-    await _load("holdfast.server.egress")
+    await _load("holdfast.server.egress", "holdfast.egress.bound")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.egress.bound import ServerSecrets
     from holdfast.server.egress import ServerEgress
 
-    outside = await asyncio.to_thread(make_outside)
+    outside = await load_in_thread(make_outside)
     bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
     egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
     try:
@@ -107,7 +108,7 @@ async def open_accounts(
 
     kinds = {
         each.name: each
-        for each in await asyncio.to_thread(descriptors)
+        for each in await load_in_thread(descriptors)
         if settings.provider_kinds is None or each.name in settings.provider_kinds
     }
     proxy = (await egress.get()).proxy
@@ -131,7 +132,13 @@ async def open_accounts(
 
 @asynccontextmanager
 async def open_boxes(
-    storage: Storage, accounts: Lazy[ServerProviders], egress: Lazy[ServerEgress], *, node: str, pool: int
+    storage: Storage,
+    accounts: Lazy[ServerProviders],
+    egress: Lazy[ServerEgress],
+    *,
+    node: str,
+    pool: int,
+    quotas: Quotas,
 ) -> AsyncIterator[Boxes]:
     """`pool` boxes are kept ready at most. Boxes outlive the service."""
     await _load(
@@ -149,7 +156,14 @@ async def open_boxes(
     if storage.is_exclusive:
         await _release_leases(rows)
     settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
-    boxes = Boxes(rows, providers, node=node, pool=settings, secrets=(await egress.get()).secrets)
+    boxes = Boxes(
+        rows,
+        providers,
+        node=node,
+        pool=settings,
+        secrets=(await egress.get()).secrets,
+        check_count=quotas.check_box,
+    )
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
     sweep.add_done_callback(_log_sweep)
@@ -226,11 +240,12 @@ async def open_gateway(
     prices: Lazy[Prices],
     egress: Lazy[ServerEgress],
     clocks: Clocks,
+    quotas: Quotas,
 ) -> AsyncIterator[ModelGateway]:
     opened = await models.get()
     from holdfast.egress.models import Budgets, Meter, ModelGateway, ThreadJournal, load_from
 
-    async with Budgets(await load_in_thread(lambda: storage.budgets)) as budgets:
+    async with Budgets(await load_in_thread(lambda: storage.budgets), day_ceiling=lambda: quotas.day_budget) as budgets:
         meter = Meter(
             await prices.get(),
             budgets,
@@ -270,6 +285,7 @@ async def open_runs(
     home: Path,
     clocks: Clocks,
     delegation: str,
+    quotas: Quotas,
 ) -> AsyncIterator[Runs]:
     """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
@@ -311,6 +327,7 @@ async def open_runs(
         # On a storage of ours alone, no other server can be at a launch.
         thresholds=Thresholds(launch=0) if storage.is_exclusive else Thresholds(),
         delegation_limits=DelegationLimits.parse(delegation),
+        admit=quotas.check_run,
     )
     try:
         await runs.start()

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Started = Callable[[RunningServer, str | None], None]
-"""Called once the server answers, with the first API key if one was just created."""
+Started = Callable[[RunningServer, str | None, str | None], None]
+"""Called once the server answers, with the first API key if one was just created, and with a link that logs a browser
+in, if keys are required."""
 
 _SHUTDOWN_SECONDS = 10
 _SWEEP_SECONDS = 5.0
@@ -66,7 +67,7 @@ class CannotServe(Exception):
 
 async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     """Open all providers of this installation."""
-    await asyncio.to_thread(_load_opening)  # in a thread, because it takes long
+    await load_in_thread(_load_opening)  # in a thread, because it takes long
     from holdfast.providers import factory
 
     return await factory.open_providers(
@@ -202,7 +203,11 @@ async def _serve(
             default.begin()
             tenants.begin()
             beside.append(asyncio.create_task(_load_sockets(default.app)))
-            started(running, first_key)
+            link = None
+            if settings.auth:
+                code, _ = default.logins.issue_code(default.access.everything)
+                link = f"{(settings.public_url or url).rstrip('/')}/login#code={code}"
+            started(running, first_key, link)
 
         def on_stopping() -> None:
             shutdown.begin()

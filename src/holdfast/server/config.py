@@ -133,6 +133,21 @@ class Settings:
         option="--tenant-provider",
         variable="HOLDFAST_TENANT_PROVIDER",
     )
+    public_url: str | None = setting(
+        None, "The URL of this server, as browsers know it: behind a proxy, and for logins.", metavar="URL"
+    )
+    oidc_issuer: str | None = setting(
+        None, "Identity provider (OpenID Connect) at which members log in.", metavar="URL"
+    )
+    oidc_client_id: str | None = setting(None, "What this server is called there.", metavar="ID")
+    oidc_client_secret: str | None = setting(
+        None,
+        "Its secret there, if it has one. Better in the file than on a command line.",
+        metavar="SECRET",
+        secret=True,
+    )
+    oidc_claim: str = setting("email", "The claim that is the name of a member.", metavar="CLAIM")
+    oidc_name: str = setting("single sign-on", "What the page calls the identity provider.", metavar="NAME")
     log_level: str = setting(
         "info", "Level of the log on standard error.", choices=("debug", "info", "warning", "error")
     )

@@ -13,7 +13,7 @@ from typing import Final, TextIO
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 _SECRETS: Final = re.compile(
-    r"(?P<name>\b(?:holdfast_)?token=|\bBearer\s+|\bbearer\s+)[^\s&\"']+|\bhf_(?:[a-z][a-z0-9]{0,15}\.)?[A-Za-z0-9_-]{8,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
+    r"(?P<name>\b(?:holdfast_)?token=|\bBearer\s+|\bbearer\s+)[^\s&\"']+|\bhf[osv]?_(?:[a-z][a-z0-9]{0,15}\.)?[A-Za-z0-9_-]{8,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
 )
 
 

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from holdfast.api.errors.boxes import BoxNotFound
 from holdfast.api.tenants import DEFAULT_TENANT
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.harnesses import registry
+from holdfast.server.audit import AuditLog
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.clocks import Clocks
 from holdfast.server.components import (
@@ -44,6 +46,7 @@ from holdfast.server.config import Settings
 from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.metrics import Metrics
+from holdfast.server.quotas import Quotas
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
@@ -55,8 +58,10 @@ from holdfast.server.wire.preview_addresses import PreviewAddresses
 from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.server.wire.streams import StreamTenant
 from holdfast.storage import open_storage
+from holdfast.storage.maintenance import database_file
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, derive
+from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import StreamSurface
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.server.egress import Outside
+    from holdfast.server.routes.services import Services
     from holdfast.server.tenants import Tenants
     from holdfast.server.wire.port_relay import PortRelay
     from holdfast.storage import Storage
@@ -112,6 +118,7 @@ class Tenant:
         name: str,
         storage: Storage,
         access: Access,
+        logins: Logins,
         streams: StreamTenant,
         front: Dispatch,
         app: Lazy[FastAPI],
@@ -122,12 +129,18 @@ class Tenant:
         self.name = name
         self.storage = storage
         self.access = access
+        self.logins = logins
         self.streams = streams
         self.front = front
         self.app = app
         self._parts = parts
         self._boxes = boxes
         self._addresses = addresses
+
+    async def services(self) -> Services:
+        """What its routes use. Waits until they are loaded."""
+        services: Services = (await self.app.get()).state.services
+        return services
 
     def begin(self) -> None:
         """Open all parts that work by themselves, and return at once."""
@@ -194,8 +207,14 @@ async def open_tenant(
             required=settings.auth,
             session_key=session_key,
             clock=clocks.now,
+            logins=storage.logins,
         )
+        logins = Logins(storage.logins, name, clocks.now)
+        quotas = Quotas(lambda: server.tenants.quotas_of(name), database_file(home.path), time.monotonic)
         seals = Seals(derive(secret, "entries of the server"))
+        audit = AuditLog(store, seals, clocks.now)
+        audit.start()
+        stack.push_async_callback(audit.close)
         projection = Projection(store, storage.thread_rows, seals)
         stack.push_async_callback(projection.close)
         subscriptions = SubscriptionService(
@@ -215,7 +234,7 @@ async def open_tenant(
         hosts = server.hosts
         session_hosts = server.session_hosts(name)
         origins = OriginPolicy(open_server=not settings.auth, hosts=hosts, sessions=session_hosts)
-        streams = StreamTenant(surface, tails, access, SubscriptionRoutes(subscriptions))
+        streams = StreamTenant(surface, tails, access, SubscriptionRoutes(subscriptions), quotas, audit)
         threads = Threads(store, projection, clock=clocks.now)
         # These parts depend on each other in a circle: connections of boxes go through the egress to the guest API,
         # which asks the runs, which use the boxes, whose network is the egress. `Lazy` breaks it: a part gets other
@@ -232,11 +251,13 @@ async def open_tenant(
             "providers",
             lambda: open_accounts(storage, derive(secret, "provider credentials"), egress, open_providers, settings),
         )
-        boxes = Lazy("boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool))
+        boxes = Lazy(
+            "boxes", lambda: open_boxes(storage, providers, egress, node=home.node(), pool=settings.pool, quotas=quotas)
+        )
         models = Lazy("models", lambda: open_models(storage, derive(secret, "model keys")))
         prices = Lazy("model prices", lambda: open_prices(storage))
         gateway = Lazy(
-            "model gateway", lambda: open_gateway(storage, projection, seals, models, prices, egress, clocks)
+            "model gateway", lambda: open_gateway(storage, projection, seals, models, prices, egress, clocks, quotas)
         )
         environments = Lazy(
             "environments",
@@ -259,6 +280,7 @@ async def open_tenant(
                 home.path,
                 clocks,
                 settings.delegation,
+                quotas,
             ),
         )
         sessions = Lazy(
@@ -368,6 +390,7 @@ async def open_tenant(
         links = PreviewLinks(hosts, addresses)
 
         def make_app() -> FastAPI:
+            from holdfast.server.oidc import make_oidc
             from holdfast.server.routes.app import create_app
             from holdfast.server.routes.services import Services
 
@@ -399,6 +422,12 @@ async def open_tenant(
                 sessions,
                 session_tools,
                 storage.members,
+                logins,
+                make_oidc(settings, derive(secret, "states of logins"), clocks.now, os.environ) if is_default else None,
+                settings.public_url,
+                quotas,
+                audit,
+                storage.shares,
                 server.tenants if is_default else None,
             )
             return create_app(services, mounts)
@@ -441,6 +470,7 @@ async def open_tenant(
             name,
             storage,
             access,
+            logins,
             streams,
             front,
             app,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors import Conflict, InvalidRequest, NotFound
-from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME, TenantRecord, TenantRole
+from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME, TenantQuotas, TenantRecord, TenantRole
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy
@@ -32,6 +32,7 @@ MOST: Final = 200
 """An open tenant has a database with its threads and connections, and later a launcher of boxes."""
 _NAME: Final = re.compile(TENANT_NAME)
 _MOST_BOXES: Final = 4096
+_NO_QUOTAS: Final = TenantQuotas()
 
 OpenTenant = Callable[[str], AbstractAsyncContextManager[Tenant]]
 
@@ -74,6 +75,7 @@ class Tenants:
         self._default: Tenant | None = None
         self._others: dict[str, Lazy[Tenant]] = {}
         self._changing = asyncio.Lock()
+        self._quotas: dict[str, TenantQuotas] = {}
         self._of_boxes: dict[str, str] = {}
         """The tenants of boxes that were looked up. Ids of boxes are never used again."""
 
@@ -92,6 +94,7 @@ class Tenants:
 
     async def start(self, default: Tenant) -> None:
         self._default = default
+        self._quotas = await self._store.quotas()
         for record in await self._store.list():
             self._others[record.name] = self._lazy(record.name)
 
@@ -151,6 +154,9 @@ class Tenants:
                     break
         return await self.front(name or DEFAULT_TENANT)
 
+    def quotas_of(self, name: str) -> TenantQuotas:
+        return self._quotas.get(name, _NO_QUOTAS)
+
     # --- changing ---
 
     async def list(self) -> list[TenantRecord]:
@@ -190,7 +196,14 @@ class Tenants:
             await self._drop(name)
         log.info("tenant %s was removed", name)
 
+    async def limit(self, name: str, quotas: TenantQuotas) -> None:
+        """Set what a tenant may use, from now on. Raises `NotFound`."""
+        await self.named(name)
+        await self._store.put_quotas(name, quotas)
+        self._quotas[name] = quotas
+
     async def _drop(self, name: str) -> None:
+        self._quotas.pop(name, None)
         lazy = self._others.pop(name)
         self._of_boxes.clear()
         await self._store.remove(name)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.box.records import BoxState
 from holdfast.api.errors import HoldfastError, NotFound
 from holdfast.api.errors.boxes import BoxError
@@ -20,6 +22,7 @@ from holdfast.api.run.repositories import Source
 from holdfast.api.sessions import MOST_CONTEXT, ContextFile, SessionDiagnosis, SessionState, SessionStep, StepState
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.boxes.workspace_copy import home_of
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.context_files import REPOSITORY, context_of, write_context
 from holdfast.runs.launch.plan import Options, session_options
@@ -36,6 +39,7 @@ _CHECK_MS: Final = 30_000
 """How often a session is asked whether the supervisor of its workstation runs."""
 _BOOT_SECONDS: Final = 120.0
 _WATCH_SECONDS: Final = 180.0
+_REMEMBERED: Final = 1_000
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 _TITLES: Final = {"box": "Box", "files": "Files", "context": "Context files"}
@@ -65,12 +69,14 @@ class SessionBoots:
         self._boots: dict[str, _Boot] = {}
         self._made: dict[str, int] = {}
         """By session: how long its box took, until its boot reports it."""
+        self._homes: OrderedDict[str, str] = OrderedDict()
 
     def note_box(self, id: str, ms: int) -> None:
         """Remember how long the box of a session took."""
         self._made[id] = ms
 
     def forget(self, id: str) -> None:
+        """Called when a session sleeps or has ended. What its last start came to is on its thread."""
         self._boots.pop(id, None)
         self._made.pop(id, None)
 
@@ -136,7 +142,7 @@ class SessionBoots:
             async with time_limit(_WATCH_SECONDS), await self._boxes.open(boot.box) as box:
                 with self._boxes.using(boot.box):
                     while workstation:
-                        programs = await read_workstation(box)
+                        programs = await read_workstation(box, await self._home(box))
                         if all(each.state in SETTLED for each in programs):
                             break
                         await asyncio.sleep(pause)
@@ -152,6 +158,14 @@ class SessionBoots:
         except HoldfastError as error:
             log.warning("the boot of session %s cannot be written: %s", id, error)
 
+    async def _home(self, box: Box) -> str:
+        """The home folder of a box. Asking for it takes longer than all the rest, and it stays the same."""
+        if (home := self._homes.get(box.id)) is None:
+            home = self._homes[box.id] = await home_of(box)
+            while len(self._homes) > _REMEMBERED:
+                self._homes.popitem(last=False)
+        return home
+
     # --- telling ---
 
     async def diagnose(self, row: ThreadRow, box: BoxRow | None) -> SessionDiagnosis:
@@ -162,6 +176,9 @@ class SessionBoots:
             steps = list(boot.steps)
         else:
             steps = [_kept(*each) for each in session.boot.get("steps", ()) if each[0] in _TITLES]
+            steps = [
+                replace(each, detail=describe_files(row) or "") if each.name == "files" else each for each in steps
+            ]
         if not any(each.name == "box" for each in steps):
             steps.insert(0, SessionStep(name="box", title=_TITLES["box"], state=_BOX[session.state]))
         elif session.state is not SessionState.RUNNING:
@@ -182,7 +199,7 @@ class SessionBoots:
         if box is not None and box.state is BoxState.RUNNING:
             try:
                 async with time_limit(_BOOT_SECONDS), await self._boxes.provider(box.provider).attach(box.id) as opened:
-                    return await read_workstation(opened)
+                    return await read_workstation(opened, await self._home(opened))
             except (BoxError, TimeoutError) as error:
                 log.info("the programs of box %s are not known now: %s", box.id, error)
         return tuple(unknown_step(each, StepState.STOPPED) for each in PROGRAMS)

@@ -1,10 +1,11 @@
 """The workstation in the box of a session: its programs are started by a supervisor in the box, and asked for.
 
-What the box says about its programs is shown to people, and decides nothing else: programs in the box can change it.
+What the box says about its programs is shown to people, and no right depends on it: programs in the box can change it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import json
@@ -27,6 +28,8 @@ _ENTRY: Final = "holdfast.guest.service_supervisor"
 _EARLY: Final = ("json", "select", "shutil", "signal", "socket", "subprocess", "time")
 _STATUS: Final = ".holdfast/workstation/status.json"
 _FEED_SECONDS: Final = 30.0
+_LOOKS: Final = 25
+_LOOK_SECONDS: Final = 0.2
 _MOST_STATUS: Final = 256 * 1024
 _MOST_TEXT: Final = 4096
 _LINES: Final = 20
@@ -39,16 +42,19 @@ SETTLED: Final = frozenset({StepState.RUNNING, StepState.MISSING, StepState.BLOC
 async def start_workstation(box: Box) -> str:
     """Start the supervisor of a workstation, if it does not run. Returns its process. Its programs start meanwhile.
 
-    A supervisor of another version is replaced, with all that it has started.
+    A supervisor of another version is replaced, with all that it has started. So is one that never got its programs,
+    because the server was killed at that moment.
     """
     argv = await _argv(box)
+    home = await home_of(box)
     known = await box.processes()
     for id in unwanted(known, _KIND, {argv}):
         await stop(await box.process(id))
     for each in running(known):
         if each.argv == argv:
-            return each.id
-    home = await home_of(box)
+            if await _reports(box, home, each.id):
+                return each.id
+            await stop(await box.process(each.id))
     process = await box.spawn(argv, cwd=box.spec.workdir, stdin=True, tree=True)
     configuration = {
         "status": f"{home}/{_STATUS}",
@@ -72,19 +78,31 @@ async def is_supervised(box: Box) -> bool:
     return any(each.argv == argv for each in running(await box.processes()))
 
 
-async def read_workstation(box: Box) -> tuple[SessionStep, ...]:
-    """Returns what became of the programs of a workstation, as the box tells it."""
+async def read_workstation(box: Box, home: str) -> tuple[SessionStep, ...]:
+    """Returns what became of the programs of a workstation, as the box tells it. `home` is the home folder there."""
     argv = await _argv(box)
     supervisors = [each.id for each in running(await box.processes()) if each.argv == argv]
     if not supervisors:
         return tuple(unknown_step(each, StepState.STOPPED) for each in PROGRAMS)
+    return parse_status(await _read_status(box, home), supervisors[0], quote(box.spec.workdir))
+
+
+async def _read_status(box: Box, home: str) -> object:
+    """Returns what the status file has, or None if there is none yet, or something else."""
     try:
-        text = await box.files.read(f"{await home_of(box)}/{_STATUS}", length=_MOST_STATUS)
-        said = json.loads(text)
+        return json.loads(await box.files.read(f"{home}/{_STATUS}", length=_MOST_STATUS))
     except (BoxError, ValueError, RecursionError):
-        said = None  # it has not written anything yet, or somebody else has
-    workdir = quote(box.spec.workdir)
-    return parse_status(said, supervisors[0], workdir)
+        return None
+
+
+async def _reports(box: Box, home: str, supervisor: str) -> bool:
+    """Returns whether a supervisor has begun its work, which it tells at once. A new one gets a moment."""
+    for _ in range(_LOOKS):
+        said = await _read_status(box, home)
+        if isinstance(said, dict) and said.get("generation") == supervisor:
+            return True
+        await asyncio.sleep(_LOOK_SECONDS)
+    return False
 
 
 def parse_status(said: object, generation: str, workdir: str) -> tuple[SessionStep, ...]:

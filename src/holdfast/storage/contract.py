@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from holdfast.sessions.tools.memory_rows import MemoryStore
     from holdfast.sessions.workflows.rows import WorkflowStore
     from holdfast.threads.access.credentials import KeyStore, SecretStore
+    from holdfast.threads.access.logins import LoginStore
     from holdfast.threads.access.members import MemberStore, TenantStore
+    from holdfast.threads.access.shares import ShareStore
     from holdfast.threads.rows import RowStore
     from holdfast.threads.store import StreamStore
     from holdfast.threads.subscriptions.store import SubscriptionStore
@@ -58,6 +60,12 @@ class Storage(Protocol):
 
     @property
     def members(self) -> MemberStore: ...
+
+    @property
+    def logins(self) -> LoginStore: ...
+
+    @property
+    def shares(self) -> ShareStore: ...
 
     @property
     def tenants(self) -> TenantStore:

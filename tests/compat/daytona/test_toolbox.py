@@ -333,12 +333,11 @@ def test_a_port_is_reached_by_its_preview(shared: Sandbox) -> None:
 # --- what is not there ---
 
 
-def test_desktops_and_missing_language_servers_are_refused_by_name(shared: Sandbox) -> None:
+def test_missing_language_servers_are_refused_by_name(shared: Sandbox) -> None:
     server = shared.create_lsp_server("typescript", "/home/daytona")
-    for call in (server.start, shared.computer_use.start):
-        with pytest.raises(DaytonaError) as caught:
-            call()
-        assert caught.value.status_code == 501
+    with pytest.raises(DaytonaError) as caught:
+        server.start()
+    assert caught.value.status_code == 501
 
 
 def test_a_language_server_of_the_sandbox_is_asked(sandbox: Sandbox) -> None:

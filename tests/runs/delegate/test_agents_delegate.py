@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agents import InstalledAgents
+from tests.serving import add_models, serving_agents
 
 from holdfast.api.models import Api
 from holdfast.client import SyncClient
@@ -25,15 +25,8 @@ ANSWER = "The answer is forty-two, I looked it up."
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[ServerProcess]:
-    home: Path = tmp_path_factory.mktemp("delegating") / "home"
-    for agent in APIS:
-        installed_agents.install(agent)
-    installed_agents.share_with(home)
-    with ServerProcess(home) as server:
+    with serving_agents(tmp_path_factory.mktemp("delegating") / "home", installed_agents, *APIS) as server:
         yield server
-        with SyncClient(server.url, api_key=server.api_key) as client:
-            for box in client.boxes.list():
-                client.boxes.delete(box.id)
 
 
 @pytest.fixture
@@ -45,14 +38,12 @@ def model() -> Iterator[ScriptedModel]:
 @pytest.fixture
 def client(running: ServerProcess, model: ScriptedModel) -> Iterator[SyncClient]:
     with SyncClient(running.url, api_key=running.api_key) as client:
-        for name, api in (("anthropic", Api.ANTHROPIC), ("openai", Api.OPENAI_RESPONSES)):
-            url = model.url if api is Api.ANTHROPIC else model.openai_url
-            client.models.add(name, apis=[api], base_url=url, model="scripted", key="sk-x")
+        add_models(client, model, "sk-x")
         yield client
 
 
 def model_of(agent: str) -> str:
-    return "openai" if APIS[agent] is Api.OPENAI_RESPONSES else "anthropic"
+    return "responses" if APIS[agent] is Api.OPENAI_RESPONSES else "anthropic"
 
 
 def named(request: Request, name: str) -> str:

@@ -107,3 +107,31 @@ def test_parallel_tasks_and_their_parent_stop_exactly_at_the_budget_of_their_tre
     for task in tasks:
         assert [each for each in heard if task in each and "out of budget" in each], heard
     world.client.costs.remove_budget(BudgetScope.TREE, thread)
+
+
+def test_a_run_and_the_tasks_that_it_delegates_spend_the_budget_of_the_run_once(world: Delegating) -> None:
+    """Each task has the options of its parent, with that budget for its own run: nine calls of all of them together."""
+    work = bash("echo work", usage=EACH)
+    for name in ("first errand", "second errand"):
+        world.model.script([replace(work, times=FOR_EVER)], when=name)
+    thread = world.launch(
+        "thrifty house",
+        [
+            tool("delegate_task", {"prompt": "Do the first errand."}, usage=EACH),
+            tool("delegate_task", {"prompt": "Do the second errand."}, usage=EACH),
+            *[waits_for_result] * 6,
+        ],
+        delegate=True,
+        budget=Budget(tokens=9 * TOKENS),
+    )
+    run = world.client.runs.wait(thread)
+    assert (run.status, run.error and run.error.code) == ("failed", "over_budget")
+    tasks = [each.id for each in world.client.tasks.list(thread)]
+    assert len(tasks) == 2
+    for task in tasks:
+        ended = world.client.runs.wait(task)
+        assert ended.error is not None
+        assert ended.error.code == "over_budget"
+        assert "the run that delegated this task is out of budget" in ended.error.message
+        assert "--budget" in (ended.error.hint or "")
+    assert len(calls_of(world, thread, *tasks)) == 9

@@ -30,6 +30,7 @@ from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
 from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.logins import SqliteLogins
 from holdfast.storage.sqlite.mailbox import SqliteMessages
 from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.memories import SqliteMemories
@@ -38,6 +39,7 @@ from holdfast.storage.sqlite.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
@@ -49,6 +51,7 @@ from holdfast.testing.store_suites import (
     CookieSuite,
     DecisionSuite,
     EnvironmentSuite,
+    LoginSuite,
     MemberSuite,
     MemorySuite,
     MessageSuite,
@@ -57,15 +60,18 @@ from holdfast.testing.store_suites import (
     PolicySuite,
     PriceSuite,
     SecretSuite,
+    ShareSuite,
     SubscriptionSuite,
     ThreadRowSuite,
     WorkflowSuite,
 )
 from holdfast.testing.store_suites.egress_decisions import decision, read
+from holdfast.testing.store_suites.logins import LoginStores
 from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore
+from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.subscriptions.store import SubscriptionStore
 
 
@@ -85,6 +91,32 @@ class TestSqliteApiKeys(ApiKeySuite):
         async def open_store(tenant: str) -> AsyncIterator[KeyStore]:
             async with open_streams(tmp_path) as streams:
                 yield SqliteApiKeys(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteLogins(LoginSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[LoginStores]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[LoginStores]:
+            async with open_streams(tmp_path) as streams:
+                yield (
+                    SqliteLogins(streams, tenant=tenant),
+                    SqliteMembers(streams, tenant=tenant),
+                    SqliteApiKeys(streams, tenant=tenant),
+                )
+
+        return open_store
+
+
+class TestSqliteShares(ShareSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[ShareStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[ShareStore]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteShares(streams, tenant=tenant)
 
         return open_store
 

@@ -9,6 +9,7 @@ import jwt
 import pytest
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
+from holdfast.api.tenants import TenantRole
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.clock import ManualClock
@@ -156,7 +157,7 @@ async def test_a_link_reads_one_thread_until_it_ends() -> None:
     clock = ManualClock()
     issued = access(clock).issue_link("t-1", 60)
     grant = await access(clock).grant(link_of(issued.key))
-    assert grant == Grant("default", "t-1", Scope.READ)
+    assert grant == Grant("default", "t-1", Scope.READ, role=TenantRole.VIEWER)
     clock.advance(60_000)
     with pytest.raises(Unauthorized, match="expired"):
         await access(clock).grant(link_of(issued.key))

@@ -38,7 +38,7 @@ export async function send(path: string, request: Request = {}): Promise<Respons
     headers["content-type"] = "application/json";
   }
   const answer = await fetch(path, {
-    method: request.method ?? (body === undefined ? "GET" : "POST"), headers, body: body ?? null, credentials: "omit", cache: "no-store",
+    method: request.method ?? (body === undefined ? "GET" : "POST"), headers, body: body ?? null, credentials: "same-origin", cache: "no-store",
     referrerPolicy: "no-referrer", signal: request.signal ?? null,
   });
   if (answer.ok) return answer;

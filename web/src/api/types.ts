@@ -59,7 +59,8 @@ export interface ProviderRecord {
   credential: string | null; needsCredential: boolean;
 }
 export interface ApiKey { id: string; name: string; createdAt: number; revokedAt: number | null }
-export interface Caller { tenant: string; user: string; key: string | null }
+export interface Caller { tenant: string; user: string; key: string | null; role?: string }
+export interface Member { name: string; role: string; addedAt?: number; createdAt?: number }
 export interface BudgetRecord { scope: string; subject: string; budget: { cost: number | null; tokens: number | null; warnAt: number }; cost: number; tokens: number; unpriced: number }
 export interface Branch {
   thread: string; title: string | null; turns: number; files: FileChange[]; patch: string; truncated: boolean; ms: number;

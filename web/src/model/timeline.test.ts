@@ -91,6 +91,13 @@ test("queued prompts wait until a run takes them", () => {
   assert.deepEqual([...timeline.waiting.values()], ["later"]);
   timeline.take({ id: "s", ts: BEGAN + 999, payload: { type: "signal.run.started", run: "r-2", prompts: ["e-1"] } });
   assert.equal(timeline.waiting.size, 0);
+  assert.equal(first(timeline, "prompt").turn, 2);
+});
+
+test("a prompt that waits does not cut the message that is being said", () => {
+  const timeline = told(["signal.run.started", { run: "r-1" }], ["pi.delta", { text: "I will " }], ["chat", { text: "later", queued: true }], ["pi.delta", { text: "look." }], ["pi.assistant", { text: "I will look." }]);
+  assert.deepEqual(kinds(timeline), ["who", "prose", "prompt"]);
+  assert.equal(first(timeline, "prose").text, "I will look.");
 });
 
 test("a call without a price is not free", () => {

@@ -121,6 +121,8 @@ export class Timeline {
   budget: BudgetSeen | null = null;
   checkpoints: { number: number; ts: number }[] = [];
   isInterpreter = false;
+  /** Its prompts are queued, and nothing else launches runs on it. */
+  isSession = false;
   cells = 0;
 
   #chunks: { id: number; items: Item[]; shown: Chunk | null }[] = [];
@@ -131,6 +133,7 @@ export class Timeline {
   readonly #calls = new Map<string, { key: string; ts: number }>();
   readonly #children = new Map<string, string>();
   readonly #cells = new Map<string, string>();
+  readonly #waitingKeys = new Map<string, string>();
   #live: { text: string; thinking: string; prose: string; folded: string } | null = null;
   #undo: ReadonlySet<number>[] = [];
 
@@ -182,7 +185,10 @@ export class Timeline {
     else if (family === "signal.run") this.#signal(name, payload, ts);
     else if (family === "signal.model") this.#model(name, payload, ts);
     else if (family === "signal.thread") this.#thread(name, payload, ts);
-    else if (kind.startsWith("signal.")) this.#remarkOn(kind, payload, ts);
+    else if (kind.startsWith("signal.")) {
+      if (family === "signal.session") this.isSession = true;
+      this.#remarkOn(kind, payload, ts);
+    }
     else if (family === "interpreter") this.#interpreter(name, payload, ts);
     else if (family) this.#agent(name, payload, ts);
   }
@@ -197,8 +203,12 @@ export class Timeline {
     const waits = payload.queued === true || payload.interrupt === true || mode !== "";
     const tag = payload.interrupt === true || mode === "steer" ? "interrupts" : payload.queued === true || mode ? "queued" : role === "user" ? "" : firstLine(role);
     if (waits && id) this.waiting.set(id, firstLine(said));
-    this.#settle();
-    this.#add({ kind: "prompt", text: said, tag, author: firstLine(author), entry: id }, ts);
+    else this.#settle(); // a prompt that waits ends no message
+    const key = this.#add({ kind: "prompt", text: said, tag, author: firstLine(author), entry: id }, ts);
+    if (waits && id) {
+      this.#change<PromptItem>(key, { turn: 0 });
+      this.#waitingKeys.set(id, key);
+    }
   }
 
   // --- what Holdfast did ---
@@ -210,7 +220,10 @@ export class Timeline {
       run.model = firstLine(payload.model);
       run.resumes = text(payload.resumes);
       run.provider = firstLine(payload.provider);
-      for (const prompt of Array.isArray(payload.prompts) ? payload.prompts : []) this.waiting.delete(text(prompt));
+      for (const prompt of Array.isArray(payload.prompts) ? payload.prompts : []) {
+        this.waiting.delete(text(prompt));
+        this.#change<PromptItem>(this.#waitingKeys.get(text(prompt)) ?? "", { turn: run.number });
+      }
     } else if (name === "box") {
       run.box = firstLine(payload.box);
       run.files = text(payload.files);
@@ -328,6 +341,7 @@ export class Timeline {
       this.runs.set(id, run);
       this.run = run;
       this.began ??= ts;
+      this.canUndo = false;
       this.#claimPrompts(run.number);
     }
     return run;

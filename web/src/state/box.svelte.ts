@@ -2,6 +2,7 @@
 
 import { Refused, at, call, get, query } from "../api/client.ts";
 import type { BoxMetrics, BoxRecord, EgressDecision, NetworkPolicy, ProcessInfo } from "../api/types.ts";
+import { session } from "./session.svelte.ts";
 
 const EVERY = 4000;
 const KEPT = 60;
@@ -54,10 +55,11 @@ export class BoxView {
       this.denied = page.decisions.filter((each) => !each.allowed && each.host && !hosts.has(ruleOf(each)) && !known.has(ruleOf(each)) && hosts.add(ruleOf(each)));
       if (this.record.state === "running") {
         this.#sample(await get<BoxMetrics>(at("boxes", this.id, "metrics"), { signal }));
-        this.processes = (await get<{ processes: ProcessInfo[] }>(at("boxes", this.id, "processes"), { signal })).processes;
+        if (session.canAct) this.processes = (await get<{ processes: ProcessInfo[] }>(at("boxes", this.id, "processes"), { signal })).processes;
       }
     } catch (error) {
       if (!signal.aborted) this.trouble = error instanceof Refused ? error.message : "The server does not answer.";
+      if (error instanceof Refused && error.status === 404) this.close();
     }
   }
 
@@ -67,12 +69,17 @@ export class BoxView {
     const told = { at: now, cpu: metrics.cpuSeconds ?? 0, sent: metrics.sent ?? 0, received: metrics.received ?? 0 };
     const before = this.#before;
     this.#before = told;
-    if (!before) return;
-    const seconds = Math.max(0.1, (now - before.at) / 1000);
+    const seconds = Math.max(0.1, (now - (before ?? told).at) / 1000);
     const rate = (fresh: number, old: number): number => Math.max(0, fresh - old) / seconds;
     this.samples = [...this.samples, {
-      at: now, cpu: rate(told.cpu, before.cpu), memory: metrics.memory ?? 0, disk: metrics.disk ?? 0, sent: rate(told.sent, before.sent), received: rate(told.received, before.received),
+      at: now, cpu: rate(told.cpu, (before ?? told).cpu), memory: metrics.memory ?? 0, disk: metrics.disk ?? 0,
+      sent: rate(told.sent, (before ?? told).sent), received: rate(told.received, (before ?? told).received),
     }].slice(-KEPT);
+  }
+
+  isAllowed(decision: EgressDecision): boolean {
+    const network = this.record?.spec.network;
+    return network?.mode === "open" || (network?.mode === "allow" && network.allow.includes(ruleOf(decision)));
   }
 
   /** Lets the box reach what it was refused, and nothing more. */

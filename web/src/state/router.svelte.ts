@@ -60,7 +60,7 @@ class Router {
   #click(event: MouseEvent): void {
     if (event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     const link = (event.target as Element | null)?.closest?.("a");
-    if (!link || link.target || link.origin !== location.origin || link.hasAttribute("download") || link.pathname.startsWith("/v1/")) return;
+    if (!link || link.target || link.origin !== location.origin || link.hasAttribute("download") || /^\/(?:v1|login)(?:\/|$)/.test(link.pathname)) return;
     event.preventDefault();
     this.go(link.pathname + link.search);
   }

@@ -1,7 +1,7 @@
-// Who uses this tab: what the server says about its credential. Without a key of the server, a link shows its thread, read-only.
+// Who uses this tab: what the server says about its key or its login. Without either, a link shows its thread, read-only.
 
-import { Refused, get } from "../api/client.ts";
-import { credentialFor, getKey, isServerKey, setKey } from "../api/credentials.ts";
+import { Refused, call, get } from "../api/client.ts";
+import { getKey, linkOf, mayBeLoggedIn, setKey, useCookie } from "../api/credentials.ts";
 import type { Caller } from "../api/types.ts";
 
 class Session {
@@ -10,24 +10,35 @@ class Session {
   refusal = $state("");
   known = $state(false);
 
-  get canAct(): boolean {
+  /** Whether it may read what its tenant has. */
+  get canSee(): boolean {
     return this.caller !== null;
+  }
+
+  /** Whether it may work: viewers read. */
+  get canAct(): boolean {
+    return this.caller !== null && this.caller.role !== "viewer";
+  }
+
+  get isOwner(): boolean {
+    return this.caller !== null && (this.caller.role ?? "owner") === "owner";
   }
 
   /** Asks who this tab is. `thread` is the one of the address, whose link may be the only credential. */
   async open(thread: string | null): Promise<void> {
-    const credential = credentialFor(thread);
-    if (credential !== null && !isServerKey(credential)) {
-      this.caller = null; // a link or a token is for one thread
-      this.known = true;
+    const hasKey = getKey() !== null;
+    if (!hasKey && thread !== null && linkOf(thread) !== null && !mayBeLoggedIn()) {
+      this.known = true; // a link is for one thread
       return;
     }
     try {
-      this.caller = await get<Caller>("/v1/caller", { thread });
+      this.caller = await get<Caller>("/v1/caller");
       this.refusal = "";
+      if (!hasKey) useCookie(true);
     } catch (error) {
       this.caller = null;
-      if (error instanceof Refused && getKey() !== null) this.refusal = "This key is not valid on this server.";
+      if (!hasKey) useCookie(false);
+      if (error instanceof Refused && hasKey) this.refusal = "This key is not valid on this server.";
       else if (!(error instanceof Refused)) this.refusal = "The server does not answer.";
     }
     this.known = true;
@@ -36,12 +47,23 @@ class Session {
   async enter(key: string): Promise<boolean> {
     setKey(key.trim() || null);
     await this.open(null);
-    if (!this.canAct) setKey(null);
-    return this.canAct;
+    if (!this.canSee) setKey(null);
+    return this.canSee;
   }
 
-  leave(): void {
+  /** The server no longer accepts the key or the login of this tab: it was revoked, or is that of another server. */
+  lose(): void {
     setKey(null);
+    useCookie(false);
+    this.caller = null;
+    this.refusal = "The server no longer accepts the key or the login of this tab.";
+  }
+
+  /** Forgets the key of this tab, or logs this browser out. */
+  async leave(): Promise<void> {
+    if (getKey() === null) await call("DELETE", "/v1/login").catch(() => undefined);
+    setKey(null);
+    useCookie(false);
     this.caller = null;
     this.refusal = "";
   }

@@ -47,17 +47,17 @@ export class ThreadView {
     return firstLine(this.about?.title ?? "") || this.shown.firstPrompt || this.id;
   }
 
-  get canAct(): boolean {
-    return session.canAct;
+  get canSee(): boolean {
+    return session.canSee;
   }
 
   async open(): Promise<void> {
     try {
-      this.about = await this.#reader.about();
-      await this.#reader.history((entries) => {
+      const reading = this.#reader.history((entries) => {
         this.#take(entries);
         this.loading = this.timeline.entries;
       }, (state) => { this.connection = state; });
+      [this.about] = await Promise.all([this.#reader.about(), reading]);
       this.#draw();
       this.loaded = true;
       await this.#reader.follow((entries) => {
@@ -76,7 +76,7 @@ export class ThreadView {
   }
 
   async refresh(): Promise<void> {
-    if (!this.canAct) return;
+    if (!this.canSee) return;
     this.about = await get<ThreadInfo>(at("threads", this.id));
   }
 
@@ -109,7 +109,7 @@ export class ThreadView {
     this.version += 1;
     if (!document.hidden) threads.see(this.id, timeline.entries);
     if (ended) void this.refresh().catch(() => undefined);
-    if (timeline.contextModel && !this.contextWindow && this.canAct) void this.#findWindow(timeline.contextModel);
+    if (timeline.contextModel && !this.contextWindow && this.canSee) void this.#findWindow(timeline.contextModel);
   }
 
   async #findWindow(model: string): Promise<void> {
@@ -123,7 +123,7 @@ export class ThreadView {
 
   /** Sends a prompt: it starts a run, waits for the current one, or interrupts it. Sessions queue it. */
   async send(prompt: string, { interrupt = false, agent = "", model = "" } = {}): Promise<void> {
-    if (this.about?.labels && (await this.#isSession())) {
+    if (this.timeline.isSession) {
       await call("POST", at("sessions", this.id, "prompts"), { prompt, mode: interrupt ? "steer" : "followup" });
     } else if (this.shown.status === "running") {
       await call("POST", at("runs", this.id, "steer"), { prompt, interrupt });
@@ -134,20 +134,6 @@ export class ThreadView {
     } else {
       await call("POST", at("threads", this.id, "chat"), { text: prompt });
     }
-  }
-
-  #session: boolean | null = null;
-
-  async #isSession(): Promise<boolean> {
-    if (this.#session === null) {
-      try {
-        await get(at("sessions", this.id));
-        this.#session = true;
-      } catch {
-        this.#session = false;
-      }
-    }
-    return this.#session;
   }
 
   stop(): Promise<unknown> {

@@ -3,6 +3,7 @@
 import { Refused, at, call, get, query } from "../api/client.ts";
 import type { BoxRecord, ThreadInfo } from "../api/types.ts";
 import { isPinned, stateOf, titleOf } from "../model/threads.ts";
+import { session } from "./session.svelte.ts";
 import { notify } from "./notices.svelte.ts";
 
 const PAGE = 200;
@@ -58,8 +59,24 @@ class Threads {
       this.trouble = "";
     } catch (error) {
       this.trouble = error instanceof Refused ? error.message : "The server does not answer.";
+      if (error instanceof Refused && (error.status === 401 || error.status === 403)) session.lose();
     }
     this.loaded = true;
+  }
+
+  /** Threads beyond the list that have these words in their title. */
+  others = $state.raw<ThreadInfo[]>([]);
+
+  async look(words: string, signal: AbortSignal): Promise<void> {
+    if (!this.more || !words.trim()) {
+      this.others = [];
+      return;
+    }
+    try {
+      const page = await get<{ threads: ThreadInfo[] }>(query("/v1/threads", { search: words.slice(0, 200), limit: PAGE, archived: this.archived ? "any" : null }), { signal });
+      const known = new Set(this.all.map((thread) => thread.id));
+      this.others = page.threads.filter((thread) => !known.has(thread.id));
+    } catch { /* then the list itself is searched */ }
   }
 
   async findSleepers(): Promise<void> {

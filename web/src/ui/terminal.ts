@@ -10,32 +10,38 @@ export interface OpenTerminal { close: () => void; focus: () => void }
 
 const PAUSE = 500;
 const LONGEST = 5000;
+const MOST_OLD = 1 << 20;
 
-/** A document whose style elements are sheets: the policy of the page refuses style elements with text in them. */
-function sheetDocument(): Document {
-  const createElement = (name: string): HTMLElement => {
-    const made = document.createElement(name);
-    if (name !== "style") return made;
-    const sheet = new CSSStyleSheet();
-    document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
-    Object.defineProperty(made, "textContent", { set: (text: string) => sheet.replaceSync(text), get: () => "" });
-    made.remove = () => { document.adoptedStyleSheets = document.adoptedStyleSheets.filter((each) => each !== sheet); };
-    return made;
-  };
-  return new Proxy(document, {
-    get(target, name) {
-      if (name === "createElement") return createElement;
-      const value: unknown = Reflect.get(target, name);
-      return typeof value === "function" ? (value as (...given: unknown[]) => unknown).bind(target) : value;
-    },
-  });
-}
+// xterm.js writes style elements, which the policy of the page refuses. The same text as a sheet of the document is allowed.
+const sheets = new WeakMap<HTMLStyleElement, CSSStyleSheet>();
+Object.defineProperty(HTMLStyleElement.prototype, "textContent", {
+  configurable: true,
+  set(this: HTMLStyleElement, text: string) {
+    let sheet = sheets.get(this);
+    if (!sheet) {
+      sheets.set(this, (sheet = new CSSStyleSheet()));
+      document.adoptedStyleSheets.push(sheet);
+    }
+    sheet.replaceSync(text);
+  },
+});
+HTMLStyleElement.prototype.remove = function remove(this: HTMLStyleElement): void {
+  const sheet = sheets.get(this);
+  document.adoptedStyleSheets = document.adoptedStyleSheets.filter((each) => each !== sheet);
+  Element.prototype.remove.call(this);
+};
+
+// For some cells it writes style attributes, which the policy refuses as well. The same by way of the object is allowed.
+HTMLSpanElement.prototype.setAttribute = function setAttribute(this: HTMLSpanElement, name: string, value: string): void {
+  if (name === "style") this.style.cssText = value;
+  else Element.prototype.setAttribute.call(this, name, value);
+};
 
 const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export function openTerminal(host: HTMLElement, box: string, process: string, ended: (code: number | null) => void, state: (said: string) => void): OpenTerminal {
   const terminal = new Terminal({
-    documentOverride: sheetDocument(), fontFamily: colour("--mono"), fontSize: 13, cursorBlink: true, scrollback: 5000, convertEol: false, allowProposedApi: false,
+    fontFamily: colour("--mono"), fontSize: 13, cursorBlink: true, scrollback: 5000, convertEol: false, allowProposedApi: false,
     linkHandler: { activate: () => undefined }, // what a program prints leads nowhere
     screenReaderMode: true,
     theme: { background: colour("--paper"), foreground: colour("--ink"), cursor: colour("--accent"), selectionBackground: colour("--accent-soft") },
@@ -64,9 +70,30 @@ export function openTerminal(host: HTMLElement, box: string, process: string, en
     isWriting = false;
   }
 
+  // Programs ask terminals questions, which the terminal answers by typing. Questions in old output were answered long ago, or
+  // were put there to make whoever looks type something: nothing is typed until all of it is shown.
+  let isOld = true;
+  const type = (data: Uint8Array): void => {
+    if (isOld) return;
+    typed.push(data);
+    void write();
+  };
   const encoder = new TextEncoder();
-  terminal.onData((data) => { typed.push(encoder.encode(data)); void write(); });
-  terminal.onBinary((data) => { typed.push(Uint8Array.from(data, (each) => each.charCodeAt(0))); void write(); });
+  terminal.onData((data) => type(encoder.encode(data)));
+  terminal.onBinary((data) => type(Uint8Array.from(data, (each) => each.charCodeAt(0))));
+
+  async function showOld(): Promise<void> {
+    let shown = new Uint8Array();
+    for (;;) {
+      const answer = await send(query(at("boxes", box, "processes", process, "output"), { offset, limit: MOST_OLD }), { accept: "*/*", signal: stop.signal });
+      const piece = new Uint8Array(await answer.arrayBuffer());
+      if (!piece.length) break;
+      offset += piece.length;
+      shown = piece;
+    }
+    await new Promise<void>((go) => terminal.write(shown, go));
+    isOld = false;
+  }
   let sized = "";
   const resize = (): void => {
     fit.fit();
@@ -81,6 +108,7 @@ export function openTerminal(host: HTMLElement, box: string, process: string, en
   async function follow(): Promise<void> {
     for (let failures = 0; !stop.signal.aborted;) {
       try {
+        if (isOld) await showOld();
         const answer = await send(query(at("boxes", box, "processes", process, "output"), { follow: true, offset }), { accept: "*/*", signal: stop.signal });
         state("");
         const chunks = answer.body?.getReader();

@@ -156,6 +156,12 @@ class TooManyRequests(Refused):
     code = "too_many_requests"
 
 
+class QuotaExceeded(Forbidden):
+    """The tenant has as much as it may have. The operator of the server can allow more."""
+
+    code = "quota_exceeded"
+
+
 class DiskFull(Refused):
     """The server's disk is full. Nothing was written; reading still works."""
 

@@ -25,7 +25,7 @@ from holdfast.boxes.provider import Provider
 from holdfast.boxes.rows import BoxFilter, BoxPage, BoxRow, BoxRows
 from holdfast.boxes.service.acquire import Acquire
 from holdfast.boxes.service.acquire_rules import Acquired, BaseFiles, all_changes
-from holdfast.boxes.service.creation import Creation
+from holdfast.boxes.service.creation import CheckCount, Creation
 from holdfast.boxes.service.idle.hibernation import Hibernation
 from holdfast.boxes.service.idle.idleness import Activity, OneShots, WatchInterval
 from holdfast.boxes.service.idle.sleep_snapshots import SleepSnapshots
@@ -62,8 +62,10 @@ class Boxes:
         sweep_seconds: float = 30.0,
         pool: PoolSettings = _NO_POOL,
         secrets: PolicySecrets = _NO_SECRETS,
+        check_count: CheckCount | None = None,
     ) -> None:
-        """`providers` that are `Providers` may change while the service runs."""
+        """`providers` that are `Providers` may change while the service runs. `check_count` raises if there may not be
+        another box."""
         self.rows = rows
         self.node = node
         self.tenant = tenant
@@ -81,7 +83,7 @@ class Boxes:
         self._removal = removal = Removal(registry, known, leases, sleep)
         self.pool = Pool(registry, known, leases, pool)
         self._snapshots = snapshots = SnapshotStore(registry, known, activity, states)
-        self._creation = creation = Creation(registry, known, states, self.pool, snapshots)
+        self._creation = creation = Creation(registry, known, states, self.pool, snapshots, check_count)
         self._network_update = network = NetworkUpdate(registry, known, leases)
         self._acquire = Acquire(registry, known, leases, states, hibernation, removal, creation, network)
         self._move = Move(registry, known, leases, activity, states, hibernation, removal, creation)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -39,13 +39,25 @@ UNDO_SECONDS: Final = 30.0
 
 log = logging.getLogger(__name__)
 
+CheckCount = Callable[[int], None]
+"""Raises if there may not be another box beside so many."""
+
 
 class Creation:
     """Creates the boxes of one service."""
 
     def __init__(
-        self, registry: Registry, providers: Providers, states: BoxStates, pool: Pool, snapshots: SnapshotStore
+        self,
+        registry: Registry,
+        providers: Providers,
+        states: BoxStates,
+        pool: Pool,
+        snapshots: SnapshotStore,
+        check_count: CheckCount | None = None,
     ) -> None:
+        self._check_count = check_count
+        self._turn = asyncio.Lock()
+        self._creating = 0
         self._registry = registry
         self._providers = providers
         self._states = states
@@ -97,6 +109,10 @@ class Creation:
         and a sweep removes it.
         """
         row = replace(row, state=BoxState.RUNNING, holder=None)
+        async with self._counted():
+            return await self._hand_over_counted(row, provider)
+
+    async def _hand_over_counted(self, row: BoxRow, provider: Provider) -> BoxRow | None:
         with self._at_work(row, provider):
             handing = asyncio.ensure_future(
                 provider.hand_over(row.id, row.spec, labels=row.labels, created_at=row.created_at)
@@ -168,6 +184,31 @@ class Creation:
 
     async def make(
         self, row: BoxRow, provider: Provider, make: Callable[[], Awaitable[Box]], *, named: bool = False
+    ) -> BoxRow:
+        async with self._counted():
+            return await self._make_counted(row, provider, make, named=named)
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        """Create a box if there may be another one. Raises what the check raises, before anything is done.
+
+        Boxes that are being created count, whether their rows are there yet or not: near the limit, one may be refused
+        that would have been allowed a moment later.
+        """
+        if self._check_count is None:
+            yield
+            return
+        async with self._turn:
+            live = await self._registry.rows.count_live(self._registry.tenant)
+            self._check_count(sum(live.values()) + self._creating)
+            self._creating += 1
+        try:
+            yield
+        finally:
+            self._creating -= 1
+
+    async def _make_counted(
+        self, row: BoxRow, provider: Provider, make: Callable[[], Awaitable[Box]], *, named: bool
     ) -> BoxRow:
         with self._at_work(row, provider):
             if named:

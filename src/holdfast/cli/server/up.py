@@ -46,11 +46,13 @@ def up(
     folder = home_or_default(home)
     settings = settings_for(choose(server_options, provider_options, used, os.environ, folder), folder)
 
-    def started(running: RunningServer, first_key: str | None) -> None:
+    def started(running: RunningServer, first_key: str | None, login: str | None) -> None:
         if as_json:
-            write_json(_document(running, first_key, folder))
+            write_json({**_document(running, first_key, folder), **({} if login is None else {"loginUrl": login})})
         else:
             _print_server(running, first_key, folder)
+            if login is not None:
+                write_field("page", login, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
             if settings.daytona:
                 write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
         for warning in warnings({**settings.provider_environment, **settings.provider_settings}):

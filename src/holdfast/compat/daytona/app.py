@@ -14,20 +14,34 @@ from holdfast.compat.daytona import control_plane, events
 from holdfast.compat.daytona.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
 from holdfast.compat.daytona.toolbox import (
+    desktop,
     files,
     git,
     interpreters,
     languages,
     metrics,
+    mouse_keyboard,
     processes,
+    screens,
     sessions,
     terminals,
-    unsupported,
 )
 
 
 def create_app(daytona: Daytona) -> Starlette:
-    parts = (processes, files, git, sessions, terminals, interpreters, languages, metrics, unsupported)
+    parts = (
+        processes,
+        files,
+        git,
+        sessions,
+        terminals,
+        interpreters,
+        languages,
+        metrics,
+        desktop,
+        mouse_keyboard,
+        screens,
+    )
     toolbox = [route for part in parts for route in part.routes()]
     app = Starlette(
         routes=[
@@ -47,6 +61,7 @@ def create_app(daytona: Daytona) -> Starlette:
     app.state.daytona = daytona
     app.state.session_indexes = sessions.Indexes(500)
     app.state.terminal_sizes = terminals.Sizes(10_000)
+    app.state.desktop_locks = desktop.Locks(1000)
     app.state.samples = metrics.Samples(1000)
     app.state.language_servers = languages.LanguageServers()
     daytona.closers.append(app.state.language_servers.close)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self
 
@@ -65,10 +65,11 @@ class Crossing:
     """The budget, in the unit."""
     spent: int
 
-    @property
-    def message(self) -> str:
+    def message(self, run: str) -> str:
+        """Returns the refusal for a run."""
         spent, most = describe(self.unit, self.spent), describe(self.unit, self.most)
-        return out_of_budget(self.limit.scope.value, spent, most)
+        is_above = self.limit.scope is BudgetScope.RUN and self.limit.subject != run
+        return out_of_budget("parent" if is_above else self.limit.scope.value, spent, most)
 
     @property
     def share(self) -> float:
@@ -127,7 +128,15 @@ class BudgetStore(Protocol):
 class Budgets:
     """The budgets of threads, trees and days, in a store and in memory. `async with` loads them."""
 
-    def __init__(self, store: BudgetStore, *, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        store: BudgetStore,
+        *,
+        clock: Callable[[], int] = now_ms,
+        day_ceiling: Callable[[], Budget | None] = lambda: None,
+    ) -> None:
+        """`day_ceiling` is the budget of a day that the operator has set, which the budgets here cannot exceed."""
+        self._day_ceiling = day_ceiling
         self._store = store
         self._clock = clock
         self._known: dict[tuple[BudgetScope, str], Budget] = {}
@@ -147,7 +156,13 @@ class Budgets:
         return dict(self._known)
 
     def find(self, scope: BudgetScope, subject: str = "") -> Budget | None:
-        return self._known.get((scope, subject))
+        found = self._known.get((scope, subject))
+        ceiling = self._day_ceiling() if scope is BudgetScope.DAY else None
+        if ceiling is None or ceiling.cost is None:
+            return found
+        if found is None:
+            return ceiling
+        return found if found.cost is not None and found.cost <= ceiling.cost else replace(found, cost=ceiling.cost)
 
     async def put(self, scope: BudgetScope, subject: str, budget: Budget) -> None:
         """Set a budget. `subject` is the thread, and empty for a day."""

@@ -16,9 +16,10 @@ from typing import Final
 from holdfast.api.budgets import BudgetScope
 from holdfast.egress.models.budgets import NOTHING, Amount
 from holdfast.threads.projection import Projection
-from holdfast.threads.rows import SpendingFilter
+from holdfast.threads.rows import RowFilter, SpendingFilter
 
 _REMEMBERED: Final = 10_000
+_MOST_TASKS: Final = 1000
 
 Key = tuple[BudgetScope, str]
 Load = Callable[[BudgetScope, str], Awaitable[Amount]]
@@ -95,10 +96,25 @@ def load_from(projection: Projection) -> Load:
     """Returns what reads accounts from the rows of threads."""
 
     async def load(scope: BudgetScope, subject: str) -> Amount:
-        [spent] = await projection.spending(_filter(scope, subject))
-        return Amount(spent.nanos, spent.tokens, spent.unpriced)
+        wanted = [_filter(scope, subject)]
+        if scope is BudgetScope.RUN:
+            wanted += [SpendingFilter(tree=task) for task in await _delegated_by(projection, subject)]
+        total = NOTHING
+        for each in wanted:
+            [spent] = await projection.spending(each)
+            total += Amount(spent.nanos, spent.tokens, spent.unpriced)
+        return total
 
     return load
+
+
+async def _delegated_by(projection: Projection, run: str) -> list[str]:
+    """Returns the tasks that a run has delegated."""
+    found = await projection.run(run)
+    if found is None:
+        return []
+    rows = await projection.rows(RowFilter(parent=found.thread, archived=None, limit=_MOST_TASKS))
+    return [row.id for row in rows if row.runs.delegation is not None and row.runs.delegation.run == run]
 
 
 def _filter(scope: BudgetScope, subject: str) -> SpendingFilter:

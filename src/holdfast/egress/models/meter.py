@@ -48,6 +48,8 @@ class Terms:
     """Models (`NAME/MODEL`) to use if the run's own gives no answer, in order."""
     budget: Budget | None = None
     """Of the run."""
+    above: tuple[tuple[str, Budget | None], ...] = ()
+    """The runs that have delegated this one, the nearest first, with their budgets. What it uses counts for them."""
 
 
 class OverBudget(Exception):
@@ -106,6 +108,7 @@ class Meter:
         keys: list[Key] = [(BudgetScope.DAY, day_of(self._clock()))]
         if terms.thread is not None:
             keys += [(BudgetScope.RUN, terms.run), (BudgetScope.THREAD, terms.thread)]
+            keys += [(BudgetScope.RUN, run) for run, _ in terms.above]
             keys += [(BudgetScope.TREE, each) for each in terms.trees]
         accounts = await self._ledger.open(keys)
         call = Call(self, self._ledger, accounts, terms)
@@ -139,15 +142,16 @@ class Meter:
                 "calls in progress may have used up the budget, so this one is out of budget for now"
             ) from None
         await self._tell(call, reached, "reached")
-        raise OverBudget(reached.message)
+        raise OverBudget(reached.message(call.terms.run))
 
     def limits(self, call: Call) -> list[tuple[Limit, Account]]:
         """Returns the budgets that apply to a call, with their accounts."""
         found = []
+        of_runs = {**dict(call.terms.above), call.terms.run: call.terms.budget}
         for account in call.accounts:
             scope, subject = account.key
             if scope is BudgetScope.RUN:
-                budget = call.terms.budget
+                budget = of_runs[subject]
             else:
                 budget = self.budgets.find(scope, "" if scope is BudgetScope.DAY else subject)
             if budget is not None:
@@ -213,7 +217,8 @@ class Meter:
         if terms.thread is None:
             return
         # The id begins as ids do that only the server writes, and is the same after a restart: one entry for each run.
-        id = f"{terms.run}-budget-{limit.scope.value}-{unit}-{state}-{crossing.most}"
+        whose = "" if limit.subject == terms.run or limit.scope is not BudgetScope.RUN else f"-{limit.subject}"
+        id = f"{terms.run}-budget-{limit.scope.value}-{unit}-{state}-{crossing.most}{whose}"
         if id in self._told:
             return
         self._told[id] = None

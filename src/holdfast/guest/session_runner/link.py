@@ -154,6 +154,7 @@ class Link:
                     heard = self._clock()
                 for each in messages:
                     self._take(each)
+                websocket.raise_end()
 
     def _take(self, text: str) -> None:
         try:

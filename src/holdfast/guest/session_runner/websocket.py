@@ -70,6 +70,8 @@ class WebSocket:
         self._pieces = bytearray()
         self._begun = False
         self._closing = False
+        self._end: OSError | None = None
+        """What ended the connection after messages that are still to be returned."""
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -142,13 +144,28 @@ class WebSocket:
     # --- receiving ---
 
     def receive(self) -> list[str]:
-        """Returns the messages that have arrived. Raises `Closed`, or another OSError."""
-        self._fill()
+        """Returns the messages that have arrived. Raises `Closed`, or another OSError, after the last of them."""
+        self.raise_end()
         messages: list[str] = []
+        try:
+            self._fill()
+            self._read(messages)
+        except OSError as end:
+            if not messages:
+                raise
+            self._end = end
+        return messages
+
+    def raise_end(self) -> None:
+        """Raise what ended the connection after the messages that were returned, if anything did."""
+        if self._end is not None:
+            raise self._end
+
+    def _read(self, messages: list[str]) -> None:
         while True:
             frame = self._frame()
             if frame is None:
-                return messages
+                return
             final, kind, data = frame
             if kind >= CLOSE:
                 self._control(kind, data)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 EXPIRED = "__expired__"
 _DEFAULT = "web:default"
 _REMEMBERED = 1000
+_COMMAND_SECONDS = 3 * 24 * 3600.0
+"""The end of a command is seen in its events; this only bounds the request."""
 _MAX_TITLE = 60
 
 
@@ -50,6 +52,8 @@ class Host:
         self._waiting: dict[str, dict[str, Any]] = {}
         """Prompts that wait for the server, by run."""
         self._ended: dict[str, None] = {}
+        self._last = ""
+        """The run of the latest turn."""
         self._questions: dict[str, dict[str, Any]] = {}
         self._timer: Timer | None = None
         self._written = ""
@@ -102,7 +106,8 @@ class Host:
         detail = self._supervisor.fatal
         status = "error" if detail else turns[0].status if turns else "thinking" if self._waiting else "idle"
         running = [*(each.run for each in turns), *self._waiting]
-        return {"status": status, "turns": running, **({"detail": detail} if detail else {})}
+        about = {"status": status, "turns": running, "lastTurn": self._last, "sessions": dict(self._channels)}
+        return {**about, **({"detail": detail} if detail else {})}
 
     def _announce(self) -> None:
         """Tell a hub that may be new what it cannot know: questions that wait for somebody."""
@@ -126,6 +131,7 @@ class Host:
         for run in list(self._waiting):
             fields = self._waiting.pop(run)
             turn = self._turns[run] = self._make_turn(fields)
+            self._last = run
             try:
                 if server is None:
                     raise Failed(f"OpenCode does not run: {self._supervisor.fatal}")
@@ -181,9 +187,31 @@ class Host:
         provider, slash, model = str(fields.get("model", "")).partition("/")
         if slash:
             body["model"] = {"providerID": provider, "modelID": model}
-        server.ask("POST", "/session/{}/prompt_async".format(_quoted(info["id"])), body)
+        command = _command_in(server, fields["content"])
+        if command is None:
+            server.ask("POST", "/session/{}/prompt_async".format(_quoted(info["id"])), body)
+        else:
+            self._run_command(server, turn, info["id"], command, str(fields.get("model", "")))
         turn.sent()
         self.look()
+
+    def _run_command(self, server: Server, turn: Turn, session: str, command: dict[str, str], model: str) -> None:
+        """Run a slash command. OpenCode answers when it is done; its events come as those of a prompt."""
+
+        def run() -> None:
+            try:
+                body = {**command, **({"model": model} if model else {})}
+                server.request("POST", f"/session/{_quoted(session)}/command", body, _COMMAND_SECONDS)
+            except Failed as error:
+                why = str(error)
+                self._mailbox.put(lambda: self._fail(turn, why))
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def _fail(self, turn: Turn, why: str) -> None:
+        if not turn.over:
+            turn.fail(why)
+            self._end(turn)
 
     def _event(self, line: bytes) -> None:
         for turn in list(self._turns.values()):
@@ -437,6 +465,20 @@ def _channel(fields: dict[str, Any]) -> str:
     if "channelType" not in fields:
         return _DEFAULT
     return "{}:{}".format(fields["channelType"], fields.get("channelId", "default"))
+
+
+def _command_in(server: Server, text: str) -> dict[str, str] | None:
+    """Returns the slash command that a prompt is, if OpenCode has one of that name."""
+    name, _, arguments = text[1:].partition(" ")
+    if not text.startswith("/") or not name:
+        return None
+    try:
+        known = json.loads(server.request("GET", "/command"))
+    except ValueError:
+        return None
+    if not any(isinstance(each, dict) and each.get("name") == name for each in known):
+        return None
+    return {"command": name, "arguments": arguments}
 
 
 def _files(fields: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ of the sessions has the connections to runners (`holdfast.sessions.hub`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.box import Box
@@ -14,7 +14,6 @@ from holdfast.api.box.process import Process
 from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.harnesses.harness import Harness, Task
 from holdfast.harnesses.runner_archive import boot_session_argv, pack_session, stdin_of
-from holdfast.runs.launch.plan import Options
 from holdfast.threads.run_events import ThreadRuns
 from holdfast.time_limit import time_limit
 
@@ -37,11 +36,18 @@ class HostedRunner(Protocol):
         """The agent's session, by channel."""
         ...
 
+    @property
+    def last_turn(self) -> str:
+        """The latest run that it worked on."""
+        ...
+
 
 class AgentHub(Protocol):
     """What launches ask of the hub. A runner that it returned is one of its own."""
 
-    def connected(self, thread: str, box: str) -> Any: ...
+    def connected(self, thread: str, box: str) -> Any:
+        """Returns the `HostedRunner` of a session in a box, or None."""
+        ...
 
     async def wait(self, thread: str, box: str, process: str, seconds: float) -> Any: ...
 
@@ -52,21 +58,30 @@ class AgentHub(Protocol):
     async def prompt(self, connection: Any, run: str, fields: dict[str, Any]) -> None: ...
 
 
-def is_hosted(before: ThreadRuns, harness: Harness, options: Options, guest_api: str) -> bool:
+def is_hosted(before: ThreadRuns, harness: Harness, guest_api: str) -> bool:
     """Returns whether a run gets its prompt over the hub: on a session, from an agent with a server, in a box whose
     connections tell which box it is.
-
-    Not with tools of Holdfast: their token is for one run.
     """
-    has_tools = options.delegates or bool(options.tools)
-    return before.session is not None and harness.hosted and not has_tools and guest_api == GUEST_API_URL
+    return before.session is not None and harness.hosted and guest_api == GUEST_API_URL
+
+
+def session_of(runner: HostedRunner | None, before: ThreadRuns) -> str | None:
+    """Returns the agent's session that the next prompt continues, or None if it has to be looked for.
+
+    If the thread was rewound, the runner knows too much.
+    """
+    if runner is None or before.latest is None or runner.last_turn != before.latest.run:
+        return None
+    return runner.sessions.get(CHANNEL)
 
 
 async def spawn_runner(
     box: Box, python: tuple[str, ...], harness: Harness, task: Task, *, thread: str, url: str, token: str, state: str
 ) -> Process:
     """Start the runner of a session. It connects to the hub by itself."""
-    process = await box.spawn(boot_session_argv(python), cwd=box.spec.workdir, stdin=True, tree=True)
+    process = await box.spawn(
+        boot_session_argv(python), env={"HOLDFAST_SESSION": thread}, cwd=box.spec.workdir, stdin=True, tree=True
+    )
     config = {
         "thread": thread,
         "agent": harness.name,
@@ -83,7 +98,14 @@ async def spawn_runner(
 
 
 def prompt_fields(
-    *, run: str, epoch: int, thread: str, harness: Harness, task: Task, message: str, timeout: float | None
+    *,
+    run: str,
+    epoch: int,
+    thread: str,
+    harness: Harness,
+    task: Task,
+    attachments: Sequence[Mapping[str, Any]],
+    timeout: float | None,
 ) -> dict[str, Any]:
     """Returns the message with which the runner gets a prompt."""
     turn: dict[str, Any] = {"run": run, "epoch": epoch, "thread": thread, "agent": harness.name}
@@ -91,4 +113,11 @@ def prompt_fields(
         turn["session"] = task.session
     if timeout is not None:
         turn["timeoutMs"] = max(1, int(timeout * 1000))
-    return {"messageId": message, "content": task.prompt, "model": harness.model_name(task), "turn": turn}
+    fields = {"messageId": run, "content": task.prompt, "model": harness.model_name(task), "turn": turn}
+    return {**fields, **({"attachments": [_file(each) for each in attachments]} if attachments else {})}
+
+
+def _file(attachment: Mapping[str, Any]) -> dict[str, str]:
+    mime = str(attachment["mime"])
+    named = {"filename": str(attachment["filename"])} if attachment.get("filename") else {}
+    return {"type": "file", "mime": mime, "url": f"data:{mime};base64,{attachment['data']}", **named}

@@ -82,7 +82,7 @@ class Options:
     workstation: bool = False
     """A desktop and an editor belong to the box."""
     context: tuple[ContextFile, ...] = ()
-    """Files that tell the agent about its task, beside the workspace."""
+    """Files that tell the agent about its task, beside the workspace. The session keeps them, not each of its runs."""
 
     @property
     def box(self) -> BoxSpec:
@@ -111,7 +111,6 @@ class Options:
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
             **({"workstation": True} if self.workstation else {}),
-            **({"context": [[each.name, each.text] for each in self.context]} if self.context else {}),
         }
 
 
@@ -232,6 +231,11 @@ def budget_in(kept: Mapping[str, Any]) -> Budget | None:
         return Budget.from_json(budget)
     except (LookupError, TypeError, ValueError, AttributeError):
         return Budget(cost=0)
+
+
+def kept_context(files: Sequence[ContextFile]) -> dict[str, Any]:
+    """Returns what a session keeps of its context files, beside its other options."""
+    return {"context": [[each.name, each.text] for each in files]} if files else {}
 
 
 def context_in(kept: Mapping[str, Any]) -> tuple[ContextFile, ...]:

@@ -49,7 +49,7 @@ from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.context_files import context_hint
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.launch.hosted import CHANNEL, CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, spawn_runner
+from holdfast.runs.launch.hosted import CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, session_of, spawn_runner
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
 from holdfast.runs.launch.services import start_services
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
@@ -107,6 +107,8 @@ class Launch:
     """The time of the claim, in ticks."""
     base: Base | None = None
     """The files that the box has to start from."""
+    attachments: tuple[dict[str, Any], ...] = ()
+    """Files and images of its prompts."""
 
     @property
     def is_fork(self) -> bool:
@@ -415,7 +417,7 @@ class Launcher:
                 ),
                 box.python(),
             )
-        if self.hub is not None and is_hosted(launch.before, harness, launch.options, prepared.guest_api):
+        if self.hub is not None and is_hosted(launch.before, harness, prepared.guest_api):
             return await self._start_hosted(launch, plan, prepared, placed, python, self.hub)
         # The runner takes a moment to start and then waits for its code, so we configure the agent meanwhile.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
@@ -438,16 +440,17 @@ class Launcher:
         """Send the prompt to the runner of the session, which is started if there is none."""
         box, harness, thread = prepared.box, plan.harness, launch.thread
         runner = hub.connected(thread, box.id)
-        known = None if runner is None else runner.sessions.get(CHANNEL)
+        known = session_of(runner, launch.before)
         # These tokens are for all runs of the session: the guest API asks which of them is alive.
         issue = partial(self._access.issue_run, thread, "", 0, box.id)
         token = issue(RunScope.MODEL, model=str(plan.model)).token
         state = f"{prepared.home}/.holdfast/threads/{thread}/{harness.name}"
-        task = self._task(launch, plan, prepared, placed, python, token, state)
+        files = _tool_files(launch, prepared, state, issue(RunScope.DELEGATE).token)
+        task = self._task(launch, plan, prepared, placed, python, token, state, bool(files))
         if known is not None:
             how, task = SessionHow.CONTINUED, replace(task, session=known)
         else:
-            how, task, _ = await self._session(launch, harness, prepared, task, {})
+            how, task, _ = await self._session(launch, harness, prepared, task, files)
         await self._report_provisioned(launch, harness, placed, prepared, how)
         if runner is None:
             process = await spawn_runner(
@@ -475,7 +478,7 @@ class Launcher:
                 thread=thread,
                 harness=harness,
                 task=task,
-                message=launch.run,
+                attachments=launch.attachments,
                 timeout=timeout,
             )
             await hub.prompt(runner, launch.run, fields)
@@ -511,12 +514,8 @@ class Launcher:
         runner_token = issue(RunScope.RUNNER, agent=harness.name).token
         model_token = issue(RunScope.MODEL, model=str(model)).token
         state = f"{prepared.home}/.holdfast/threads/{launch.thread}/{harness.name}"
-        files: dict[str, bytes] = {}
-        tools = (*(TOOLS if launch.options.delegates else ()), *tools_of(launch.options.tools))
-        if tools:
-            files = tool_files(state, prepared.guest_api, issue(RunScope.DELEGATE).token, tools)
-        task = self._task(launch, plan, prepared, placed, python, model_token, state)
-        task = replace(task, tools=tool_access(state, python) if files else None)
+        files = _tool_files(launch, prepared, state, issue(RunScope.DELEGATE).token)
+        task = self._task(launch, plan, prepared, placed, python, model_token, state, bool(files))
         how, task, command = await self._session(launch, harness, prepared, task, files)
         await self._report_provisioned(launch, harness, placed, prepared, how)
         return command, runner_token
@@ -530,6 +529,7 @@ class Launcher:
         python: tuple[str, ...],
         token: str,
         state: str,
+        has_tools: bool,
     ) -> Task:
         model = plan.model
         return Task(
@@ -549,6 +549,7 @@ class Launcher:
                 context_window=model.context_window,
                 max_tokens=model.max_tokens,
             ),
+            tools=tool_access(state, python) if has_tools else None,
         )
 
     async def _report_provisioned(
@@ -705,6 +706,12 @@ async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Ta
     return await log.make_of(
         thread, lambda entries: harness.rebuild((each for entry in entries for each in transcript.take(entry)), task)
     )
+
+
+def _tool_files(launch: Launch, prepared: LaunchBox, state: str, token: str) -> dict[str, bytes]:
+    """Returns the files of the tools that the agent gets, or none."""
+    tools = (*(TOOLS if launch.options.delegates else ()), *tools_of(launch.options.tools))
+    return tool_files(state, prepared.guest_api, token, tools) if tools else {}
 
 
 async def _end(booting: asyncio.Task[Process]) -> None:

@@ -31,6 +31,8 @@ from holdfast.server.routes import (
     inbox,
     interpreters,
     keys,
+    login,
+    login_page,
     members,
     models,
     page,
@@ -40,6 +42,7 @@ from holdfast.server.routes import (
     secrets,
     session_tools,
     sessions,
+    shares,
     tasks,
     threads,
     workflows,
@@ -52,6 +55,8 @@ from holdfast.server.wire.middleware import RequestMiddleware, error_answer, ref
 ROUTERS = (
     threads.router,
     keys.router,
+    login.router,
+    login_page.router,
     members.router,
     agents.router,
     channels.router,
@@ -75,6 +80,7 @@ ROUTERS = (
     secrets.router,
     session_tools.router,
     sessions.router,
+    shares.router,
     tasks.router,
     workflows.router,
 )

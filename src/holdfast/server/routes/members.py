@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import Response
 
+from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from holdfast.api.keys import CreatedKey, NewKey
 from holdfast.api.tenants import (
@@ -17,10 +19,13 @@ from holdfast.api.tenants import (
     TenantList,
     TenantMember,
     TenantMemberList,
+    TenantQuotas,
     TenantRole,
 )
-from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use
+from holdfast.api.threads import EntryPage
+from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, answer
 from holdfast.server.tenants import Tenants
+from holdfast.threads.protocol.offsets import format_offset_text, parse_offset
 
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
 
@@ -57,6 +62,22 @@ async def remove_member(name: MemberName, services: Use, grant: Administrator) -
     services.access.forget()
 
 
+@router.get("/audit", response_model=EntryPage, tags=["members"])
+async def read_audit_log(
+    services: Use,
+    _: Administrator,
+    since: Annotated[str, Query(description="An offset from an earlier answer, or `-1` for the beginning.")] = "-1",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """Who changed what in your tenant, oldest first. To follow it live, read the stream `holdfast/audit`."""
+    start = 0 if since == "-1" else parse_offset(since)
+    entries, end, up_to_date = await services.audit.entries(start, limit)
+    page = EntryPage(
+        entries=tuple(map(Entry.from_json, entries)), next_offset=format_offset_text(end), up_to_date=up_to_date
+    )
+    return answer(page)
+
+
 # --- tenants ---
 
 
@@ -87,6 +108,20 @@ async def create_tenant(new: NewTenant, tenants: UseTenants) -> CreatedTenant:
 async def remove_tenant(name: TenantName, tenants: UseTenants) -> None:
     """Remove a tenant with its threads, keys and settings. Refused while it has boxes."""
     await tenants.remove(name)
+
+
+@router.get("/tenants/{name}/quotas", tags=["tenants"])
+async def get_quotas(name: TenantName, tenants: UseTenants) -> TenantQuotas:
+    """What a tenant may use at most."""
+    await tenants.named(name)
+    return tenants.quotas_of(name)
+
+
+@router.put("/tenants/{name}/quotas", tags=["tenants"])
+async def put_quotas(name: TenantName, quotas: TenantQuotas, tenants: UseTenants) -> TenantQuotas:
+    """Set what a tenant may use at most, at once. Fields that are left out have no limit."""
+    await tenants.limit(name, quotas)
+    return quotas
 
 
 @router.post("/tenants/{name}/keys", status_code=201, tags=["tenants"])

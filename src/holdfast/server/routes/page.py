@@ -32,12 +32,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _HASHED: Final = re.compile(r".+-[A-Za-z0-9_-]{8}\.(?:css|js)")
 """Names that contain a hash of what is in the file."""
 _SMALLEST_PACKED: Final = 1024
+_NO_STYLE: Final = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+"""A style element without text, as the terminal makes them."""
 _HEADERS: Final = {
     # Only scripts, styles and data of this server, because the page shows the output of agents. No text can become
-    # markup (trusted types). Frames show ports of boxes, which have origins of their own on this machine.
+    # markup (trusted types).
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-        " frame-src http://*.localhost:*; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+        f"default-src 'none'; script-src 'self'; style-src 'self' {_NO_STYLE}; img-src 'self'; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
         " require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "referrer-policy": "no-referrer",

@@ -21,6 +21,7 @@ GET /v1/threads/{id}/tasks  GET /v1/threads/{id}/tree  GET /v1/tasks/{id}  GET /
 GET /v1/runs  GET /v1/runs/{id}  GET /v1/runs/{id}/diagnose
 GET /v1/runs/{id}/diff  GET /v1/runs/{id}/patch  GET /v1/runs/{id}/changed-files
 GET /v1/sessions  GET /v1/sessions/{id}  GET /v1/sessions/{id}/prompts
+GET /v1/sessions/{id}/models  GET /v1/sessions/{id}/questions
 GET /v1/boxes  GET /v1/boxes/metrics  GET /v1/boxes/{id}  GET /v1/boxes/{id}/metrics  GET /v1/boxes/{id}/egress
 GET /v1/interpreters  GET /v1/interpreters/{id}
 GET /v1/snapshots  GET /v1/volumes  GET /v1/images  GET /v1/images/{name:path}
@@ -28,17 +29,21 @@ GET /v1/egress/default  GET /v1/egress/policies  GET /v1/egress/policies/{enviro
 GET /v1/environments  GET /v1/environments/{name}  GET /v1/environments/{name}/versions
 GET /v1/models  GET /v1/models/{name}  GET /v1/prices  GET /v1/costs  GET /v1/budgets
 GET /v1/providers  GET /v1/providers/{name}
+POST /v1/login/links
 GET /v1/members  GET /v1/inbox  GET /v1/session-tools
 """
 
 _MEMBER: Final = """
 POST /v1/threads  PATCH /v1/threads/{id}  DELETE /v1/threads/{id}  POST /v1/threads/{id}/chat
+POST /v1/threads/{id}/shares  GET /v1/threads/{id}/shares  DELETE /v1/threads/{id}/shares/{share}
 POST /v1/threads/{id}/tokens  POST /v1/threads/{id}/links  POST /v1/threads/{id}/tasks
 POST /v1/threads/{id}/forks  POST /v1/threads/{id}/rewind  POST /v1/threads/{id}/compare  POST /v1/tasks/{id}/cancel
 POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
 POST /v1/runs/{id}/cancel  POST /v1/runs/{id}/steer  POST /v1/runs/{id}/resume
 POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibernate  POST /v1/sessions/{id}/restore
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
+GET /v1/sessions/{id}/diagnosis  POST /v1/sessions/{id}/abort  POST /v1/sessions/{id}/revert
+POST /v1/sessions/{id}/commands  POST /v1/sessions/{id}/answers
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
@@ -78,6 +83,7 @@ WEBSOCKET /v1/completions/socket
 _OWNER: Final = """
 GET /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 PUT /v1/members/{name}  DELETE /v1/members/{name}
+GET /v1/audit  GET /v1/logins  DELETE /v1/logins/{id}
 PUT /v1/models/{name}  DELETE /v1/models/{name}  POST /v1/models/{name}/test
 PUT /v1/budgets/day  PUT /v1/budgets/{scope}/{id}  DELETE /v1/budgets/day  DELETE /v1/budgets/{scope}/{id}
 PUT /v1/prices/{name}/{model:path}  DELETE /v1/prices/{name}/{model:path}
@@ -85,6 +91,7 @@ PUT /v1/egress/policies/{environment}  DELETE /v1/egress/policies/{environment}
 PUT /v1/providers/{name}  DELETE /v1/providers/{name}  POST /v1/providers/{name}/test  POST /v1/providers/{name}/setup
 PUT /v1/secrets/{name}  POST /v1/secrets/{name}/rotate  DELETE /v1/secrets/{name}  GET /v1/secrets/{name}/events
 GET /v1/tenants  POST /v1/tenants  DELETE /v1/tenants/{name}  POST /v1/tenants/{name}/keys
+GET /v1/tenants/{name}/quotas  PUT /v1/tenants/{name}/quotas
 """
 
 PUBLIC: Final = frozenset(
@@ -98,6 +105,9 @@ PUBLIC: Final = frozenset(
         ("GET", "/t/{id}"),
         ("GET", "/t/{id}/{view}"),
         ("GET", "/page/{name}"),
+        ("GET", "/v1/login/methods"),
+        ("GET", "/login"),
+        ("GET", "/login/oidc"),
         ("GET", "/health"),
         ("GET", "/v1/openapi.json"),
     }
@@ -105,7 +115,15 @@ PUBLIC: Final = frozenset(
 """Routes that need no credential: files that are the same for everybody."""
 
 BY_TOKEN: Final = frozenset(
-    {("POST", "/v1/tokens/renew"), ("POST", "/v1/hooks/{trigger}"), ("POST", "/v1/channel-events/{name}/{kind}")}
+    {
+        ("POST", "/v1/tokens/renew"),
+        ("POST", "/v1/hooks/{trigger}"),
+        ("POST", "/v1/channel-events/{name}/{kind}"),
+        ("POST", "/v1/login"),
+        ("DELETE", "/v1/login"),
+        ("GET", "/login/oidc/callback"),
+        ("GET", "/s/{secret}"),
+    }
 )
 """Routes that check the credential, or the signature, themselves."""
 

@@ -21,26 +21,33 @@ from holdfast.egress.models import ModelGateway, Models
 from holdfast.environments.secrets import Secrets
 from holdfast.images.registry.pull import Puller
 from holdfast.runs.service import Runs
+from holdfast.server.audit import AuditLog
 from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.components import FindAgent
 from holdfast.server.egress import ServerEgress
 from holdfast.server.environments import ServerEnvironments
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
+from holdfast.server.quotas import Quotas
 from holdfast.server.routes.roles import OPERATOR, least_role
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.wire.login_cookie import login_of
+from holdfast.server.wire.middleware import GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.sessions.service import Sessions
 from holdfast.threads.access.credentials import Access, Grant
+from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.members import MemberStore
+from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
     from holdfast.server.gateway import SessionGateway
     from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.server.oidc import Oidc
     from holdfast.server.providers import ServerProviders
     from holdfast.server.session_tools import ServerTools
     from holdfast.server.tenants import Tenants
@@ -81,6 +88,13 @@ class Services:
     sessions: Lazy[Sessions]
     session_tools: Lazy[ServerTools]
     members: MemberStore
+    logins: Logins
+    oidc: Oidc | None
+    public_url: str | None
+    """The URL of this server, as browsers know it, if the operator has set it."""
+    quotas: Quotas
+    audit: AuditLog
+    shares: ShareStore
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
 
@@ -100,13 +114,20 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    grant = await services.access.grant(credentials.credentials if credentials else None)
+    credential = credentials.credentials if credentials else login_of(dict(request.headers.raw), request.method)
+    grant = await services.access.grant(credential)
     check_route(grant, request.method, request, services)
     return grant
 
 
 def check_route(grant: Grant, method: str, connection: HTTPConnection, services: Services) -> None:
-    """Raises `Forbidden` if the role of an API key is not enough for a route. A token is checked by its thread."""
+    """Raises `Forbidden` if the role of an API key is not enough for a route, or the tenant has used what it may. A
+    token is checked by its thread.
+    """
+    connection.scope[GRANT] = grant
+    services.quotas.take_request()
+    if method in ("POST", "PUT", "PATCH"):
+        services.quotas.check_storage()
     if grant.thread is not None:
         return
     path = connection.scope["route"].path

@@ -6,16 +6,25 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from holdfast.api.limits import ThreadId
+from holdfast.api.limits import EntryId, ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
 from holdfast.api.sessions import (
+    AgentModel,
+    AgentModels,
     DeletedWorkspace,
+    NewAnswer,
+    NewCommand,
     NewPrompt,
+    NewReview,
     NewSession,
     PromptInfo,
     PromptList,
     PromptStatus,
+    QuestionInfo,
+    QuestionList,
+    RevertRequest,
+    ReviewInfo,
     SessionChange,
     SessionDiagnosis,
     SessionInfo,
@@ -114,7 +123,13 @@ async def get_session(id: ThreadId, sessions: UseSessions) -> SessionInfo:
 async def prompt_session(id: ThreadId, new: NewPrompt, sessions: UseSessions) -> PromptInfo:
     """Queue a prompt to a session. A session that sleeps is woken. Answers once the prompt is on disk."""
     queued = await sessions.prompt(
-        id, new.prompt, prompt_id=new.prompt_id, author=new.author_id, mode=new.mode, priority=new.priority
+        id,
+        new.prompt,
+        prompt_id=new.prompt_id,
+        author=new.author_id,
+        mode=new.mode,
+        priority=new.priority,
+        attachments=new.attachments,
     )
     return _prompt(queued)
 
@@ -125,6 +140,72 @@ async def list_prompts(id: ThreadId, sessions: UseSessions) -> PromptList:
     session = session_of(await sessions.get(id))
     prompts: list[QueuedPrompt | EndedPrompt] = [*session.ended, *session.processing, *in_order(session.queued)]
     return PromptList(prompts=tuple(map(_prompt, prompts)))
+
+
+@router.post("/sessions/{id}/abort")
+async def abort_session(id: ThreadId, sessions: UseSessions, change: SessionChange | None = None) -> SessionInfo:
+    """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
+    return await _info(sessions, await sessions.abort(id, by=None if change is None else change.by))
+
+
+@router.post("/sessions/{id}/commands", status_code=201)
+async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) -> PromptInfo:
+    """Queue a slash command of the agent, as a prompt."""
+    return _prompt(await sessions.command(id, new.command, new.args, author=new.author_id))
+
+
+@router.post("/sessions/{id}/revert")
+async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
+    """Take the conversation and the files back to where they were before a prompt."""
+    return await _info(sessions, await sessions.revert(id, revert.prompt))
+
+
+@router.post("/sessions/{id}/reviews", status_code=201)
+async def review_session(id: ThreadId, new: NewReview, sessions: UseSessions) -> PromptInfo:
+    """Queue a review of the changes in the workspace, as a prompt."""
+    return _prompt(await sessions.review(id, new.base, author=new.author_id))
+
+
+@router.get("/sessions/{id}/reviews/{prompt}")
+async def get_review(id: ThreadId, prompt: EntryId, sessions: UseSessions) -> ReviewInfo:
+    """Get the findings of a review that has ended."""
+    return ReviewInfo.from_json({**await sessions.review_of(id, prompt), "prompt": prompt})
+
+
+@router.get("/sessions/{id}/questions")
+async def list_questions(id: ThreadId, sessions: UseSessions) -> QuestionList:
+    """List the questions and permissions that the agent waits for."""
+    return QuestionList(
+        questions=tuple(
+            QuestionInfo(
+                id=each.id,
+                kind=each.kind,
+                text=each.text,
+                options=each.options,
+                run=each.run,
+                asked_at=each.asked_at,
+                expires_at=each.expires_at,
+            )
+            for each in await sessions.questions(id)
+        )
+    )
+
+
+@router.post("/sessions/{id}/answers", status_code=204)
+async def answer_question(id: ThreadId, answer: NewAnswer, sessions: UseSessions) -> None:
+    """Answer a question of the agent, or give it a permission."""
+    await sessions.answer(id, answer.question, answer.answer)
+
+
+@router.get("/sessions/{id}/models")
+async def list_agent_models(id: ThreadId, sessions: UseSessions) -> AgentModels:
+    """List the models that the agent's server knows, while it runs."""
+    found = [
+        AgentModel(provider=provider["provider"], id=each["id"], name=each.get("name", each["id"]))
+        for provider in await sessions.models(id)
+        for each in provider["models"]
+    ]
+    return AgentModels(models=tuple(found))
 
 
 @router.get("/sessions/{id}/diagnosis")

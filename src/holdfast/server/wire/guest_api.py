@@ -301,6 +301,7 @@ class GuestApi:
         if grant.scope is not RunScope.DELEGATE:
             raise Forbidden("this token is not for tools")
         runs = self._open_runs()
+        grant = await self._current(runs, grant)
         if not await runs.lives(grant.thread, grant.run, grant.epoch):
             raise Forbidden(f"run {grant.run} has ended, so it can no longer use tools")
         body = await self._body(receive, min(_MOST_ARGUMENTS, self._max_body))
@@ -349,11 +350,7 @@ class GuestApi:
             grant = self._access.grant_run(credential, scope["state"]["box"])
             if grant.scope is not RunScope.MODEL:
                 raise Forbidden("this token is not for a model")
-            if not grant.run:
-                current = await runs.current(grant.thread, grant.box)
-                if current is None:
-                    raise Forbidden("no run of this session is alive, so it cannot use a model")
-                grant = replace(grant, run=current[0], epoch=current[1])
+            grant = await self._current(runs, grant)
             if not await runs.lives(grant.thread, grant.run, grant.epoch):
                 raise Forbidden(f"run {grant.run} has ended, so it can no longer use its model")
         except Refused as error:
@@ -362,6 +359,15 @@ class GuestApi:
         tell = partial(runs.report_model_error, grant.thread, grant.run)
         terms = await runs.model_terms(grant.thread, grant.run)
         await models.handle(scope, receive, send, grant, tell=tell, terms=terms)
+
+    async def _current(self, runs: GuestRuns, grant: RunGrant) -> RunGrant:
+        """Returns the grant for the run that is alive, if it is for all runs of a session."""
+        if grant.run:
+            return grant
+        current = await runs.current(grant.thread, grant.box)
+        if current is None:
+            raise Forbidden(f"no run of session {grant.thread} is alive")
+        return replace(grant, run=current[0], epoch=current[1])
 
     def _open_runs(self) -> GuestRuns:
         runs = self._runs.opened

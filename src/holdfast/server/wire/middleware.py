@@ -22,6 +22,21 @@ from holdfast.threads.protocol.messages import error_body
 log = logging.getLogger(__name__)
 
 
+GRANT: Final = "holdfast.grant"
+"""Where the scope of a request has who sent it, once its credential was checked."""
+_UNSAFE: Final = ("POST", "PUT", "PATCH", "DELETE")
+_FREQUENT: Final = re.compile(
+    r"POST /v1/boxes/\{id\}/(exec|files/.*|processes.*)|(PUT|DELETE) /v1/boxes/\{id\}/(files|tree)"
+    r"|POST /v1/interpreters/\{id\}/execute.*|POST /v1/(completions|runs/check|environments/check)"
+    r"|POST /v1/threads/\{id\}/chat|POST /v1/tokens/renew"
+)
+"""Routes that change things inside a box or a thread, by the hundred. Their effect is on the thread."""
+
+
+class Audit(Protocol):
+    def record(self, grant: Any, method: str, path: str, status: int) -> None: ...
+
+
 class EnvelopeServices(Protocol):
     @property
     def metrics(self) -> Metrics: ...
@@ -31,6 +46,9 @@ class EnvelopeServices(Protocol):
 
     @property
     def max_body(self) -> int: ...
+
+    @property
+    def audit(self) -> Audit: ...
 
     def next_request_id(self) -> str: ...
 
@@ -113,6 +131,10 @@ class RequestMiddleware:
         details: dict[str, Any] = {"method": method, "path": path, "status": status, "ms": round(seconds * 1000, 1)}
         log.log(logging.ERROR if status >= 500 else logging.INFO, "%s %s %s", method, path, status, extra=details)
         self._services.metrics.count(method, status)
+        if method in _UNSAFE and GRANT in scope:
+            route = scope["route"].path
+            if status in (401, 403) or _FREQUENT.fullmatch(f"{method} {route}") is None:
+                self._services.audit.record(scope[GRANT], method, path, status)
 
 
 class _Answer:

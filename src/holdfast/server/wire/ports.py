@@ -30,6 +30,7 @@ from holdfast.gateway.proxy.headers import (
 )
 from holdfast.gateway.proxy.site import Visit
 from holdfast.server.wire.box_hosts import BoxHosts, PortTarget, PreviewAddress
+from holdfast.server.wire.login_cookie import COOKIES
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
 from holdfast.threads.access.credentials import Access
@@ -44,7 +45,7 @@ _SANDBOX: Final = (
 )
 """Gives a page its own origin although it has the API's address. This limits it; browsers should visit by name."""
 _TOKEN_PART: Final = TOKEN.encode() + b"="
-_OURS: Final = frozenset({COOKIE.encode()})
+_OURS: Final = frozenset({COOKIE.encode()}) | COOKIES
 _TOKEN_HEADER: Final = b"x-daytona-preview-token"
 """Programs written for Daytona send the token of a preview in this header."""
 

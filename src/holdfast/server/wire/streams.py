@@ -13,13 +13,16 @@ from urllib.parse import parse_qs
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
 from holdfast.api.tenants import TenantRole
+from holdfast.server.audit import AuditLog
+from holdfast.server.quotas import Quotas
+from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author
 from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.access.tenant_names import tenant_named
 from holdfast.threads.protocol.framing import WHOLE_BYTES
 from holdfast.threads.protocol.messages import JSON_TYPE, Channel, Request, Response, error_body, error_response
-from holdfast.threads.protocol.surface import StreamSurface, stream_path
+from holdfast.threads.protocol.surface import StreamSurface, fork_source, stream_path
 from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.store import Acknowledgement, Appended
 from holdfast.threads.subscriptions import SubscriptionRoutes, is_control, needs_grant
@@ -46,6 +49,8 @@ class StreamTenant:
     tails: Tails
     access: Access
     subscriptions: SubscriptionRoutes
+    quotas: Quotas
+    audit: AuditLog
 
 
 class StreamTenants(Protocol):
@@ -104,11 +109,14 @@ class StreamService:
         """
         request.path = path = stream_path(raw_path)
         _check_not_reserved(path)
-        credential = bearer(request.headers)
+        credential = _credential(request)
         tenant = self._tenants.opened_streams(tenant_named(credential))
         if tenant is None or not tenant.surface.takes_at_once:
             return None
         grant = tenant.access.grant_known(credential)
+        if grant is not None:
+            tenant.quotas.take_request()
+            tenant.quotas.check_storage()
         return None if grant is None else tenant.surface.append(request, _author(grant, request, path))
 
     def appended(self, request: Request, appended: Appended) -> Response:
@@ -121,7 +129,11 @@ class StreamService:
         if is_control(path):
             return await self._respond_control(request)
         tenant, author = await self._authorize(request, path)
-        return await tenant.surface.respond(request, author)
+        response = await tenant.surface.respond(request, author)
+        if request.method == "DELETE":
+            grant = await tenant.access.grant(_credential(request))
+            tenant.audit.record(grant, "DELETE", f"/v1/stream/{path}", response.status)
+        return response
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
@@ -139,7 +151,7 @@ class StreamService:
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
     async def _respond_control(self, request: Request) -> Response:
-        path, credential = request.path, bearer(request.headers)
+        path, credential = request.path, _credential(request)
         name = tenant_named(credential)
         if credential is None and (names := parse_qs(request.query.decode("latin-1")).get("tenant")):
             name = names[0]  # of the public keys of a tenant, which need no credential
@@ -148,6 +160,7 @@ class StreamService:
             grant = await tenant.access.grant(credential)
             grant.check_administer()
             grant.check_role(TenantRole.MEMBER)
+            tenant.quotas.take_request()
         response = await tenant.subscriptions.handle(request.method, path, request.headers, request.body, request.id)
         if response is None:
             raise NotFound(f"there is no {path}")
@@ -155,13 +168,17 @@ class StreamService:
 
     async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> tuple[StreamTenant, Author]:
         _check_not_reserved(path)
-        credential = bearer(request.headers)
+        credential = _credential(request)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
         tenant = await self._tenants.streams(tenant_named(credential))
-        return tenant, _author(await tenant.access.grant(credential), request, path)
+        author = _author(await tenant.access.grant(credential), request, path)
+        tenant.quotas.take_request()
+        if request.method in ("POST", "PUT"):
+            tenant.quotas.check_storage()
+        return tenant, author
 
 
 def _check_not_reserved(path: str) -> None:
@@ -172,11 +189,18 @@ def _check_not_reserved(path: str) -> None:
 def _author(grant: Grant, request: Request, path: str) -> Author:
     """Return the grant of the caller. Raises `Forbidden` if the caller may not do this to the stream."""
     grant.check_stream(path, request.method)
+    if request.method == "PUT" and (source := fork_source(request)) is not None:
+        grant.check_stream(source, "GET")
     if grant.thread is None:
         return KEY
     if request.headers.get(b"stream-closed", b"").lower() == b"true":
         raise Forbidden("a thread token cannot close its thread: use an API key")
     return TOKEN
+
+
+def _credential(request: Request) -> str | None:
+    """The credential of a request: in its Authorization header, or in the cookie of a page of ours."""
+    return bearer(request.headers) or login_of(request.headers, request.method)
 
 
 def bearer(headers: dict[bytes, bytes]) -> str | None:

@@ -19,9 +19,11 @@ from holdfast.gateway.proxy.headers import Header, bearer, first
 from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
 from holdfast.server.wire.box_hosts import PortTarget, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.login_cookie import login_named
 from holdfast.threads.access.tenant_names import tenant_named
 
 _GUEST: Final = f"{GUEST_PREFIX}/"
+_LOGIN: Final = re.compile(r"GET /(login|s)(/.*)?|GET /v1/login/methods|POST /v1/login")
 _SIGNED: Final = re.compile(r"/compat/daytona/toolbox/([A-Za-z0-9-]{1,64})/files/.*")
 """Paths of files in a box, which may be opened with a signature instead of a key."""
 
@@ -83,10 +85,14 @@ class TenantDispatch:
         found = self._default.destination(headers, scope["raw_path"], address)
         if found is not None:
             return await self._front_of(found)
+        if _LOGIN.fullmatch(f"{scope.get('method')} {scope['path']}") is not None:
+            return self._default  # a browser that logs in may have the cookie of an earlier login, of another tenant
         credential = bearer(headers)
         if credential is None:
             if scope["path"].startswith(_GUEST):  # an agent may send its token as the key of a model
                 credential = (first(headers, b"x-api-key") or b"").decode("latin-1") or None
+            elif (login := login_named(dict(headers))) is not None:
+                credential = login
             elif (signed := _SIGNED.fullmatch(scope["path"])) is not None:
                 return await self._fronts.front_of_box(signed[1])
             elif (hook := _HOOK.fullmatch(scope["path"])) is not None:

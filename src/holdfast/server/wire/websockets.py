@@ -18,6 +18,7 @@ from holdfast.api.problems import describe_problem
 from holdfast.server import logs
 from holdfast.server.routes.roles import SOCKET
 from holdfast.server.routes.services import Services, check_route, services_of
+from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.middleware import failure, refusal
 from holdfast.time_limit import time_limit
 
@@ -58,7 +59,8 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
 
 async def check_administer(socket: WebSocket, services: Services) -> None:
     """Close the socket if its key is revoked."""
-    grant = await services.access.grant(_bearer(socket))
+    credential = _bearer(socket) or login_of(dict(socket.headers.raw), "GET")
+    grant = await services.access.grant(credential)
     grant.check_administer()
     check_route(grant, SOCKET, socket, services)
 

@@ -50,6 +50,8 @@ class RunnerConnection:
         """Set when the runner has told its status."""
         self.sessions: dict[str, str] = {}
         """The agent's session, by channel."""
+        self.last_turn = ""
+        """The latest run that it worked on."""
         self.models: list[dict[str, Any]] = []
         self.refused = 0
         self.ended = asyncio.Event()

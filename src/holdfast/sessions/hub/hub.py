@@ -85,6 +85,7 @@ class Question:
     kind: str
     run: str
     asked_at: int
+    expires_at: int
     expires: asyncio.TimerHandle | None = field(default=None, repr=False)
 
 
@@ -175,6 +176,7 @@ class Hub:
     async def prompt(self, connection: RunnerConnection, run: str, fields: dict[str, Any]) -> None:
         """Send a prompt. If the connection is lost, it is sent again on the next one."""
         self._prompts[run] = fields
+        connection.last_turn = run
         _use(connection)
         await connection.send("prompt", fields)
 
@@ -194,7 +196,8 @@ class Hub:
         self._connections[thread] = connection
         if old is not None:
             connection.sessions.update(old.sessions if old.runner == runner else {})
-            connection.models = old.models if old.runner == runner else []
+            if old.runner == runner:
+                connection.models, connection.last_turn = old.models, old.last_turn
             await old.close(NORMAL, REPLACED)
         await connection.send("init", {})
         work = asyncio.create_task(self._work(connection), name=f"hub of session {thread}")
@@ -280,6 +283,7 @@ class Hub:
             return
         turn = str(batch[0].fields["turnId"])
         self._prompts.pop(turn, None)
+        connection.last_turn = turn
         run = await self._live(connection.thread)
         if run is None or run.run != turn:
             log.info("run %s of session %s is over: %d messages are dropped", turn, connection.thread, len(batch))
@@ -298,6 +302,8 @@ class Hub:
         if type == "agentStatus":
             connection.status = fields["status"]
             connection.turns = tuple(fields.get("turns", ()))
+            connection.last_turn = fields.get("lastTurn", connection.last_turn)
+            connection.sessions.update(fields.get("sessions", {}))
             for run in connection.turns:
                 self._prompts.pop(run, None)
             connection.greeted.set()
@@ -417,11 +423,7 @@ class Hub:
 
         Raises `AgentAway` if it is not connected or does not answer, and `AgentRefused`.
         """
-        connection = self._connections.get(thread)
-        if connection is None:
-            raise AgentAway(
-                f"the agent of session {thread} is not connected", hint=f"wake it: holdfast session prompt {thread} …"
-            )
+        connection = self._connected(thread)
         id = answer or new_id("q")
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[(thread, id)] = future
@@ -438,15 +440,23 @@ class Hub:
             raise AgentRefused(str(found["error"]))
         return found
 
+    def _connected(self, thread: str) -> RunnerConnection:
+        connection = self._connections.get(thread)
+        if connection is None:
+            raise AgentAway(
+                f"the agent of session {thread} is not connected",
+                hint=f"a prompt starts it: holdfast session prompt {thread} PROMPT",
+            )
+        return connection
+
     def _answered(self, thread: str, id: str, fields: dict[str, Any]) -> None:
         future = self._answers.get((thread, id))
         if future is not None and not future.done():
             future.set_result(fields)
 
     def models(self, thread: str) -> list[dict[str, Any]]:
-        """Returns the models that the agent of a session knows, as it told last."""
-        connection = self._connections.get(thread)
-        return [] if connection is None else connection.models
+        """Returns the models that the agent of a session knows, as it told last. Raises `AgentAway`."""
+        return self._connected(thread).models
 
     # --- questions ---
 
@@ -457,10 +467,7 @@ class Hub:
         """Answer a question of the agent. Raises `NotFound` if it does not wait any more."""
         if question not in self._questions.get(thread, {}):
             raise NotFound(f"no question {question} waits in session {thread}")
-        connection = self._connections.get(thread)
-        if connection is None:
-            raise AgentAway(f"the agent of session {thread} is not connected now: try again in a moment")
-        await connection.send("answer", {"questionId": question, "answer": answer})
+        await self._connected(thread).send("answer", {"questionId": question, "answer": answer})
         self._close_question(thread, question)
 
     def _ask(self, connection: RunnerConnection, fields: Mapping[str, Any]) -> None:
@@ -476,6 +483,7 @@ class Hub:
             fields.get("kind", "question"),
             fields.get("turnId", ""),
             self._clock(),
+            self._clock() + int(self._question_seconds * 1000),
             loop.call_later(self._question_seconds, self._expire, thread, id),
         )
 

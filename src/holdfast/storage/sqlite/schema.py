@@ -117,9 +117,38 @@ CREATE TABLE IF NOT EXISTS members (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS logins (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    user TEXT NOT NULL,
+    role TEXT NOT NULL,
+    via TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    key TEXT,
+    member TEXT,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tenants (
     name TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS shares (
+    tenant TEXT NOT NULL DEFAULT 'default',
+    id TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    thread TEXT NOT NULL,
+    stream INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tenant_quotas (
+    name TEXT PRIMARY KEY,
+    quotas TEXT NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS threads_cache (

@@ -14,8 +14,10 @@ from holdfast.storage.errors import CannotOpen
 from holdfast.storage.sqlite import DATABASE, SECRET, reserve
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.logins import SqliteLogins
 from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.tenants import SqliteTenants
@@ -56,6 +58,8 @@ class SqliteStorage:
         self.subscriptions: Final = SqliteSubscriptions(streams)
         self.api_keys: Final = SqliteApiKeys(streams)
         self.members: Final = SqliteMembers(streams)
+        self.logins: Final = SqliteLogins(streams)
+        self.shares: Final = SqliteShares(streams)
         self.tenants: Final = SqliteTenants(streams)
         self.secrets: Final = SecretFile(folder / SECRET)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import sqlite3
 
-from holdfast.api.tenants import TenantRecord
+import orjson
+
+from holdfast.api.tenants import TenantQuotas, TenantRecord
 from holdfast.storage.sqlite.streams import SqliteStreams
 
 
@@ -24,7 +26,17 @@ class SqliteTenants:
         return await self._change("INSERT OR IGNORE INTO tenants (name, created_at) VALUES (?, ?)", (name, now))
 
     async def remove(self, name: str) -> bool:
+        await self._change("DELETE FROM tenant_quotas WHERE name = ?", (name,))
         return await self._change("DELETE FROM tenants WHERE name = ?", (name,))
+
+    async def quotas(self) -> dict[str, TenantQuotas]:
+        query = "SELECT name, quotas FROM tenant_quotas"
+        rows = await self._streams.query(lambda connection: connection.execute(query).fetchall())
+        return {name: TenantQuotas.from_json(orjson.loads(text)) for name, text in rows}
+
+    async def put_quotas(self, name: str, quotas: TenantQuotas) -> None:
+        text = orjson.dumps(quotas.to_json()).decode()
+        await self._change("INSERT OR REPLACE INTO tenant_quotas (name, quotas) VALUES (?, ?)", (name, text))
 
     async def _change(self, statement: str, values: tuple[object, ...]) -> bool:
         changed = 0

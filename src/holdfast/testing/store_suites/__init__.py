@@ -20,8 +20,8 @@ import pytest
 
 _PARTS = (
     "accounts", "api_keys", "box_leases", "box_rows", "budgets", "egress_decisions", "egress_policies", "environments",
-    "gateway_cookies", "mailbox", "members", "memories", "model_prices", "models", "named_secrets", "secrets",
-    "streams", "subscriptions", "thread_rows", "workflows",
+    "gateway_cookies", "logins", "mailbox", "members", "memories", "model_prices", "models", "named_secrets",
+    "secrets", "shares", "streams", "subscriptions", "thread_rows", "workflows",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
@@ -34,6 +34,7 @@ from holdfast.testing.store_suites.egress_decisions import DecisionSuite  # noqa
 from holdfast.testing.store_suites.egress_policies import PolicySuite  # noqa: E402
 from holdfast.testing.store_suites.environments import EnvironmentSuite  # noqa: E402
 from holdfast.testing.store_suites.gateway_cookies import CookieSuite  # noqa: E402
+from holdfast.testing.store_suites.logins import LoginSuite  # noqa: E402
 from holdfast.testing.store_suites.mailbox import MessageSuite  # noqa: E402
 from holdfast.testing.store_suites.members import MemberSuite  # noqa: E402
 from holdfast.testing.store_suites.memories import MemorySuite  # noqa: E402
@@ -41,6 +42,7 @@ from holdfast.testing.store_suites.model_prices import PriceSuite  # noqa: E402
 from holdfast.testing.store_suites.models import ModelSuite  # noqa: E402
 from holdfast.testing.store_suites.named_secrets import NamedSecretSuite  # noqa: E402
 from holdfast.testing.store_suites.secrets import SecretSuite  # noqa: E402
+from holdfast.testing.store_suites.shares import ShareSuite  # noqa: E402
 from holdfast.testing.store_suites.streams import StreamSuite  # noqa: E402
 from holdfast.testing.store_suites.subscriptions import SubscriptionSuite  # noqa: E402
 from holdfast.testing.store_suites.thread_rows import ThreadRowSuite  # noqa: E402
@@ -48,6 +50,7 @@ from holdfast.testing.store_suites.workflows import WorkflowSuite  # noqa: E402
 
 __all__ = [
     "AccountSuite", "ApiKeySuite", "BoxLeaseSuite", "BoxRowSuite", "BudgetSuite", "CookieSuite", "DecisionSuite",
-    "EnvironmentSuite", "MemberSuite", "MemorySuite", "MessageSuite", "ModelSuite", "NamedSecretSuite", "PolicySuite",
-    "PriceSuite", "SecretSuite", "StreamSuite", "SubscriptionSuite", "ThreadRowSuite", "WorkflowSuite",
+    "EnvironmentSuite", "LoginSuite", "MemberSuite", "MemorySuite", "MessageSuite", "ModelSuite", "NamedSecretSuite",
+    "PolicySuite", "PriceSuite", "SecretSuite", "ShareSuite", "StreamSuite", "SubscriptionSuite", "ThreadRowSuite",
+    "WorkflowSuite",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.api.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.api.ids import new_id, now_ms
@@ -20,9 +20,14 @@ from holdfast.api.keys import Caller
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.api.tenants import DEFAULT_TENANT, TenantRole
-from holdfast.threads.access.tenant_names import KEY_PREFIX, LINK_PREFIX, key_prefix, link_mark
+from holdfast.threads.access.tenant_names import KEY_PREFIX, LINK_PREFIX, LOGIN_PREFIX, key_prefix, link_mark
 from holdfast.threads.protocol.surface import THREADS
 
+if TYPE_CHECKING:
+    from holdfast.threads.access.logins import LoginStore
+
+AUDIT: Final = "holdfast/audit"
+"""The stream with the audit log of a tenant, which only the server writes and only owners read."""
 DEFAULT_USER: Final = "default"
 """The user where no credential names one: the server requires none, or it is the key of the server's own home."""
 _MAC_BYTES: Final = 16
@@ -66,6 +71,10 @@ class Grant:
     """The id of the API key."""
     role: TenantRole = TenantRole.OWNER
     """What the caller may do in the tenant. Of a token, `thread` and `scope` say it."""
+    member: str | None = None
+    """The member whose key or login it is."""
+    login: str | None = None
+    """The id of the login, if the credential is the cookie of a browser."""
 
     @property
     def caller(self) -> Caller:
@@ -92,6 +101,11 @@ class Grant:
             raise Forbidden(f"this token may only read thread {id}", hint="request a token with scope write")
 
     def check_stream(self, path: str, method: str) -> None:
+        if path == AUDIT:
+            self.check_administer()
+            self.check_role(TenantRole.OWNER)
+            if method not in ("GET", "HEAD"):
+                raise Forbidden("only the server writes the audit log")
         if self.thread is None:
             if self.role is TenantRole.VIEWER and method not in ("GET", "HEAD"):
                 self.check_role(TenantRole.MEMBER)
@@ -215,7 +229,9 @@ class Access:
         required: bool = True,
         session_key: str | None = None,
         clock: Callable[[], int] = now_ms,
+        logins: LoginStore | None = None,
     ) -> None:
+        self._logins = logins
         self._keys = keys
         self._secret = derive(secret, "thread tokens")
         self._link_secret = derive(secret, "links to threads")
@@ -231,13 +247,20 @@ class Access:
         """Grants by credential, each with the time (ms) until which it is cached."""
         self._known_runs: dict[str, tuple[RunGrant, int]] = {}
 
+    @property
+    def everything(self) -> Grant:
+        """What the operator of the server may do."""
+        return self._everything
+
     async def grant(self, credential: str | None) -> Grant:
         """Returns what a credential allows. Raises `Unauthorized` if it is not valid."""
         grant = self.grant_known(credential)
         if grant is None:
             assert credential is not None
+            if credential.startswith(LOGIN_PREFIX):
+                return await self._check_login(credential)
             key = await self._check_key(credential)
-            own = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role)
+            own = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role, member=key.member)
             grant = self._remember(credential, own, self._clock() + _KEY_RECHECK_MS)
         return grant
 
@@ -251,6 +274,8 @@ class Access:
         known = self._known.get(credential)
         if known is not None and now < known[1]:
             return known[0]
+        if credential.startswith(LOGIN_PREFIX):
+            return None
         if not credential.startswith(KEY_PREFIX):
             is_link = credential.startswith(LINK_PREFIX)
             return self._remember(
@@ -276,6 +301,16 @@ class Access:
                 f"the API key {found.name!r} ({found.id}) was revoked", hint="create one: holdfast key create NAME"
             )
         return found
+
+    async def _check_login(self, credential: str) -> Grant:
+        """Check the cookie of a browser. Raises `Unauthorized`."""
+        found = None if self._logins is None else await self._logins.find(digest_key(credential))
+        if found is None or self._clock() >= found.expires_at:
+            raise Unauthorized("this login has ended", hint="log in again: holdfast login prints a link")
+        grant = Grant(
+            self._tenant, user=found.user, key=found.key, role=found.role, member=found.member, login=found.id
+        )
+        return self._remember(credential, grant, min(self._clock() + _KEY_RECHECK_MS, found.expires_at))
 
     # --- links: credentials for the web page of a thread ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.api.tenants import TenantMember, TenantRecord, TenantRole
+from holdfast.api.tenants import TenantMember, TenantQuotas, TenantRecord, TenantRole
 
 
 class MemberStore(Protocol):
@@ -37,3 +37,9 @@ class TenantStore(Protocol):
         ...
 
     async def remove(self, name: str) -> bool: ...
+
+    async def quotas(self) -> dict[str, TenantQuotas]:
+        """Returns the quotas of the tenants that have any."""
+        ...
+
+    async def put_quotas(self, name: str, quotas: TenantQuotas) -> None: ...

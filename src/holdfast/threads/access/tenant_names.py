@@ -7,6 +7,9 @@ credential is valid. A false name leads to a tenant that refuses it.
 |---|---|---|
 | API key | `hf_<secret>` | `hf_acme.<secret>` |
 | link to a thread | `hfl_<thread>.<expires>.<mac>` | `hfl_<thread>.acme~<expires>.<mac>` |
+| login of a browser | `hfs_<secret>` | `hfs_acme.<secret>` |
+| code of a link to log in | `hfo_<secret>` | `hfo_acme.<secret>` |
+| link of a share | `hfv_<secret>` | `hfv_acme.<secret>` |
 | token | a JWT | a JWT with the claim `ten` |
 """
 
@@ -22,7 +25,11 @@ from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME
 
 KEY_PREFIX: Final = "hf_"
 LINK_PREFIX: Final = "hfl_"
-_KEY: Final = re.compile(rf"{KEY_PREFIX}({TENANT_NAME})\.[A-Za-z0-9_-]+")
+LOGIN_PREFIX: Final = "hfs_"
+CODE_PREFIX: Final = "hfo_"
+SHARE_PREFIX: Final = "hfv_"
+_KEYS: Final = (KEY_PREFIX, LOGIN_PREFIX, CODE_PREFIX, SHARE_PREFIX)
+_KEY: Final = re.compile(rf"(?:{'|'.join(_KEYS)})({TENANT_NAME})\.[A-Za-z0-9_-]+")
 _LINK: Final = re.compile(rf"{LINK_PREFIX}[^.]+\.({TENANT_NAME})~[0-9a-f]+\.[A-Za-z0-9_-]+")
 _NAME: Final = re.compile(TENANT_NAME)
 _MOST: Final = 4096
@@ -31,7 +38,26 @@ _MOST: Final = 4096
 
 def key_prefix(tenant: str) -> str:
     """How the API keys of a tenant begin."""
-    return KEY_PREFIX if tenant == DEFAULT_TENANT else f"{KEY_PREFIX}{tenant}."
+    return KEY_PREFIX + _mark(tenant)
+
+
+def login_prefix(tenant: str) -> str:
+    """How the logins of browsers begin."""
+    return LOGIN_PREFIX + _mark(tenant)
+
+
+def code_prefix(tenant: str) -> str:
+    """How the codes of links begin that log a browser in."""
+    return CODE_PREFIX + _mark(tenant)
+
+
+def share_prefix(tenant: str) -> str:
+    """How the secrets of shared threads begin."""
+    return SHARE_PREFIX + _mark(tenant)
+
+
+def _mark(tenant: str) -> str:
+    return "" if tenant == DEFAULT_TENANT else f"{tenant}."
 
 
 def link_mark(tenant: str) -> str:
@@ -44,7 +70,7 @@ def tenant_named(credential: str | None) -> str:
     """Returns the tenant that a credential names, which may not exist. The default one if it names none."""
     if credential is None or len(credential) > _MOST:
         return DEFAULT_TENANT
-    if credential.startswith(KEY_PREFIX):
+    if credential.startswith(_KEYS):
         match = _KEY.fullmatch(credential)
         return match[1] if match is not None else DEFAULT_TENANT
     if credential.startswith(LINK_PREFIX):

@@ -440,6 +440,16 @@ def _config(request: Request) -> StreamConfig:
     )
 
 
+def fork_source(request: Request) -> str | None:
+    """The path of the stream that a request forks, which its caller must be allowed to read."""
+    source = request.header(b"stream-forked-from")
+    return None if source is None else _source_path(source)
+
+
+def _source_path(source: str) -> str:
+    return stream_path(source.removeprefix(PREFIX).removeprefix("/"))
+
+
 def _fork(request: Request) -> ForkPoint | None:
     source = request.header(b"stream-forked-from")
     offset, sub_offset = request.header(b"stream-fork-offset"), request.header(b"stream-fork-sub-offset")
@@ -450,7 +460,7 @@ def _fork(request: Request) -> ForkPoint | None:
     if sub_offset is not None and (not _NATURAL.fullmatch(sub_offset) or len(sub_offset) > 15):
         raise InvalidRequest(f"Stream-Fork-Sub-Offset must be a whole number, not {sub_offset[:32]!r}")
     return ForkPoint(
-        source=stream_path(source.removeprefix(PREFIX).removeprefix("/")),
+        source=_source_path(source),
         offset=start_of(offset) if offset else None,
         sub_offset=int(sub_offset or 0),
     )

@@ -6,7 +6,7 @@ import json
 import posixpath
 import secrets
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ from holdfast.compat.daytona.multipart import parts_of
 from holdfast.compat.daytona.requests import answer, body_of, flag_of, nothing, number_of, text_of
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.service import daytona_of
-from holdfast.compat.daytona.toolbox.access import opened
+from holdfast.compat.daytona.toolbox.access import Opened, opened
 
 _MOST_FILES: Final = 10_000
 _MOST_MATCHES: Final = 10_000
@@ -296,9 +296,21 @@ async def _small(data: AsyncIterator[bytes]) -> str:
 
 async def download_file(request: Request) -> Response:
     path = _path(request)
-    stack = opened(request, signed="GET")
+
+    async def asked(_: Opened) -> str:
+        return path
+
+    return await streamed_file(request, asked, signed="GET")
+
+
+async def streamed_file(
+    request: Request, path_of: Callable[[Opened], Awaitable[str]], *, signed: str | None = None
+) -> StreamingResponse:
+    """Answer with a file of the sandbox, which stays open until all of it is sent."""
+    stack = opened(request, signed=signed)
     at = await stack.__aenter__()
     try:
+        path = await path_of(at)
         info = await at.box.files.stat(path)
         if info.kind is FileKind.FOLDER:
             raise bad_request("path is a directory")

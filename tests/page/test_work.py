@@ -1,0 +1,377 @@
+"""Working in the page, in a real browser: real agents in real boxes, with a model that answers as scripted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.async_api import BrowserContext, FilePayload, Page, expect
+from tests.agents import InstalledAgents
+from tests.page.conftest import Picture, Told, serious_problems
+from tests.serving import serving
+
+from holdfast import SyncClient
+from holdfast.api.box.network import Network, NetworkPolicy
+from holdfast.api.models import Api
+from holdfast.testing.model import Gate, ScriptedModel, Step, bash, held, text, write
+from holdfast.testing.server import ServerProcess
+
+pytestmark = [pytest.mark.anyio, pytest.mark.agent, pytest.mark.box, pytest.mark.slow, pytest.mark.xdist_group("page")]
+
+
+expect.set_options(timeout=30_000)  # agents start beside other tests
+
+
+@dataclass(frozen=True)
+class Workbench:
+    server: ServerProcess
+    model: ScriptedModel
+    client: SyncClient
+    key: str
+    """It is valid after a restart, too."""
+
+    def run(self, prompt: str, *steps: Step) -> str:
+        """A run that has ended, on a new thread."""
+        self.model.script(list(steps), when=prompt)
+        thread = self.client.runs.launch(prompt, agent="pi", model="mine").thread
+        self.client.runs.wait(thread)
+        return thread
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[Workbench]:
+    home = tmp_path_factory.mktemp("bench") / "home"
+    home.mkdir()
+    installed_agents.install("pi")
+    installed_agents.share_with(home)
+    with serving(home) as server, ScriptedModel() as model:
+        with SyncClient(server.url, api_key=server.api_key) as owner:
+            key = owner.keys.create("page").key
+        with SyncClient(server.url, api_key=key) as client:
+            client.models.add("mine", apis=[Api.OPENAI_CHAT], base_url=model.openai_url, model="scripted")
+            yield Workbench(server, model, client, key)
+
+
+@pytest.fixture(scope="module")
+def repaired(bench: Workbench) -> str:
+    """A thread with two turns, which changed files."""
+    prices = "def price(amount):\n    discount = 0.1\n    return amount * (1 - discount)\n"
+    thread = bench.run(
+        "Write the prices.",
+        write("price.py", prices),
+        bash("mkdir docs; echo '# Prices' > docs/a.md; ls"),
+        text("One."),
+    )
+    bench.model.script([bash("echo 'import price' > test_price.py"), text("Two.")], when="Write the prices.")
+    bench.client.runs.resume(thread, "Now the tests.")
+    bench.client.runs.wait(thread)
+    return thread
+
+
+async def enter(page: Page, bench: Workbench, path: str) -> None:
+    """Opens a page with the key of the server."""
+    await page.goto(f"{bench.server.url}/#key={bench.key}")
+    await expect(page.get_by_role("navigation", name="Threads")).to_be_visible()
+    await page.goto(bench.server.url + path)
+
+
+async def test_a_run_is_started_followed_steered_and_stopped(
+    page: Page, bench: Workbench, told: Told, picture: Picture
+) -> None:
+    gate, second, third = Gate(2), Gate("start"), Gate("start")
+    steps = [
+        held(text("I will look at the files first."), gate),
+        held(text("Then this."), second),
+        held(text("Never said."), third),
+    ]
+    bench.model.script(steps, when="Look around")
+    await enter(page, bench, "/new")
+    await page.get_by_label("What should the agent do?").fill("Look around, please.")
+    await page.get_by_label("Agent", exact=True).select_option("pi")
+    await picture("new-run")
+    await page.get_by_role("button", name="Start").click()
+    await expect(page.locator("#status")).to_have_text("● running")
+    # The words arrive while they are said: the model is held in the middle of its message.
+    await gate.reached()
+    await expect(page.locator(".prose.live")).to_contain_text("I will")
+    await expect(page.locator(".prose.live")).not_to_contain_text("first")
+    await page.get_by_label("Message to the agent").fill("After that, go on.")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".prompt", has_text="After that").locator(".tag")).to_have_text("queued")
+    await expect(page.get_by_text("1 prompt waits")).to_be_visible()
+    await picture("thread-running")
+    gate.release()
+    await expect(page.locator(".prose", has_text="files first.")).to_be_visible()
+    await second.reached()
+    await expect(page.get_by_text("1 prompt waits")).to_be_hidden()
+    await page.get_by_label("Message to the agent").fill("Rather this.")
+    await page.get_by_role("button", name="Interrupt").click()
+    await third.reached()
+    await expect(page.locator(".mark.cancelled b").first).to_contain_text("interrupted")
+    second.release()
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.locator("#status")).to_have_text("■ cancelled")
+    third.release()
+    await expect(page.get_by_text("Never said.")).to_have_count(0)
+    assert told.complaints == [], told.refusals
+
+
+async def test_the_server_dies_in_mid_run_and_the_page_catches_up_whole(page: Page, bench: Workbench) -> None:
+    gate = Gate(1)
+    bench.model.script(
+        [bash("echo before"), held(text("Cut off in the middle."), gate), text("Said again.")], when="Outlive it"
+    )
+    thread = bench.client.runs.launch("Outlive it.", agent="pi", model="mine").thread
+    await enter(page, bench, f"/t/{thread}")
+    await gate.reached()
+    await expect(page.locator("details.tool .result")).to_have_text("before")
+    bench.server.kill()
+    await expect(page.locator("#link")).to_contain_text("does not answer")
+    bench.server.start()
+    gate.release()
+    await expect(page.locator("#status")).not_to_have_text("● running", timeout=60_000)
+    await expect(page.locator(".checkpoint")).to_be_visible(timeout=60_000)
+    shown = await page.locator("#timeline .body").all_inner_texts()
+    await page.reload()
+    await expect(page.locator(".checkpoint")).to_be_visible()
+    assert await page.locator("#timeline .body").all_inner_texts() == shown, "as it is read from the start"
+    assert sum("echo before" in each for each in shown) == 1
+
+
+async def test_a_thread_is_forked_at_a_checkpoint_and_rewound(
+    page: Page, bench: Workbench, repaired: str, picture: Picture
+) -> None:
+    await enter(page, bench, f"/t/{repaired}")
+    first = page.locator(".checkpoint", has_text="turn 1")
+    await expect(first).to_be_visible()
+    await picture("thread")
+    await first.get_by_role("button", name="Fork from here").click()
+    bench.model.script([bash("ls"), text("On the branch.")], when="Write the prices.")
+    await page.get_by_label("What to do there").fill("Branch off.")
+    await page.get_by_role("button", name="Fork", exact=True).last.click()
+    await expect(page).not_to_have_url(re.compile(repaired))
+    await expect(page.locator(".mark.forked")).to_contain_text(f"forked from {repaired} after turn 1")
+    await expect(page.locator(".prose", has_text="On the branch.")).to_be_visible()
+    await expect(page.locator("#timeline")).not_to_contain_text("Two.")
+    branch = page.url.rpartition("/")[2]
+    await expect(page.locator("#status")).to_have_text("✓ completed")
+
+    await page.goto(f"{bench.server.url}/compare/{repaired}/{branch}")
+    await expect(page.get_by_text("They part after turn 1")).to_be_visible(timeout=30_000)
+    await expect(page.locator("section.card")).to_have_count(2)
+    await expect(page.locator(".said", has_text="On the branch.")).to_be_visible()
+    await picture("compare")
+    assert await serious_problems(page) == []
+
+    page.on("dialog", lambda dialog: dialog.accept())
+    await page.goto(f"{bench.server.url}/t/{repaired}")
+    await page.locator(".checkpoint", has_text="turn 1").get_by_role("button", name="Rewind to here").click()
+    await expect(page.locator(".mark.rewound")).to_contain_text("rewound to the end of turn 1")
+    await expect(page.locator(".prose.dimmed")).to_contain_text("Two.")
+    await page.get_by_role("button", name="Undo rewind").click()
+    await expect(page.locator(".prose.dimmed")).to_have_count(0)
+
+
+async def test_a_comment_on_a_line_reaches_the_agent(
+    page: Page, bench: Workbench, repaired: str, told: Told, picture: Picture
+) -> None:
+    bench.model.script([text("I will name it better.")], when="Write the prices.")
+    await enter(page, bench, f"/t/{repaired}/changes")
+    file = page.locator("details.file", has_text="price.py").first
+    await expect(file.locator(".line.plus").first).to_be_visible()
+    await file.get_by_label("Comment on line 2 of price.py").click()
+    await page.get_by_label("Comment", exact=True).fill("Why ten per cent?")
+    await page.get_by_role("button", name="Add comment").click()
+    await file.get_by_label("Comment on line 1 of price.py").click()
+    await page.get_by_label("Comment", exact=True).fill("Say what it returns.")
+    await page.keyboard.press("Control+Enter")
+    await picture("changes")
+    assert await serious_problems(page) == []
+    await page.get_by_role("button", name="Send 2 comments to the agent").click()
+    await expect(page.locator(".prose", has_text="I will name it better.")).to_be_visible()
+    [asked] = [each for each in bench.model.main_requests if each.saw("Why ten per cent?")][-1:]
+    said = "\n".join(asked.user_texts)
+    assert "price.py:2\n> discount = 0.1\nWhy ten per cent?" in said
+    assert "price.py:1" in said
+    assert told.complaints == [], told.refusals
+
+
+async def test_a_terminal_runs_on_when_its_page_is_closed(
+    page: Page, bench: Workbench, repaired: str, told: Told, picture: Picture
+) -> None:
+    await enter(page, bench, f"/t/{repaired}/terminal")
+    await page.get_by_role("button", name="Open a terminal").click()
+    screen = page.locator(".xterm-rows")
+    await expect(screen).to_contain_text("$")
+    await page.keyboard.type("echo $((6 * 7)) > answer; printf '\\033[31mred\\033[0m %s\\n' $(cat answer)\n")
+    await expect(screen).to_contain_text("red 42")
+    await picture("terminal")
+    await page.reload()
+    await expect(screen).to_contain_text("red 42")
+    await page.locator(".xterm-helper-textarea").focus()
+    await page.keyboard.type("exit 3\n")
+    await expect(page.get_by_text("This terminal has ended with 3.")).to_be_visible()
+    assert told.complaints == [], told.refusals
+
+
+async def test_old_output_makes_no_terminal_type(page: Page, bench: Workbench, repaired: str) -> None:
+    box = bench.client.runs.get(repaired).box
+    assert box is not None
+    asks = ["sh", "-c", "printf 'ready\\033[5n\\033[6n\\033[c'; exec cat -v"]
+    process = bench.client.boxes.open(box).spawn(asks, pty=True)
+    while b"ready" not in process.read("stdout"):
+        await page.wait_for_timeout(50)
+    await enter(page, bench, f"/t/{repaired}/terminal?process={process.id}")
+    screen = page.locator(".xterm-rows")
+    await expect(screen).to_contain_text("ready")
+    await page.locator(".xterm-helper-textarea").focus()
+    await page.keyboard.type("mine\n")
+    await expect(screen).to_contain_text("minemine")  # as it was typed, and from cat
+    assert process.read("stdout").partition(b"[c")[2].replace(b"\r", b"") == b"mine\nmine\n"
+    process.signal(9)
+
+
+async def test_files_are_edited_where_the_agent_sees_them(
+    page: Page, bench: Workbench, repaired: str, told: Told, picture: Picture
+) -> None:
+    await enter(page, bench, f"/t/{repaired}/files")
+    await page.get_by_role("button", name="docs").click()
+    await page.get_by_role("link", name="a.md").click()
+    editor = page.locator(".cm-content")
+    await expect(editor).to_contain_text("# Prices")
+    await picture("files")
+    await editor.click()
+    await page.keyboard.press("Control+End")
+    await page.keyboard.type("written by hand")
+    await page.keyboard.press("Control+s")
+    await expect(page.get_by_text("Saved docs/a.md")).to_be_visible()
+    box = bench.client.runs.get(repaired).box
+    assert box is not None
+    assert b"written by hand" in bench.client.boxes.open(box).files.read("docs/a.md")
+    assert told.complaints == [], told.refusals
+
+
+async def test_the_composer_knows_the_files_and_takes_more(page: Page, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, f"/t/{repaired}")
+    composer = page.get_by_label("Message to the agent")
+    await composer.fill("Look at @pri")
+    await expect(page.get_by_role("option", name="price.py", exact=True)).to_be_visible()
+    await page.keyboard.press("Tab")
+    await expect(composer).to_have_value(re.compile(r"Look at @\S*price\.py "))
+    notes = FilePayload(name="my notes.txt", mimeType="text/plain", buffer=b"remember")
+    await page.locator(".composer input[type=file]").set_input_files(notes)
+    await expect(composer).to_have_value(re.compile("@attachments/my_notes.txt "))
+    box = bench.client.runs.get(repaired).box
+    assert box is not None
+    assert bench.client.boxes.open(box).files.read("attachments/my_notes.txt") == b"remember"
+
+
+async def test_a_box_leads_to_its_session(page: Page, context: BrowserContext, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, f"/t/{repaired}/box")
+    async with context.expect_page() as opened:
+        await page.get_by_role("button", name="Open its session in a tab").click()
+    tab = await opened.value
+    await expect(tab).to_have_url(re.compile(rf"http://{repaired}\.localhost"))
+    assert "token" not in tab.url
+
+
+async def test_a_refused_host_is_allowed_from_the_page(page: Page, bench: Workbench, picture: Picture) -> None:
+    fetch = "python3 -c \"import urllib.request as u; u.urlopen('http://files.example.com/')\" 2>&1 | tail -1"
+    bench.model.script([bash(fetch), text("It was refused.")], when="Fetch it.")
+    network = NetworkPolicy(Network.ALLOW, ("other.example.com",))
+    thread = bench.client.runs.launch("Fetch it.", agent="pi", model="mine", box={"network": network.to_json()}).thread
+    bench.client.runs.wait(thread)
+    await enter(page, bench, f"/t/{thread}")
+    refused = page.get_by_label("Inspector").get_by_text("files.example.com")
+    await page.keyboard.press("Escape")
+    if not await page.get_by_label("Inspector").is_visible():
+        await page.keyboard.press("i")
+    await expect(refused).to_be_visible(timeout=15_000)
+    await page.get_by_role("button", name="Allow").click()
+    await expect(page.get_by_text("The box may now reach files.example.com.")).to_be_visible()
+    box = bench.client.runs.get(thread).box
+    assert box is not None
+    assert bench.client.boxes.get(box).spec.network.allow == ("other.example.com", "files.example.com")
+    await page.goto(f"{bench.server.url}/t/{thread}/box")
+    await expect(page.get_by_text("may reach other.example.com, files.example.com")).to_be_visible()
+    await picture("box")
+    assert await serious_problems(page) == []
+
+
+async def test_a_port_of_the_box_opens_in_a_tab_of_its_own_origin(
+    page: Page, context: BrowserContext, bench: Workbench, repaired: str, picture: Picture
+) -> None:
+    box = bench.client.runs.get(repaired).box
+    assert box is not None
+    process = bench.client.boxes.open(box).spawn(["python3", "-m", "http.server", "3456", "--bind", "127.0.0.1"])
+    await enter(page, bench, f"/t/{repaired}/ports")
+    button = page.get_by_role("button", name="Open port 3456 in a tab")
+    look = page.get_by_role("button", name="Look again")
+    await look.click()
+    while not await button.is_visible():  # until the program listens
+        await look.click()
+        await page.wait_for_timeout(50)
+    await picture("ports")
+    async with context.expect_page() as opened:
+        await button.click()
+    tab = await opened.value
+    await expect(tab.get_by_text("price.py").first).to_be_visible()
+    assert ".localhost" in tab.url
+    assert await tab.evaluate("() => window.opener") is None
+    process.signal(9)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_page_can_be_used_by_everybody(
+    context: BrowserContext, bench: Workbench, repaired: str, scheme: str, page: Page, picture: Picture, told: Told
+) -> None:
+    await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    if not bench.client.environments.list():
+        bench.client.environments.save("web", 'setup = ["pip install pytest"]\nsecrets = ["DEPLOY_TOKEN"]\n')
+    await enter(page, bench, "/")
+    await expect(page.locator("#threads li").first).to_be_visible()
+    paths = ("/", "/new", "/boxes", f"/t/{repaired}", "/settings/models", "/settings/environments", "/settings/secrets",
+             "/settings/providers", "/settings/keys", "/settings/usage")  # fmt: skip
+    problems: dict[str, list[str]] = {}
+    for path in paths:
+        await page.goto(bench.server.url + path)
+        await page.wait_for_load_state("networkidle" if not path.startswith("/t/") else "load")
+        await expect(page.locator("h1")).to_be_visible()
+        await picture(f"{scheme}{path.replace('/', '-').replace(repaired, 'thread')}")
+        if found := await serious_problems(page):
+            problems[path] = found
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await picture(f"phone-{scheme}{path.replace('/', '-').replace(repaired, 'thread')}")
+        if await page.evaluate("() => document.documentElement.scrollWidth > 390"):
+            problems.setdefault(path, []).append("is wider than a phone")
+        await page.set_viewport_size({"width": 1280, "height": 800})
+    assert problems == {}
+    assert told.complaints == [], told.refusals
+
+
+async def test_the_keyboard_does_everything(page: Page, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, "/")
+    await expect(page.locator("#threads li").first).to_be_visible()
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog")).to_contain_text("Command palette")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("settings")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile("/settings"))
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type(repaired)
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(repaired))
+    await page.keyboard.press("2")
+    await expect(page).to_have_url(re.compile("/changes"))
+    await page.keyboard.press("1")
+    await expect(page.get_by_label("Message to the agent")).to_be_visible()
+    await page.keyboard.press("w")
+    await expect(page.get_by_label("Message to the agent")).to_be_focused()
+    await page.keyboard.type("/te")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile("/terminal"))

@@ -1,0 +1,100 @@
+"""The audit log says who changed what, for owners only, and nobody else writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.server.box_providers import dummies
+from tests.server.conftest import api_of
+
+from holdfast.storage.sqlite import SECRET
+from holdfast.storage.sqlite.secret_file import SecretFile
+from holdfast.testing.server import ServerProcess
+from holdfast.threads.access.credentials import AUDIT, derive
+from holdfast.threads.access.seals import Origin, Seals
+
+STREAM = f"/v1/stream/{AUDIT}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("audit") / "home", providers=dummies) as server:
+        yield server
+
+
+def as_(server: ServerProcess, key: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False)
+
+
+def until(owner: httpx.Client, method: str, path: str) -> dict[str, Any]:
+    """Wait for an entry, by the long-poll of the stream."""
+    offset, query = "-1", ""
+    while True:
+        answer = owner.get(f"{STREAM}?offset={offset}{query}")
+        if answer.status_code == 404:
+            continue  # nothing was written yet
+        for entry in answer.json() if answer.content else []:
+            payload = entry["payload"]
+            if (payload["method"], payload["path"]) == (method, path):
+                return dict(entry)
+        offset, query = answer.headers["stream-next-offset"], "&live=long-poll"
+
+
+def test_changes_are_recorded_with_who_made_them(server: ServerProcess) -> None:
+    with api_of(server) as owner:
+        owner.put("/v1/members/kim", json={"role": "member"})
+        made = owner.post("/v1/keys", json={"name": "laptop", "member": "kim"}).json()
+        with as_(server, made["key"]) as kim:
+            thread = kim.post("/v1/threads", json={}).json()["id"]
+            kim.get("/v1/threads")
+            kim.post(f"/v1/threads/{thread}/chat", json={"text": "a word"})
+            assert kim.put("/v1/models/mine", json={}).status_code == 403
+            kim.delete(f"/v1/stream/threads/{thread}")
+        recorded = until(owner, "POST", "/v1/threads")
+        assert recorded["authorId"] == "kim"
+        assert recorded["payload"]["key"] == made["id"]
+        assert until(owner, "PUT", "/v1/models/mine")["payload"]["status"] == 403
+        assert until(owner, "DELETE", f"/v1/stream/threads/{thread}")["payload"]["user"] == "kim"
+        page = owner.get("/v1/audit?limit=1000").json()
+        methods = [(each["payload"]["method"], each["payload"]["path"]) for each in page["entries"]]
+        assert page["upToDate"]
+        assert ("PUT", "/v1/members/kim") in methods
+        assert all(method != "GET" and not path.endswith("/chat") for method, path in methods)
+        first = owner.get("/v1/audit?limit=1").json()
+        rest = owner.get("/v1/audit", params={"limit": 1000, "since": first["nextOffset"]}).json()
+        assert [*first["entries"], *rest["entries"]][: len(methods)] == page["entries"]
+        owner.delete("/v1/members/kim")
+
+
+def test_only_owners_read_it_and_only_the_server_writes_it(server: ServerProcess) -> None:
+    with api_of(server) as owner:
+        owner.post("/v1/threads", json={"id": "t-seen"})
+        until(owner, "POST", "/v1/threads")
+        for method in ("POST", "PUT", "DELETE"):
+            assert owner.request(method, STREAM, json=[]).status_code == 403
+        token = owner.post("/v1/threads/t-seen/tokens", json={"scope": "write"}).json()["token"]
+        member = owner.post("/v1/keys", json={"name": "m", "role": "member"}).json()["key"]
+        forks = [{"Stream-Forked-From": each} for each in (AUDIT, STREAM, f"/{AUDIT}", "holdfast%2Faudit")]
+        for credential in (token, member):
+            with as_(server, credential) as other:
+                assert other.get(f"{STREAM}?offset=-1").status_code == 403
+                assert other.get("/v1/audit").status_code == 403
+                for fork in forks:
+                    assert other.put("/v1/stream/copy", headers=fork).status_code == 403
+
+
+@pytest.mark.anyio
+async def test_entries_have_the_seal_of_the_server(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with ServerProcess(home, providers=dummies) as server, api_of(server) as owner:
+        owner.post("/v1/threads", json={})
+        entry = until(owner, "POST", "/v1/threads")
+    seals = Seals(derive(await SecretFile(home / SECRET).root(), "entries of the server"))
+    assert seals.origin(AUDIT, entry) is Origin.HERE
+    entry["payload"]["user"] = "somebody else"
+    assert seals.origin(AUDIT, entry) is Origin.UNPROVEN
