@@ -217,6 +217,13 @@ def test_tail_into_a_pipe_that_closes_is_quiet(thread: str, server: ServerProces
         assert tail.stderr.read() == ""
 
 
+def test_a_search_lists_threads_by_their_words(cli: Cli) -> None:
+    thread = cli("thread", "new", "Sought by its unusual heading", "--json").json()["id"]
+    found = cli("thread", "list", "--search", "HEADING unusual", "--json").json()["threads"]
+    assert [each["id"] for each in found] == [thread]
+    assert cli("thread", "list", "--search", "unusual nothing", "--json").json()["threads"] == []
+
+
 def test_pin_and_unpin_keep_other_labels(cli: Cli) -> None:
     thread = cli("thread", "new", "Pinned", "--label", "team:web", "--json").json()["id"]
     assert cli("thread", "pin", thread, "--json").json()["labels"] == {"team": "web", "pinned": "true"}

@@ -6,6 +6,7 @@ import json
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,8 +59,13 @@ class Talk:
         self.messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self.ended: queue.Queue[str] = queue.Queue()
         self.outbox = Outbox(str(folder), **more)
+        self.ahead = 0.0
+        """How far its clock is ahead of this machine's."""
+        self.dialled = threading.Event()
+        """Set when it has connected a second time."""
+        self._count = 0
         self.link = Link(
-            lambda: dial(port),
+            lambda: self._dial(port),
             "hub",
             "/v1/hub?runner=1",
             "token-of-a-session",
@@ -67,8 +73,15 @@ class Talk:
             greet=lambda: ("agentStatus", {"status": "idle", "turns": []}),
             on_message=lambda type, fields: self.messages.put((type, fields)),
             on_end=self.ended.put,
+            clock=lambda: time.monotonic() + self.ahead,
             first_pause=0.02,
         )
+
+    def _dial(self, port: int) -> Any:
+        self._count += 1
+        if self._count > 1:
+            self.dialled.set()
+        return dial(port)
 
     def __enter__(self) -> Talk:
         self.link.start()
@@ -202,6 +215,43 @@ def test_what_was_not_acknowledged_is_said_again_in_order_and_the_status_comes_a
     first, second = heard[0], heard[1]
     assert [each for each in first if each[0] is not None][:3] == [(1, "said 1"), (2, "said 2"), (3, "said 3")]
     assert second[:5] == [(2, "said 2"), (3, "said 3"), (4, "said 4"), (5, "said 5"), (None, "agentStatus")]
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 600.0, -3600.0])
+def test_after_a_cut_of_any_length_each_message_is_taken_once(tmp_path: Path, seconds: float) -> None:
+    """The clock of the link jumps while nothing comes through, in either direction."""
+    taken: dict[int, str] = {}
+    connections: list[int] = []
+    cut, done, said = threading.Event(), threading.Event(), 40
+
+    def speak(connection: ServerConnection) -> None:
+        connections.append(len(connections))
+        for text in connection:
+            if connections[-1] == 0 and len(taken) >= 10 and not cut.is_set():
+                cut.set()
+                back.wait(PATIENCE)
+            number = number_of(str(text))
+            if number is not None:
+                assert taken.setdefault(number, from_runner(str(text))[1]["error"]) == f"said {number}"
+                connection.send(to_runner("ack", {"seq": number}))
+            if len(taken) == said:
+                done.set()
+
+    back = threading.Event()
+    with a_hub(speak) as port, Talk(tmp_path, port) as talk:
+        for each in range(1, 21):
+            talk.link.send("error", {"messageId": "m", "error": f"said {each}"})
+        assert cut.wait(PATIENCE)
+        talk.ahead += seconds
+        for each in range(21, said + 1):
+            talk.link.send("error", {"messageId": "m", "error": f"said {each}"})
+        if seconds > 75:
+            assert talk.dialled.wait(PATIENCE), "a hub that is silent for so long counts as lost"
+        back.set()
+        assert done.wait(PATIENCE)
+        assert talk.ended.empty()
+    assert sorted(taken) == list(range(1, said + 1))
+    assert (len(connections) > 1) is (seconds > 75)
 
 
 def test_a_runner_that_was_replaced_ends_and_does_not_come_back(tmp_path: Path) -> None:

@@ -508,7 +508,13 @@ async def test_a_search_as_one_types_and_pins_are_kept(page: Page, api: httpx.Cl
     await page.get_by_label("Pin Find the needle here").click()
     await expect(page.get_by_label("Unpin Find the needle here")).to_be_visible()
     assert fetched(api, f"/v1/threads/{first.id}")["labels"] == {"pinned": "true"}
-    await page.get_by_label("Archive Find the needle here").click()
+    await page.goto(f"{server.url}/t/{first.id}")
+    composer = page.get_by_label("Message to the agent")
+    await composer.fill("/rename Found the needle here")
+    await composer.press("Enter")
+    await expect(page.locator("h1")).to_have_text("Found the needle here")
+    await page.goto(f"{server.url}/?q=needle")
+    await page.get_by_label("Archive Found the needle here").click()
     await expect(page.locator("#threads li")).to_have_count(0)
     assert fetched(api, f"/v1/threads/{first.id}")["archived"] is True
 

@@ -38,6 +38,8 @@ MOST_PROMPTS: Final = 100
 MOST_CONTEXT: Final = 16_000
 """Characters of all context files of a session together."""
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(md|txt)")
+MAX_ATTACHMENTS: Final = 4 * 1024 * 1024
+"""Characters of all attachments of a prompt together."""
 _HIGHEST: Final = 1_000
 
 
@@ -199,8 +201,20 @@ class NewSession(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment(Document):
+    """A file or an image that belongs to a prompt."""
+
+    mime: Annotated[str, Limits(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
+    data: Annotated[str, Limits(min_length=1, max_length=MAX_ATTACHMENTS, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+    """In base64."""
+    filename: Annotated[str, Limits(min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]+$")] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewPrompt(Document):
     prompt: PromptText
+    attachments: Annotated[tuple[Attachment, ...], Limits(max_length=8)] = ()
+    """Files and images, of 4 MB in all. Only for agents with a server."""
     prompt_id: EntryId | None = None
     """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
@@ -240,6 +254,46 @@ class RevertRequest(Document):
     """Take a session back to where it was before a prompt."""
 
     prompt: EntryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewReview(Document):
+    """A request for a review of the changes in the workspace."""
+
+    base: Annotated[str, Limits(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9_./~^@-]*$")] | None = None
+    """A commit, branch or tag. Without it, what is not committed is reviewed."""
+    author_id: Printable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Document):
+    id: str
+    file: str
+    line_start: int
+    line_end: int
+    severity: str
+    """`critical`, `warning`, `suggestion` or `nitpick`."""
+    category: str
+    title: str
+    description: str
+    suggested_fix: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedFile(Document):
+    path: str
+    summary: str
+    review_order: int
+    lines_added: int
+    lines_deleted: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewInfo(Document):
+    prompt: str
+    files: tuple[ReviewedFile, ...]
+    overall_summary: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

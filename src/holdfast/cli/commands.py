@@ -66,6 +66,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "prompt": "sessions:prompt",
             "command": "session_agent:command",
             "abort": "session_agent:abort",
+            "review": "session_agent:review",
             "revert": "session_agent:revert",
             "diff": "run.diff:diff",
             "questions": "session_agent:questions",

@@ -1,5 +1,5 @@
-"""`holdfast session abort`, `command`, `revert`, `questions`, `answer` and `models`: what people tell the agent of a
-session, and what it asks them.
+"""`holdfast session abort`, `command`, `review`, `revert`, `questions`, `answer` and `models`: what people tell the
+agent of a session, and what it asks them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.cli.terminal.console import hint, note, write_field, write_json, w
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionInfo
+    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, ReviewInfo, SessionInfo
     from holdfast.client import Client
 
 
@@ -60,6 +60,41 @@ def command(
     else:
         write_field(queued.status, queued.id)
     return Exit.FAILURE if queued.status in ("failed", "cancelled") else Exit.OK
+
+
+def review(
+    session: SessionArgument,
+    base: Annotated[
+        str | None, Option("--base", metavar="REF", help="Review the changes since this commit or branch.")
+    ] = None,
+    *,
+    where: Where,
+    as_json: JsonOption = False,
+) -> None:
+    """Have the agent review the changes in the workspace, and print what it found.
+
+    \b
+    holdfast session review t-3kd9 --base main
+    """
+
+    async def work(client: Client) -> ReviewInfo:
+        id = await find_thread(client, session)
+        queued = await client.sessions.review(id, base)
+        await client.sessions.wait_for_prompt(id, queued.id)
+        return await client.sessions.review_of(id, queued.id)
+
+    found = ask(where, work)
+    if as_json:
+        write_json(found.to_json())
+        return
+    write_field("summary", found.overall_summary)
+    rows = [
+        (each.severity, f"{each.file}:{each.line_start}", each.title)
+        for file in sorted(found.files, key=lambda file: file.review_order)
+        for each in file.findings
+    ]
+    if rows:
+        write_table(("severity", "where", "finding"), rows)
 
 
 def revert(

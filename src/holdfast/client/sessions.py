@@ -12,11 +12,13 @@ from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.sessions import (
     AgentModel,
     AgentModels,
+    Attachment,
     ContextFile,
     DeletedWorkspace,
     NewAnswer,
     NewCommand,
     NewPrompt,
+    NewReview,
     NewSession,
     PromptInfo,
     PromptList,
@@ -25,6 +27,7 @@ from holdfast.api.sessions import (
     QuestionInfo,
     QuestionList,
     RevertRequest,
+    ReviewInfo,
     SessionChange,
     SessionDiagnosis,
     SessionInfo,
@@ -133,6 +136,7 @@ class Sessions:
         *,
         mode: str = "followup",
         priority: int = 0,
+        attachments: Sequence[Attachment] = (),
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
@@ -145,6 +149,7 @@ class Sessions:
             author_id=author_id,
             mode=PromptMode(mode),
             priority=priority,
+            attachments=tuple(attachments),
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
@@ -158,6 +163,16 @@ class Sessions:
         new = NewCommand(command=command, args=args, author_id=author_id)
         answer = await self._sessions.below(id).ask("POST", "/commands", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
+
+    async def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
+        """Queue a review of the changes since `base`, or of those that are not committed."""
+        new = NewReview(base=base, author_id=author_id)
+        answer = await self._sessions.below(id).ask("POST", "/reviews", new.to_request(), timeout=LONG_SECONDS)
+        return answer.read(PromptInfo.from_json)
+
+    async def review_of(self, id: str, prompt: str) -> ReviewInfo:
+        """Returns the findings of a review that has ended."""
+        return (await self._sessions.below(id).ask("GET", f"/reviews/{prompt}")).read(ReviewInfo.from_json)
 
     async def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""

@@ -44,7 +44,16 @@ if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, SessionDiagnosis, SessionInfo, SessionPage
+    from holdfast.api.sessions import (
+        AgentModel,
+        Attachment,
+        PromptInfo,
+        QuestionInfo,
+        ReviewInfo,
+        SessionDiagnosis,
+        SessionInfo,
+        SessionPage,
+    )
     from holdfast.api.shares import CreatedShare, ShareRecord
     from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
     from holdfast.api.threads import EntryPage
@@ -883,13 +892,22 @@ class SyncSessions(SyncHandle):
         return self._loop.run(self._async.wait(id))
 
     def prompt(
-        self, id: str, prompt: str, *, mode: str = "followup", priority: int = 0, author_id: str | None = None
+        self,
+        id: str,
+        prompt: str,
+        *,
+        mode: str = "followup",
+        priority: int = 0,
+        attachments: Sequence[Attachment] = (),
+        author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
         """
-        return self._loop.run(self._async.prompt(id, prompt, mode=mode, priority=priority, author_id=author_id))
+        return self._loop.run(
+            self._async.prompt(id, prompt, mode=mode, priority=priority, attachments=attachments, author_id=author_id)
+        )
 
     def abort(self, id: str) -> SessionInfo:
         """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
@@ -898,6 +916,14 @@ class SyncSessions(SyncHandle):
     def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
         """Queue a slash command of the agent, as a prompt."""
         return self._loop.run(self._async.command(id, command, args, author_id=author_id))
+
+    def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
+        """Queue a review of the changes since `base`, or of those that are not committed."""
+        return self._loop.run(self._async.review(id, base, author_id=author_id))
+
+    def review_of(self, id: str, prompt: str) -> ReviewInfo:
+        """Returns the findings of a review that has ended."""
+        return self._loop.run(self._async.review_of(id, prompt))
 
     def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""

@@ -93,7 +93,7 @@ TO_HUB = {
     "screenshot": "data description",
     "error": "messageId error",
     "complete": "",
-    "agentStatus": "status:idle|thinking|tool_calling|streaming|error detail? turns?:[text]",
+    "agentStatus": "status:idle|thinking|tool_calling|streaming|error detail? turns?:[text] lastTurn? sessions?:{text}",
     "git-state": "branch? baseBranch? commitCount?:int",
     "models": "models:[models]",
     "aborted": "",

@@ -269,6 +269,10 @@ class Runs:
         """From now on, agents with a server get the prompts of sessions over the hub."""
         self._launcher.hub = hub
 
+    def is_hosted(self, agent: str) -> bool:
+        """Returns whether an agent has a server that stays in the box of a session. Raises `UnknownAgent`."""
+        return self._planner.agents.find(agent).hosted
+
     async def launch_queued(self, thread: str, prompts: Sequence[str]) -> Launched | None:
         """Launch a run for prompts of a session. Returns None if they wait no longer. What is wrong with the options
         ends the run, and with it the prompts.

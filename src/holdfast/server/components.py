@@ -81,12 +81,12 @@ async def open_egress(
     certificate_secret: bytes,
 ) -> AsyncIterator[ServerEgress]:
     """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
-    await _load("holdfast.server.egress")
+    await _load("holdfast.server.egress", "holdfast.egress.bound")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.egress.bound import ServerSecrets
     from holdfast.server.egress import ServerEgress
 
-    outside = await asyncio.to_thread(make_outside)
+    outside = await load_in_thread(make_outside)
     bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
     egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
     try:
@@ -108,7 +108,7 @@ async def open_accounts(
 
     kinds = {
         each.name: each
-        for each in await asyncio.to_thread(descriptors)
+        for each in await load_in_thread(descriptors)
         if settings.provider_kinds is None or each.name in settings.provider_kinds
     }
     proxy = (await egress.get()).proxy

@@ -67,7 +67,7 @@ class CannotServe(Exception):
 
 async def open_providers(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
     """Open all providers of this installation."""
-    await asyncio.to_thread(_load_opening)  # in a thread, because it takes long
+    await load_in_thread(_load_opening)  # in a thread, because it takes long
     from holdfast.providers import factory
 
     return await factory.open_providers(

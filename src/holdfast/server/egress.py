@@ -37,6 +37,7 @@ from holdfast.egress import (
 )
 from holdfast.egress.bound import ServerSecrets
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
+from holdfast.server.lazy import load_in_thread
 from holdfast.storage import Storage
 from holdfast.time_limit import time_limit
 
@@ -197,7 +198,7 @@ def this_machine(
     """
 
     async def find_defaults() -> DefaultList:
-        machine, find = await asyncio.to_thread(_load_registries)
+        machine, find = await load_in_thread(_load_registries)
         return await find(machine(environment))
 
     return Outside(

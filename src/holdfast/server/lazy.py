@@ -18,10 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _loading: Final[set[object]] = set()
-_one_at_a_time: Final = threading.Lock()
-"""Two threads must not import at once: one that imports a package, and one that imports a module of it, wait for each
-other, and Python lets one of them fail.
-"""
+_one_loader: Final = threading.Lock()
 
 
 class Lazy(Generic[T]):
@@ -74,22 +71,23 @@ class Lazy(Generic[T]):
             log.error("the %s failed to open", self._name, exc_info=error)
 
 
+def _one_at_a_time(load: Callable[[], T]) -> T:
+    with _one_loader:
+        return load()
+
+
 async def load_in_thread(load: Callable[[], T]) -> T:
     """Returns what `load` returns, without holding up the event loop.
 
-    What it loads stays for good. It is moved out of reach of the garbage collector: a full collection would visit all
-    of it each time, a tenth of a second in which the server answers nobody.
+    Only one thread loads at a time: of two that import modules which import each other's, Python may give one up
+    (`deadlock detected`), and the part would stay closed. What is loaded stays for good. It is moved out of reach of
+    the garbage collector: a full collection would visit all of it each time, a tenth of a second without an answer.
     """
-
-    def load_alone() -> T:
-        with _one_at_a_time:
-            return load()
-
     mark = object()
     _loading.add(mark)
     gc.disable()
     try:
-        return await asyncio.to_thread(load_alone)
+        return await asyncio.to_thread(_one_at_a_time, load)
     finally:
         _loading.discard(mark)
         if not _loading:

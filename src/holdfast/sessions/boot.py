@@ -76,6 +76,7 @@ class SessionBoots:
         self._made[id] = ms
 
     def forget(self, id: str) -> None:
+        """Called when a session sleeps or has ended. What its last start came to is on its thread."""
         self._boots.pop(id, None)
         self._made.pop(id, None)
 
@@ -175,6 +176,9 @@ class SessionBoots:
             steps = list(boot.steps)
         else:
             steps = [_kept(*each) for each in session.boot.get("steps", ()) if each[0] in _TITLES]
+            steps = [
+                replace(each, detail=describe_files(row) or "") if each.name == "files" else each for each in steps
+            ]
         if not any(each.name == "box" for each in steps):
             steps.insert(0, SessionStep(name="box", title=_TITLES["box"], state=_BOX[session.state]))
         elif session.state is not SessionState.RUNNING:

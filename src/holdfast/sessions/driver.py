@@ -323,6 +323,7 @@ class SessionDriver:
             await self._end(id, f"its files cannot be saved: {error}")
             return
         ms = max(0, self._ticks() - began)
+        self._boots.forget(id)
         await self._sessions.move(id, SessionState.HIBERNATED, only_from=(SessionState.HIBERNATING,), box=box.id, ms=ms)
 
     async def _end(self, id: str, why: str) -> None:
@@ -330,6 +331,7 @@ class SessionDriver:
 
     async def _release(self, id: str) -> None:
         """End what a terminated session has started, and stop its box. Its files stay."""
+        self._boots.forget(id)
         row = await self._sessions.find(id)
         if (run := row.runs.live) is not None:
             await self._runs.cancellation.request(id, run, CancelKind.CANCEL, None)

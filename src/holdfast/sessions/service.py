@@ -12,13 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.api.errors import Conflict, NotFound
+from holdfast.api.errors import Conflict, HoldfastError, NotFound
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, SnapshotInUse, SnapshotNotFound
 from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
-from holdfast.api.errors.sessions import AgentAway, SessionBusy, SessionLimit
+from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import MOST_PROMPTS, PromptMode, SessionDiagnosis, SessionState, SessionStep
+from holdfast.api.sessions import (
+    MAX_ATTACHMENTS,
+    MOST_PROMPTS,
+    Attachment,
+    PromptMode,
+    SessionDiagnosis,
+    SessionState,
+    SessionStep,
+)
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
@@ -29,11 +37,13 @@ from holdfast.runs.service import Runs
 from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
 from holdfast.sessions.hub.hub import Hub, Question
+from holdfast.sessions.review import read_review, review_prompt
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
 from holdfast.sessions.sweep import SWEEP_SECONDS, SessionSweep
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow
+from holdfast.threads.run_events import FINISHED, STARTED
 from holdfast.threads.service import ThreadPage, Threads
 from holdfast.threads.session_events import (
     EndedPrompt,
@@ -49,6 +59,7 @@ from holdfast.threads.store import StreamStore
 MOST_SESSIONS: Final = 100
 """Sessions that may have a box that runs, at once."""
 _STOP_SECONDS: Final = 5.0
+_MOST_ADMITTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,19 @@ class Sessions:
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
         await self._sweep.start()
+        if self.hub is not None:
+            self.tasks.start(self._admit_runners(), name="runners of sessions")
+
+    async def _admit_runners(self) -> None:
+        """Let the runners that outlived their server reach this one, before the next prompt starts others."""
+        wanted = RowFilter(session=(SessionState.RUNNING,), archived=None, limit=_MOST_ADMITTED)
+        for row in await self._projection.rows(wanted):
+            run = row.runs.latest
+            if run is None or run.live or run.box is None:
+                continue
+            with suppress(HoldfastError):  # its agent is not there any more
+                if self._runs.is_hosted(run.agent):
+                    await self._runs.probe.open_guest_api(run.box)
 
     async def close(self) -> None:
         """Steps in progress are given up. The next server repeats them."""
@@ -221,10 +245,12 @@ class Sessions:
         author: str | None = None,
         mode: PromptMode = PromptMode.FOLLOWUP,
         priority: int = 0,
+        attachments: Sequence[Attachment] = (),
     ) -> QueuedPrompt | EndedPrompt:
         """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps."""
         check_prompt(text)
         session = session_of(await self._sessions.find(id))
+        self._check_attachments(session.agent, attachments)
         if prompt_id is not None and (same := session.find(prompt_id)) is not None:
             return same
         if session.is_over:
@@ -233,7 +259,9 @@ class Sessions:
             raise TooManyWaiting(
                 f"{MOST_PROMPTS} prompts already wait in session {id}", hint="wait until some of them have ended"
             )
-        entry = self._log.entry(prompted(text, mode, priority), id=prompt_id or new_entry_id(), author=author)
+        entry = self._log.entry(
+            prompted(text, mode, priority, _plain(attachments)), id=prompt_id or new_entry_id(), author=author
+        )
         await self._log.append(id, entry)
         found = session_of(await self._sessions.find(id)).find(entry.id)
         if found is None:
@@ -242,6 +270,19 @@ class Sessions:
             )
         self._due.add(id)
         return found
+
+    def _check_attachments(self, agent: str, attachments: Sequence[Attachment]) -> None:
+        if not attachments:
+            return
+        if not self._runs.is_hosted(agent):
+            raise InvalidRun(f"prompts of {agent} cannot have attachments", hint="use an agent with a server: opencode")
+        size = sum(len(each.data) for each in attachments)
+        if size > MAX_ATTACHMENTS:
+            raise InvalidRun(f"the attachments have {size} characters in base64, and at most {MAX_ATTACHMENTS} fit")
+        if any(each.mime.startswith("audio/") for each in attachments):
+            raise InvalidRun(
+                "speech cannot be attached: this server has no model that understands it", hint="write it as text"
+            )
 
     # --- the agent ---
 
@@ -257,6 +298,31 @@ class Sessions:
         queued = await self.prompt(id, f"/{command} {args}".rstrip(), author=author)
         assert isinstance(queued, QueuedPrompt)
         return queued
+
+    async def review(self, id: str, base: str | None = None, *, author: str | None = None) -> QueuedPrompt:
+        """Queue a review of the changes in the workspace. `review_of` returns its findings."""
+        queued = await self.prompt(id, review_prompt(base), author=author)
+        assert isinstance(queued, QueuedPrompt)
+        return queued
+
+    async def review_of(self, id: str, prompt: str) -> dict[str, Any]:
+        """Returns the findings of a review that has ended. Raises `AgentRefused` if the agent answered otherwise."""
+        found = session_of(await self._sessions.find(id)).find(prompt)
+        if found is None:
+            raise NotFound(f"session {id} has no prompt {prompt}, or it ended long ago")
+        if not isinstance(found, EndedPrompt):
+            raise SessionBusy(f"the review {prompt} has not ended", hint=f"wait for it: holdfast attach {id}")
+        answer, is_its = "", False
+        async for entry in self._log.entries(id):
+            payload = entry["payload"]
+            if payload["type"] in (STARTED, FINISHED):
+                is_its = payload["type"] == STARTED and payload.get("run") == found.run
+            elif is_its and payload["type"].endswith(".assistant") and payload.get("text"):
+                answer = str(payload["text"])
+        review = read_review(answer)
+        if review is None:
+            raise AgentRefused(f"the agent of session {id} did not answer prompt {prompt} with a review")
+        return review
 
     async def revert(self, id: str, prompt: str) -> ThreadRow:
         """Take a session back to where it was before a prompt: the conversation, and the files of its box."""
@@ -359,3 +425,10 @@ class Sessions:
                     freed += await self._boxes.delete_snapshot(each.id)
         await self._log.append(id, self._log.entry(workspace_deleted(freed), id=workspace_deleted_id()))
         return freed
+
+
+def _plain(attachments: Sequence[Attachment]) -> list[dict[str, str]]:
+    return [
+        {"mime": each.mime, "data": each.data, **({} if each.filename is None else {"filename": each.filename})}
+        for each in attachments
+    ]

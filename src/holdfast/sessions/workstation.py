@@ -1,6 +1,6 @@
 """The workstation in the box of a session: its programs are started by a supervisor in the box, and asked for.
 
-What the box says about its programs is shown to people, and decides nothing else: programs in the box can change it.
+What the box says about its programs is shown to people, and no right depends on it: programs in the box can change it.
 """
 
 from __future__ import annotations

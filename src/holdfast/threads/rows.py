@@ -203,6 +203,8 @@ class RowFilter:
     """Last activity and id of the last row seen."""
     session: tuple[SessionState, ...] | None = None
     """Only sessions in one of these states."""
+    words: tuple[str, ...] = ()
+    """All of them are in the title or the id. Case does not count, at least of ASCII letters."""
 
 
 def format_cursor(row: ThreadRow) -> str:

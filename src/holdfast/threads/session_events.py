@@ -25,6 +25,8 @@ SLOW: Final = "signal.session.slow"
 BOOTED: Final = "signal.session.booted"
 PROMPT: Final = "prompt"
 """The field of a chat that is a prompt of a session: `{mode, priority}`."""
+ATTACHMENTS: Final = "attachments"
+"""The field of a prompt with its files and images: `[{mime, data, filename?}]`."""
 
 TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
     SessionState.INITIALIZING: frozenset({SessionState.RUNNING, SessionState.ERROR}),
@@ -346,8 +348,11 @@ def changed(
     return {**payload, **{name: value for name, value in known.items() if value is not None}}
 
 
-def prompted(text: str, mode: PromptMode, priority: int) -> dict[str, Any]:
-    return {"type": "chat", "role": "user", "text": text, PROMPT: {"mode": mode.value, "priority": priority}}
+def prompted(
+    text: str, mode: PromptMode, priority: int, attachments: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    payload = {"type": "chat", "role": "user", "text": text, PROMPT: {"mode": mode.value, "priority": priority}}
+    return {**payload, **({ATTACHMENTS: [dict(each) for each in attachments]} if attachments else {})}
 
 
 def released(*, children: int, tasks: int, box: str | None) -> dict[str, Any]:

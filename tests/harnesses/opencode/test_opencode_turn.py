@@ -38,19 +38,15 @@ class Bench:
         self.turn.take(json.dumps({"type": type, "properties": {"sessionID": SESSION, **about}}).encode())
 
     def answer(self, text: str, *, complete: bool = True) -> None:
-        info: dict[str, Any] = {
-            "id": "msg_1",
-            "role": "assistant",
-            "time": {"created": self.wall * 1000},
-            "modelID": "m",
-        }
+        created = {"created": self.wall * 1000}
+        info = {"id": "msg_1", "role": "assistant", "time": created, "modelID": "m"}
         part = {"id": "prt_1", "messageID": "msg_1", "type": "text", "text": ""}
         self.event("message.updated", info=info)
         self.event("message.part.updated", part=part)
         self.event("message.part.delta", messageID="msg_1", partID="prt_1", field="text", delta=text)
         if complete:
             self.event("message.part.updated", part={**part, "text": text})
-            self.event("message.updated", info={**info, "time": {**info["time"], "completed": 1}, "finish": "stop"})
+            self.event("message.updated", info={**info, "time": {**created, "completed": 1}, "finish": "stop"})
 
     def tool(self, status: str) -> None:
         state = {"status": status, "input": {}, "output": ""}

@@ -103,7 +103,7 @@ def check(world: HubWorld, session: SessionInfo, prompts: int) -> None:
 
 @pytest.mark.parametrize("moment", ["asked", "speaking", "tool", "between"])
 @pytest.mark.parametrize("fault", list(FAULTS))
-@pytest.mark.sampled(share=0.2)
+@pytest.mark.sampled(share=0.1)
 def test_whoever_is_killed_each_prompt_ends_once_and_the_next_one_is_answered(
     world: HubWorld, fault: str, moment: str
 ) -> None:
@@ -137,7 +137,7 @@ AGENT_FAILED = {("opencode", moment) for moment in ("asked", "speaking", "tool")
 
 @pytest.mark.parametrize("step", ["hibernate", "restore"])
 @pytest.mark.parametrize("fault", ["server", "runner", "box"])
-@pytest.mark.sampled(share=0.2)
+@pytest.mark.sampled(share=0.17)
 def test_a_session_that_is_struck_while_it_sleeps_or_wakes_answers_its_next_prompt(
     world: HubWorld, fault: str, step: str
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.sessions.hub.world import HubWorld, a_hub_world, until
 
-from holdfast.api.errors import NotFound
-from holdfast.api.errors.sessions import SessionBusy
+from holdfast.api.errors import InvalidRequest, NotFound
+from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy
+from holdfast.api.sessions import Attachment
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Said
 from holdfast.testing.model.steps import bash, held, text, tool, write
@@ -46,6 +49,7 @@ def test_two_prompts_are_answered_by_one_server_and_are_runs_on_the_thread(world
     assert world.entries(session.id, "signal.session.message_refused") == []
 
 
+@pytest.mark.sampled(share=0.34)
 def test_a_session_sleeps_with_its_server_and_wakes_with_what_was_said(world: HubWorld) -> None:
     session = world.session()
     first = world.prompt(
@@ -95,6 +99,27 @@ def test_what_happens_while_the_server_is_dead_is_told_to_the_next_one_in_order_
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.sampled(share=0.34)
+def test_a_runner_that_outlives_its_server_gets_the_next_prompt_too(world: HubWorld) -> None:
+    session = world.session()
+    first = world.prompt(session.id, "lasting work", [text("One."), text("Two.")])
+    assert world.ended(session.id, first) == "completed"
+    world.server.kill()
+    world.server.start()
+
+    def is_back() -> bool:
+        with contextlib.suppress(AgentAway):
+            world.client.sessions.models(session.id)
+            return True
+        return False
+
+    until(is_back)
+    second = world.client.sessions.prompt(session.id, "Go on.")
+    assert world.ended(session.id, second) == "completed"
+    assert len({each["process"] for each in world.entries(session.id, "signal.run.runner")}) == 1
+    assert [each["session"] for each in world.entries(session.id, "signal.run.provisioned")] == ["new", "continued"]
+
+
 def test_a_question_of_the_agent_waits_for_somebody_and_gets_the_answer(world: HubWorld) -> None:
     session = world.session()
     asked = {
@@ -125,6 +150,7 @@ def test_a_question_of_the_agent_waits_for_somebody_and_gets_the_answer(world: H
     ]
 
 
+@pytest.mark.sampled(share=0.34)
 def test_people_see_models_run_commands_abort_and_revert(world: HubWorld, tmp_path: Path) -> None:
     (tmp_path / ".opencode" / "command").mkdir(parents=True)
     (tmp_path / ".opencode" / "command" / "greet.md").write_text("Please do the greeting work for $ARGUMENTS.")
@@ -154,6 +180,55 @@ def test_people_see_models_run_commands_abort_and_revert(world: HubWorld, tmp_pa
     assert found.box is not None
     with world.client.boxes.open(found.box) as box:
         assert not box.files.exists("/workspace/b.txt")
+
+
+@pytest.mark.sampled(share=0.34)
+def test_files_and_images_of_a_prompt_reach_the_model(world: HubWorld) -> None:
+    session = world.session()
+    image = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    notes = base64.b64encode(b"the secret word is turnip").decode()
+    attachments = [
+        Attachment(mime="image/png", data=image, filename="dot.png"),
+        Attachment(mime="text/plain", data=notes, filename="notes.txt"),
+    ]
+    prompt = world.prompt(session.id, "seeing work", [text("I see.")], attachments=attachments)
+    assert world.ended(session.id, prompt) == "completed"
+    sent = json.dumps(world.model.main_requests[-1].body)
+    assert f"data:image/png;base64,{image}" in sent
+    assert "the secret word is turnip" in sent
+    with pytest.raises(InvalidRequest, match="speech cannot be attached"):
+        world.client.sessions.prompt(session.id, "hear", attachments=[Attachment(mime="audio/wav", data=notes)])
+    for wrong in (
+        {"mime": "nonsense", "data": "AA"},
+        {"mime": "a/b", "data": "!"},
+        {"mime": "a/b", "data": "AA", "filename": "../x"},
+    ):
+        with pytest.raises(InvalidRequest):
+            world.client.sessions.prompt(session.id, "see", attachments=[Attachment(**wrong)])
+
+
+@pytest.mark.sampled(share=0.34)
+def test_a_review_has_findings_and_an_answer_that_is_none_is_said_to_be(world: HubWorld) -> None:
+    session = world.session()
+    finding = {
+        "id": "1", "file": "a.py", "lineStart": 3, "lineEnd": 4, "severity": "critical", "category": "bug",
+        "title": "Off by one", "description": "The last item is left out.",
+    }  # fmt: skip
+    file = {"path": "a.py", "summary": "a loop", "reviewOrder": 1, "linesAdded": 2, "linesDeleted": 0}
+    answer = {"files": [{**file, "findings": [finding]}], "overallSummary": "One bug.", "stats": {}}
+    world.model.script([text(f"```json\n{json.dumps(answer)}\n```"), text("Looks good!")], when="Review the changes")
+    first = world.client.sessions.review(session.id, "main")
+    assert world.ended(session.id, first) == "completed"
+    found = world.client.sessions.review_of(session.id, first.id)
+    assert found.overall_summary == "One bug."
+    [only] = found.files[0].findings
+    assert (only.severity, only.line_start, only.suggested_fix) == ("critical", 3, None)
+    second = world.client.sessions.review(session.id)
+    assert world.ended(session.id, second) == "completed"
+    with pytest.raises(AgentRefused):
+        world.client.sessions.review_of(session.id, second.id)
+    with pytest.raises(InvalidRequest):
+        world.client.sessions.review(session.id, "--output=/etc/passwd")
 
 
 def running(words: bytes) -> list[int]:

@@ -64,6 +64,21 @@ class Threads {
     this.loaded = true;
   }
 
+  /** Threads beyond the list that have these words in their title. */
+  others = $state.raw<ThreadInfo[]>([]);
+
+  async look(words: string, signal: AbortSignal): Promise<void> {
+    if (!this.more || !words.trim()) {
+      this.others = [];
+      return;
+    }
+    try {
+      const page = await get<{ threads: ThreadInfo[] }>(query("/v1/threads", { search: words.slice(0, 200), limit: PAGE, archived: this.archived ? "any" : null }), { signal });
+      const known = new Set(this.all.map((thread) => thread.id));
+      this.others = page.threads.filter((thread) => !known.has(thread.id));
+    } catch { /* then the list itself is searched */ }
+  }
+
   async findSleepers(): Promise<void> {
     try {
       const page = await get<{ boxes: BoxRecord[] }>("/v1/boxes?state=hibernated&state=paused&state=stopped&limit=200");

@@ -75,6 +75,9 @@ def list_(
         Option("--label", metavar="NAME[:VALUE]", help="Only threads with this label (and value)."),
     ] = None,
     archived: Annotated[Literal["no", "only", "too"], Option(help="Whether to list archived threads.")] = "no",
+    search: Annotated[
+        str | None, Option(metavar="WORDS", help="Only threads with all these words in the title or the id.")
+    ] = None,
     limit: LimitOption = 50,
     cursor: Annotated[str | None, Option(metavar="CURSOR", help="Continue where an earlier list ended.")] = None,
     *,
@@ -92,6 +95,7 @@ def list_(
                 status=status,
                 labels=labels,
                 archived=choices[archived],
+                search=search,
                 cursor=cursor,
                 limit=min(limit - len(threads), _PAGE),
             )

@@ -60,12 +60,24 @@ class SyncThreads(SyncHandle):
         status: str | None = None,
         labels: Labels | None = None,
         archived: Archived = False,
+        search: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
     ) -> ThreadPage:
-        """Returns up to `limit` threads (200 at most) and the cursor of the next page."""
+        """Returns up to `limit` threads (200 at most) and the cursor of the next page.
+
+        `search` has words that are all in the title or the id.
+        """
         return self._loop.run(
-            self._async.page(parent=parent, status=status, labels=labels, archived=archived, cursor=cursor, limit=limit)
+            self._async.page(
+                parent=parent,
+                status=status,
+                labels=labels,
+                archived=archived,
+                search=search,
+                cursor=cursor,
+                limit=limit,
+            )
         )
 
     def get(self, id: str) -> ThreadInfo:

@@ -78,11 +78,15 @@ class Threads:
         status: str | None = None,
         labels: Labels | None = None,
         archived: Archived = False,
+        search: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
     ) -> ThreadPage:
-        """Returns up to `limit` threads (200 at most) and the cursor of the next page."""
-        wanted = {"parent": parent, "status": status, "cursor": cursor, "limit": str(limit)}
+        """Returns up to `limit` threads (200 at most) and the cursor of the next page.
+
+        `search` has words that are all in the title or the id.
+        """
+        wanted = {"parent": parent, "status": status, "search": search, "cursor": cursor, "limit": str(limit)}
         parameters = [(name, value) for name, value in wanted.items() if value is not None]
         parameters.append(("archived", archived if isinstance(archived, str) else str(archived).lower()))
         for name, value in (labels or {}).items():

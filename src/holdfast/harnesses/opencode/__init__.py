@@ -101,6 +101,10 @@ class OpenCode(Harness):
     def host(self, task: Task) -> Mapping[str, Any]:
         files, command = self.files(task), self.command(task)
         configuration = json.loads(files[_configuration(task)])
+        # Without this, OpenCode would keep images from the model, which knows best whether it can see them.
+        configuration["provider"][_PROVIDER]["models"][task.model.model].update(
+            attachment=True, modalities={"input": ["text", "image", "pdf"], "output": ["text"]}
+        )
         return {
             "program": _program(task),
             "folder": task.place.workspace,

@@ -52,6 +52,8 @@ class Host:
         self._waiting: dict[str, dict[str, Any]] = {}
         """Prompts that wait for the server, by run."""
         self._ended: dict[str, None] = {}
+        self._last = ""
+        """The run of the latest turn."""
         self._questions: dict[str, dict[str, Any]] = {}
         self._timer: Timer | None = None
         self._written = ""
@@ -104,7 +106,8 @@ class Host:
         detail = self._supervisor.fatal
         status = "error" if detail else turns[0].status if turns else "thinking" if self._waiting else "idle"
         running = [*(each.run for each in turns), *self._waiting]
-        return {"status": status, "turns": running, **({"detail": detail} if detail else {})}
+        about = {"status": status, "turns": running, "lastTurn": self._last, "sessions": dict(self._channels)}
+        return {**about, **({"detail": detail} if detail else {})}
 
     def _announce(self) -> None:
         """Tell a hub that may be new what it cannot know: questions that wait for somebody."""
@@ -128,6 +131,7 @@ class Host:
         for run in list(self._waiting):
             fields = self._waiting.pop(run)
             turn = self._turns[run] = self._make_turn(fields)
+            self._last = run
             try:
                 if server is None:
                     raise Failed(f"OpenCode does not run: {self._supervisor.fatal}")

@@ -6,7 +6,7 @@ of the sessions has the connections to runners (`holdfast.sessions.hub`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.box import Box
@@ -98,7 +98,14 @@ async def spawn_runner(
 
 
 def prompt_fields(
-    *, run: str, epoch: int, thread: str, harness: Harness, task: Task, message: str, timeout: float | None
+    *,
+    run: str,
+    epoch: int,
+    thread: str,
+    harness: Harness,
+    task: Task,
+    attachments: Sequence[Mapping[str, Any]],
+    timeout: float | None,
 ) -> dict[str, Any]:
     """Returns the message with which the runner gets a prompt."""
     turn: dict[str, Any] = {"run": run, "epoch": epoch, "thread": thread, "agent": harness.name}
@@ -106,4 +113,11 @@ def prompt_fields(
         turn["session"] = task.session
     if timeout is not None:
         turn["timeoutMs"] = max(1, int(timeout * 1000))
-    return {"messageId": message, "content": task.prompt, "model": harness.model_name(task), "turn": turn}
+    fields = {"messageId": run, "content": task.prompt, "model": harness.model_name(task), "turn": turn}
+    return {**fields, **({"attachments": [_file(each) for each in attachments]} if attachments else {})}
+
+
+def _file(attachment: Mapping[str, Any]) -> dict[str, str]:
+    mime = str(attachment["mime"])
+    named = {"filename": str(attachment["filename"])} if attachment.get("filename") else {}
+    return {"type": "file", "mime": mime, "url": f"data:{mime};base64,{attachment['data']}", **named}

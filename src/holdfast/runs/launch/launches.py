@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast.api.entries import Entry
 from holdfast.api.errors import Refused
@@ -29,6 +29,7 @@ from holdfast.runs.reconcile.rules import End, should_repeat, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.run_events import ThreadRuns, start_id, started
+from holdfast.threads.session_events import ATTACHMENTS
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -215,8 +216,9 @@ class Launches:
             await self._before_claim(thread)
             epoch = await self._log.claim(thread, compose)
             base = (await self._log.row(thread)).lineage.base
-            text = await self._prompt_text(thread, pending, None if chat is None else str(chat.payload["text"]))
-            launch = Launch(thread, run, epoch, options, text, before, self._ticks(), base)
+            own = None if chat is None else str(chat.payload["text"])
+            text, attachments = await self._prompt_contents(thread, pending, own)
+            launch = Launch(thread, run, epoch, options, text, before, self._ticks(), base, attachments)
             task = self._tasks.start(self._carry_out(launch, plan), name=f"launch {run}")
             self._underway[thread] = _Underway(run, task)
         finally:
@@ -225,18 +227,22 @@ class Launches:
                 del self._claiming[thread]
         return Launched(thread, run, pending[-1].chat if chat is None else chat.id)
 
-    async def _prompt_text(self, thread: str, pending: Sequence[_Pending], own: str | None) -> str:
-        """Returns the waiting prompts and the new one."""
+    async def _prompt_contents(
+        self, thread: str, pending: Sequence[_Pending], own: str | None
+    ) -> tuple[str, tuple[dict[str, Any], ...]]:
+        """Returns the waiting prompts and the new one, and what is attached to them."""
         texts: dict[str, str] = {}
+        attachments: list[dict[str, Any]] = []
         if pending:
             wanted = {each.chat for each in pending}
             async for entry in self._log.entries(thread, min(each.since for each in pending)):
                 if entry["id"] in wanted:
                     texts[entry["id"]] = str(entry["payload"].get("text", ""))
+                    attachments += entry["payload"].get(ATTACHMENTS) or ()
                     if len(texts) == len(wanted):
                         break
         parts = [texts[each.chat] for each in pending if each.chat in texts]
-        return "\n\n".join([*parts, own] if own is not None else parts) or GO_ON
+        return "\n\n".join([*parts, own] if own is not None else parts) or GO_ON, tuple(attachments)
 
     async def _carry_out(self, launch: Launch, plan: LaunchPlan | None) -> None:
         thread, run, timeout = launch.thread, launch.run, launch.options.timeout

@@ -107,6 +107,8 @@ class Launch:
     """The time of the claim, in ticks."""
     base: Base | None = None
     """The files that the box has to start from."""
+    attachments: tuple[dict[str, Any], ...] = ()
+    """Files and images of its prompts."""
 
     @property
     def is_fork(self) -> bool:
@@ -476,7 +478,7 @@ class Launcher:
                 thread=thread,
                 harness=harness,
                 task=task,
-                message=launch.run,
+                attachments=launch.attachments,
                 timeout=timeout,
             )
             await hub.prompt(runner, launch.run, fields)

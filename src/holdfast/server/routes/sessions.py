@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from holdfast.api.limits import ThreadId
+from holdfast.api.limits import EntryId, ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
 from holdfast.api.sessions import (
@@ -16,6 +16,7 @@ from holdfast.api.sessions import (
     NewAnswer,
     NewCommand,
     NewPrompt,
+    NewReview,
     NewSession,
     PromptInfo,
     PromptList,
@@ -23,6 +24,7 @@ from holdfast.api.sessions import (
     QuestionInfo,
     QuestionList,
     RevertRequest,
+    ReviewInfo,
     SessionChange,
     SessionDiagnosis,
     SessionInfo,
@@ -121,7 +123,13 @@ async def get_session(id: ThreadId, sessions: UseSessions) -> SessionInfo:
 async def prompt_session(id: ThreadId, new: NewPrompt, sessions: UseSessions) -> PromptInfo:
     """Queue a prompt to a session. A session that sleeps is woken. Answers once the prompt is on disk."""
     queued = await sessions.prompt(
-        id, new.prompt, prompt_id=new.prompt_id, author=new.author_id, mode=new.mode, priority=new.priority
+        id,
+        new.prompt,
+        prompt_id=new.prompt_id,
+        author=new.author_id,
+        mode=new.mode,
+        priority=new.priority,
+        attachments=new.attachments,
     )
     return _prompt(queued)
 
@@ -150,6 +158,18 @@ async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) 
 async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
     """Take the conversation and the files back to where they were before a prompt."""
     return await _info(sessions, await sessions.revert(id, revert.prompt))
+
+
+@router.post("/sessions/{id}/reviews", status_code=201)
+async def review_session(id: ThreadId, new: NewReview, sessions: UseSessions) -> PromptInfo:
+    """Queue a review of the changes in the workspace, as a prompt."""
+    return _prompt(await sessions.review(id, new.base, author=new.author_id))
+
+
+@router.get("/sessions/{id}/reviews/{prompt}")
+async def get_review(id: ThreadId, prompt: EntryId, sessions: UseSessions) -> ReviewInfo:
+    """Get the findings of a review that has ended."""
+    return ReviewInfo.from_json({**await sessions.review_of(id, prompt), "prompt": prompt})
 
 
 @router.get("/sessions/{id}/questions")

@@ -32,6 +32,7 @@ from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.protocol.surface import PREFIX, THREADS, start_of
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 
+_MOST_WORDS = 10
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
 
 
@@ -50,6 +51,9 @@ async def list_threads(
     status: ThreadStatus | None = None,
     label: Annotated[list[str] | None, Query(description="`name:value`, or just `name`; all must match.")] = None,
     archived: Literal["false", "true", "any"] = "false",
+    search: Annotated[
+        str | None, Query(max_length=200, description="Words that are all in the title or the id.")
+    ] = None,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> ThreadPage:
@@ -60,6 +64,7 @@ async def list_threads(
             status=status,
             labels=tuple(_label(each) for each in label or ()),
             archived=None if archived == "any" else archived == "true",
+            words=tuple((search or "").replace("\0", " ").split()[:_MOST_WORDS]),
             limit=limit,
             after=parse_cursor(cursor) if cursor is not None else None,
         )

@@ -302,6 +302,8 @@ class Hub:
         if type == "agentStatus":
             connection.status = fields["status"]
             connection.turns = tuple(fields.get("turns", ()))
+            connection.last_turn = fields.get("lastTurn", connection.last_turn)
+            connection.sessions.update(fields.get("sessions", {}))
             for run in connection.turns:
                 self._prompts.pop(run, None)
             connection.greeted.set()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -18,6 +19,8 @@ from holdfast.threads.run_events import Run, ThreadRuns
 
 log = logging.getLogger(__name__)
 
+_WILD: Final = re.compile(r"[!%_]")
+"""What means something in a pattern of LIKE."""
 _COLUMNS = (
     "id, stream, folded, title, status, parent, labels, archived, entry_count, created_at, last_activity_at,"
     " last_entry, runs, lineage"
@@ -78,6 +81,10 @@ class SqliteThreadRows:
         if wanted.session is not None:
             where.append("session IS NOT NULL AND session IN (SELECT value FROM json_each(?))")
             values.append(orjson.dumps(wanted.session).decode())
+        for word in wanted.words:
+            where.append("(title LIKE ? ESCAPE '!' OR id LIKE ? ESCAPE '!')")
+            escaped = _WILD.sub(r"!\g<0>", word)
+            values += [f"%{escaped}%"] * 2
         if wanted.after is not None:
             where.append("(last_activity_at, id) < (?, ?)")
             values += wanted.after

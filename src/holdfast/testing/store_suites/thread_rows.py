@@ -175,6 +175,22 @@ class ThreadRowSuite:
         assert await listed(store, limit=2, after=(0, "t-1")) == ["t-0"]
         assert await listed(store, limit=2, after=(0, "t-0")) == []
 
+    async def test_a_search_finds_rows_that_have_all_its_words(self, store: RowStore) -> None:
+        titles = ("Fix the flaky test", "Write docs", "100% of a_b!", None)
+        rows = [ThreadRow(f"t-x{at}", at, title=title, last_activity_at=at) for at, title in enumerate(titles)]
+        await store.save_rows(rows, [])
+        for words, found in (
+            (("TEST", "flaky"), ["t-x0"]),
+            (("t-x3",), ["t-x3"]),
+            (("0%",), ["t-x2"]),
+            (("a_b!",), ["t-x2"]),
+            (("%",), ["t-x2"]),
+            (("_b",), ["t-x2"]),
+            (("test", "docs"), []),
+            (("'; --",), []),
+        ):
+            assert await listed(store, words=words) == found, words
+
     async def test_a_list_has_what_fits_all_that_is_asked_for(self, store: RowStore) -> None:
         running = ThreadStatus.RUNNING
         await store.save_rows(
