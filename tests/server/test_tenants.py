@@ -428,6 +428,31 @@ def test_tenants_survive_a_restart(tmp_path: Path) -> None:
             assert client.get("/v1/threads/t-kept").status_code == 200
 
 
+def test_a_tenant_whose_data_is_damaged_harms_no_other(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with ServerProcess(home, providers=dummies) as server:
+        with api_of(server) as owner:
+            keys = [owner.post("/v1/tenants", json={"name": name}).json()["key"]["key"] for name in ("acme", "bolt")]
+        server.stop()
+        for leftover in (home / "tenants" / "acme").glob("holdfast.db*"):
+            leftover.unlink()
+        (home / "tenants" / "acme" / "holdfast.db").write_bytes(b"no database" * 1000)
+        server.start()
+        statuses = []
+        for key in keys:
+            headers = {"Authorization": f"Bearer {key}"}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
+                statuses.append(
+                    [
+                        client.get(path).status_code
+                        for path in ("/v1/threads", "/v1/stream/threads/t-1?offset=-1", "/v1/boxes/b-none/ports/80/")
+                    ]
+                )
+        assert statuses == [[500, 500, 401], [200, 404, 401]]
+        with api_of(server) as owner:
+            assert owner.get("/v1/threads").status_code == 200
+
+
 # --- names ---
 
 

@@ -145,14 +145,22 @@ class Tenants:
     async def front_of_box(self, box: str) -> Dispatch:
         """Returns the app that serves a box. That of an unknown box is the default tenant's."""
         name = self._of_boxes.get(box)
-        if name is None:
-            for tenant in [self.default, *[await self.find(each) for each in list(self._others)]]:
-                if await tenant.has_box(box):
-                    if len(self._of_boxes) >= _MOST_BOXES:
-                        self._of_boxes.clear()
-                    name = self._of_boxes[box] = tenant.name
-                    break
+        if name is None and (name := await self._look_up_box(box)) is not None:
+            if len(self._of_boxes) >= _MOST_BOXES:
+                self._of_boxes.clear()
+            self._of_boxes[box] = name
         return await self.front(name or DEFAULT_TENANT)
+
+    async def _look_up_box(self, box: str) -> str | None:
+        if await self.default.has_box(box):
+            return DEFAULT_TENANT
+        for name, lazy in list(self._others.items()):
+            try:
+                if await (await lazy.get()).has_box(box):
+                    return name
+            except Exception as error:  # a tenant whose data is damaged must not keep the boxes of others away
+                log.warning("tenant %s cannot be asked for box %s: %s", name, box, error)
+        return None
 
     def quotas_of(self, name: str) -> TenantQuotas:
         return self._quotas.get(name, _NO_QUOTAS)

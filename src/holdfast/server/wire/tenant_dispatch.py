@@ -76,7 +76,11 @@ class TenantDispatch:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         front = self._default
         if self._fronts.has_others and scope["type"] in ("http", "websocket"):
-            front = await self._front(scope)
+            try:
+                front = await self._front(scope)
+            except Exception as error:  # its data is damaged, for example
+                await _refuse(error, scope, receive, send)
+                return
         await front(scope, receive, send)
 
     async def _front(self, scope: Any) -> Dispatch:
@@ -103,6 +107,16 @@ class TenantDispatch:
         if isinstance(found, SessionHost):
             return await self._fronts.front(found.tenant)
         return await self._fronts.front_of_box(found.box)
+
+
+async def _refuse(error: Exception, scope: Any, receive: Any, send: Any) -> None:
+    """Answer for a tenant that cannot be opened."""
+    from holdfast.server.wire.middleware import failure
+
+    if scope["type"] == "http":
+        await failure(error)(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1011})
 
 
 class _TenantSite(Site):
