@@ -3,67 +3,42 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from email.parser import BytesParser
 from email.policy import HTTP
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs
 
 from holdfast.sessions.channels.events import slack_signature
+from holdfast.testing.json_server import JsonServer
 
 _Answer = tuple[int, dict[str, Any]]
 
 
-class _Chat:
-    """A server on this machine. Use it in a `with` block."""
-
+class _Chat(JsonServer):
     def __init__(self, token: str) -> None:
+        super().__init__()
         self.token = token
         self.sent: list[dict[str, Any]] = []
         """What was sent to chats, in order."""
-        self._server: ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def url(self) -> str:
-        assert self._server is not None
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="chat", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._server is not None
-        assert self._thread is not None
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> _Answer:
-        raise NotImplementedError
 
 
 class Telegram(_Chat):
     """`sendMessage` and `sendPhoto`, as api.telegram.org answers them, and updates as it sends them."""
 
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> _Answer:
+    def respond(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> _Answer:
         prefix = f"/bot{self.token}/"
-        if not path.startswith(prefix):
+        if not target.startswith(prefix):
             return 401, {"ok": False, "error_code": 401, "description": "Unauthorized"}
         given = _fields(headers, body)
-        method = path.removeprefix(prefix)
+        called = target.removeprefix(prefix)
         if not given.get("chat_id"):
             return 400, {"ok": False, "error_code": 400, "description": "Bad Request: chat_id is empty"}
-        if method == "sendMessage" and not given.get("text"):
+        if called == "sendMessage" and not given.get("text"):
             return 400, {"ok": False, "error_code": 400, "description": "Bad Request: message text is empty"}
-        if method not in ("sendMessage", "sendPhoto"):
+        if called not in ("sendMessage", "sendPhoto"):
             return 404, {"ok": False, "error_code": 404, "description": "Not Found"}
-        self.sent.append({"method": method, **given})
+        self.sent.append({"method": called, **given})
         return 200, {"ok": True, "result": {"message_id": len(self.sent), "chat": {"id": given["chat_id"]}}}
 
     @staticmethod
@@ -88,14 +63,14 @@ class Slack(_Chat):
         self.signing = signing
         self.uploads: dict[str, bytes] = {}
 
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> _Answer:
-        if path.startswith("/upload/"):
-            self.uploads[path.removeprefix("/upload/")] = body
+    def respond(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> _Answer:
+        if target.startswith("/upload/"):
+            self.uploads[target.removeprefix("/upload/")] = body
             return 200, {"ok": True}
         if headers.get("authorization") != f"Bearer {self.token}":
             return 200, {"ok": False, "error": "invalid_auth"}
         given = _fields(headers, body)
-        match path:
+        match target:
             case "/chat.postMessage" if given.get("channel") and given.get("text"):
                 self.sent.append({"method": "chat.postMessage", **given})
                 return 200, {"ok": True, "ts": "1.1", "channel": given["channel"]}
@@ -135,25 +110,3 @@ def _fields(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         assert isinstance(content, bytes)
         found[str(name)] = content if part.get_filename() else content.decode()
     return found
-
-
-def _handler(chat: _Chat) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 30
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, document = chat.answer(self.path, headers, body)
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Print nothing."""
-
-    return Handler

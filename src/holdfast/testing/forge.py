@@ -9,18 +9,21 @@ import base64
 import json
 import subprocess
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from holdfast.testing.json_server import JsonServer
 
 _DOCS: Final = "https://docs.github.com/rest"
 
 
-class Forge:
+class Forge(JsonServer):
     """Serves repositories below a folder as `OWNER/NAME.git`. Use it in a `with` block."""
 
     def __init__(self, folder: Path, *, token: str) -> None:
+        super().__init__()
         self.folder = folder
         self.token = token
         self.pulls: list[dict[str, Any]] = []
@@ -30,8 +33,6 @@ class Forge:
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and `Authorization` of each request."""
         self.lock = threading.Lock()
-        self._server: ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
 
     def create(self, owner: str, name: str, *, branch: str = "main") -> Path:
         """Create an empty repository. Its path is also its URL for git."""
@@ -44,23 +45,12 @@ class Forge:
 
     @property
     def api(self) -> str:
-        assert self._server is not None
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="forge", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._server is not None
-        assert self._thread is not None
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        return self.url
 
     # --- answers ---
+
+    def respond(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any]:
+        return self.answer(method, target, headers.get("authorization"), body)
 
     def answer(self, method: str, target: str, authorization: str | None, body: bytes) -> tuple[int, Any]:
         self.requests.append((method, target, authorization))
@@ -159,34 +149,6 @@ class Forge:
             }
             self.pulls.append(pull)
         return 201, pull
-
-
-def _handler(forge: Forge) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 30
-
-        def do_GET(self) -> None:
-            self._answer(b"")
-
-        def do_POST(self) -> None:
-            self._answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-
-        do_PATCH = do_PUT = do_POST
-
-        def _answer(self, body: bytes) -> None:
-            status, document = forge.answer(self.command, self.path, self.headers.get("Authorization"), body)
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json; charset=utf-8")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Print nothing."""
-
-    return Handler
 
 
 def _message(text: str, errors: list[dict[str, str]] | None = None) -> dict[str, Any]:

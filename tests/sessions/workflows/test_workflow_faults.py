@@ -9,8 +9,9 @@ from tests.sessions.tools.world import ToolWorld
 from tests.sessions.workflows.test_workflows import answered, command, outputs, sync
 
 from holdfast.api.errors import HoldfastError
-from holdfast.sessions.workflows.execution import ExecutionStatus
+from holdfast.sessions.workflows.execution import Execution, ExecutionStatus
 from holdfast.sessions.workflows.rows import WorkflowKind
+from holdfast.threads.protocol.surface import THREADS
 
 pytestmark = pytest.mark.anyio
 MOST_WRITES = 16
@@ -79,3 +80,32 @@ async def test_each_step_is_carried_out_once_whenever_the_server_dies(world: Too
     assert not row.is_open
     kinds = [each["payload"]["type"] for each in await world.base.base.entries(row.id)]
     assert kinds.count("signal.workflow.finished") == 1
+
+
+async def test_a_command_outlives_the_server_and_is_found_again(world: ToolWorld) -> None:
+    session = await world.session()
+    waits = "echo y >> ends; while [ ! -e go ]; do sleep 0.02; done; cat ends"
+    workflow = await sync(world, session, command("a", waits, repeat=False))
+    id = (await world.call(session, "run_workflow", workflowId=workflow))["execution"]["executionId"]
+    changed = asyncio.Event()
+    stop = world.base.base.store.watch(THREADS + id, lambda _: changed.set())
+    async with asyncio.timeout(30):
+        while not _process(await world.executions.find(id)):
+            await changed.wait()
+            changed.clear()
+    stop()
+    await world.executions.close()
+    await world.restart()
+    await world.executions.take_up()
+    box_row = await world.base.sessions.box_of(session)
+    assert box_row is not None
+    async with await world.base.base.boxes.open(box_row.id) as box:
+        await box.exec(["touch", "go"], cwd=box.spec.workdir)
+    async with asyncio.timeout(30):
+        done = await world.executions.settle(id)
+    assert (done.status, outputs(done), done.steps["a"].attempt) == (ExecutionStatus.OK, {"a": "y"}, 1)
+
+
+def _process(execution: Execution) -> str | None:
+    record = execution.steps.get("a")
+    return None if record is None else record.process
