@@ -27,7 +27,14 @@ def reference() -> str:
 
 
 def _section(operation: Operation) -> str:
-    lines = [f"### {operation.name}", "", f"`{operation.route}`", "", operation.description, ""]
+    lines = [
+        f"### {operation.name}",
+        "",
+        f"`{operation.route}`" if operation.route else "For people only.",
+        "",
+        operation.description,
+        "",
+    ]
     if operation.fields:
         lines += ["| field | | |", "|---|---|---|"]
         for each in operation.fields:

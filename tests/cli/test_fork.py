@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.cli.test_run import World, thread_in, world  # noqa: F401 - a fixture
 
-from holdfast.testing.model import bash, text
+from holdfast.testing.model import FOR_EVER, bash, text
 
 pytestmark = [pytest.mark.xdist_group("runs of the command line"), pytest.mark.agent, pytest.mark.box]
 
@@ -58,6 +58,20 @@ def test_a_fork_goes_on_from_an_earlier_turn_and_both_are_compared(world: World,
     code, out, err = world.run("thread", "tree", thread)
     assert code == 0, err
     assert forked in out
+
+
+def test_branches_start_side_by_side_with_another_prompt(world: World, thread: str) -> None:  # noqa: F811
+    world.model.script([text("A branch.", times=FOR_EVER)])
+    code, out, err = world.run("fork", f"{thread}@1", "--with", "Try it.", "--agent", "pi", "--times", "3", "--json")
+    assert code == 0, out + err
+    made = [each["thread"] for each in json.loads(out)["forks"]]
+    assert len(set(made)) == 3
+    for each in made:
+        code, out, err = world.run("thread", "wait", each)
+        assert code == 0, out + err
+        assert state(world, each) == "1\nstate\n"
+    code, out, err = world.run("thread", "tree", thread)
+    assert all(each in out for each in made)
 
 
 def test_a_thread_is_rewound_and_that_is_undone(world: World, thread: str) -> None:  # noqa: F811

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 
 import pytest
@@ -213,3 +214,23 @@ def test_the_line_of_a_field_is_found_in_the_right_table() -> None:
     assert line_of(WHOLE, ("limits", "missing")) == 15
     assert line_of(WHOLE, ("services", "db", "ready")) == 31
     assert line_of(WHOLE, ("nothing",)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "budget = " + "9" * 5000,
+        "budget = 0x" + "f" * 16_000,
+        f"limits = {{ cpu = {'9' * 5000} }}",
+        "a = " + "[" * 16_000,
+        "a = " + "{a=" * 5_000,
+        "a" + ".a" * 8_000 + " = 1",
+        "[" + "a." * 8_000 + "b]",
+    ],
+    ids=["digits", "hex", "inside", "arrays", "tables", "name", "heading"],
+)
+def test_a_hostile_text_is_refused_soon_whatever_it_makes_of_toml(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidEnvironment):
+        parse_environment(text)
+    assert time.process_time() - began < 0.5

@@ -269,7 +269,7 @@ def test_internal_routes_and_the_api_are_not_there_from_outside(session: Session
 
 def test_no_tool_of_a_session_can_be_reached_from_outside(session: Session) -> None:
     bearer, key = session.bearer(), {"authorization": f"Bearer {session.server.api_key}"}
-    for operation in ALL:
+    for operation in (each for each in ALL if each.route):
         path = operation.path.replace("{id}", "x")
         assert session.visit(path, operation.method, headers=bearer).status_code in (401, 403, 404), path
         assert session.visit(path, operation.method, headers={}).status_code in (401, 403), path

@@ -78,6 +78,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 async def run(page: Page, command: str) -> None:
+    await expect(page.locator("#state")).to_have_text("connected")
     await page.locator("#screen textarea").focus()
     await page.keyboard.type(command)
     await page.keyboard.press("Enter")

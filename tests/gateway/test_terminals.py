@@ -49,6 +49,7 @@ class Terminal:
         self.socket = socket
         self.output = b""
         self.offset: int | None = None
+        self.end_of_old: int | None = None
         self.title = ""
         socket.send(json.dumps({"AuthToken": "", "columns": 80, "rows": 24, **hello}).encode())
 
@@ -63,7 +64,8 @@ class Terminal:
         elif kind == b"1":
             self.title = rest.decode()
         else:
-            self.offset = json.loads(rest)["offset"]
+            told = json.loads(rest)
+            self.offset, self.end_of_old = told["offset"], told["end"]
 
     def until(self, text: bytes) -> bytes:
         ends = time.monotonic() + TIMEOUT
@@ -131,6 +133,21 @@ def test_a_client_that_counts_along_gets_only_what_it_missed(session: Session) -
     with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
         lost = Terminal(socket, offset=10_000_000)  # of another terminal: it gets the screen instead
         lost.until(whole.output)
+
+
+def test_a_client_that_missed_nothing_is_told_at_once_that_it_may_go_on(session: Session) -> None:
+    bearer = session.bearer()
+    with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
+        terminal = Terminal(socket)
+        terminal.run("true")
+        left_at = terminal.offset
+    with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
+        again = Terminal(socket, offset=left_at)
+        while again.offset is None:
+            again.read()  # the shell prints nothing meanwhile
+        assert (again.offset, again.output) == (left_at, b"")
+        assert again.end_of_old is not None
+        assert again.end_of_old >= again.offset
 
 
 def test_a_terminal_is_still_there_after_the_server_was_killed(session: Session, server: ServerProcess) -> None:

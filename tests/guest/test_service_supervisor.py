@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -204,14 +205,18 @@ def test_locks_of_what_runs_no_more_are_removed_and_others_stay(tmp_path: Path) 
     link.symlink_to("another-host-4194001")
     process = tmp_path / "chromium"
     process.symlink_to("/bin/sleep")
-    import subprocess
-
-    with subprocess.Popen([process, "600"]) as running:
+    running = subprocess.Popen([process, "600"])
+    try:
         alive.symlink_to(f"host-{running.pid}")
+        # A process gets its name a moment after it counts as started.
+        while Path(f"/proc/{running.pid}/comm").read_text() != "chromium\n":
+            assert running.poll() is None
         for path in (dead, reused, none, link, alive):
             remove_stale(str(path))
         assert sorted(each.name for each in tmp_path.iterdir()) == ["alive", "chromium"]
+    finally:
         running.kill()
+        running.wait()
 
 
 def test_settings_of_the_user_are_kept(tmp_path: Path) -> None:

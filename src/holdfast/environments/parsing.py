@@ -40,6 +40,8 @@ _LONGEST_READY: Final = 600
 _LONGEST_PATH: Final = 500
 _LONGEST_COMMAND: Final = 4096
 _MEGABYTE: Final = 1024 * 1024
+_MOST_DOTS: Final = 3000
+"""The time to read a name grows with the square of its parts: one of 8,000 takes a second."""
 BUDGETS: Final = ("cost", "tokens")
 
 
@@ -51,11 +53,13 @@ def parse_environment(text: str) -> Environment:
             hint="put long commands into a script of the repository",
         )
     try:
+        if text.count(".") > _MOST_DOTS:
+            raise RecursionError
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidEnvironment(f"the environment is not valid TOML: {error}", hint=_SEE) from None
     except RecursionError:
         raise InvalidEnvironment("the environment is nested too deeply", hint=_SEE) from None
+    except ValueError as error:  # of TOML, or a number with thousands of digits
+        raise InvalidEnvironment(f"the environment is not valid TOML: {error}", hint=_SEE) from None
     reading = _Reading(text)
     environment = _environment(reading, document)
     reading.finish()
@@ -409,7 +413,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no numbers with thousands of digits
+        return "a number with thousands of digits"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 

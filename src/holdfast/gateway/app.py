@@ -131,9 +131,10 @@ class Gateway:
 async def _send_output(socket: WebSocket, process: Process, start: int, end: int, flowing: asyncio.Event) -> None:
     """Send output from an offset on, as fast as the client takes it. What it has not taken stays in the box. Up to
     `end`, it was there before the client."""
-    expected: int | None = None
+    await socket.send_bytes(protocol.preferences(start, end))  # also where nothing follows for long
+    expected = start
     async for chunk in follow(process, start):
-        if chunk.offset != expected:  # at the beginning, and after output that was too old to be kept
+        if chunk.offset != expected:  # after output that was too old to be kept
             await socket.send_bytes(protocol.preferences(chunk.offset, end))
         expected = chunk.next_offset
         for begin in range(0, len(chunk.data), _MAX_FRAME):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LONGEST_MESSAGE = 16 << 20
 """Bytes of a message. Images and files are in messages, in base64."""
 LONGEST_LIST = 10_000
+EXPIRED = "__expired__"
+"""The answer to a question that nobody has answered in time."""
 DEEPEST = 32
 _LARGEST_INT = (1 << 53) - 1
 

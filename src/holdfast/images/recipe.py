@@ -80,7 +80,7 @@ def read_recipe(path: Path) -> Recipe:
 def parse_recipe(text: str) -> Recipe:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRecipe(f"invalid TOML: {error}") from None
     _only(document, _KEYS, "a recipe")
     if "base" not in document:

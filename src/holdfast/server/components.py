@@ -415,7 +415,7 @@ async def open_session_tools(
         DelegationLimits.parse(settings.delegation),
         secret,
         await secrets.get(),
-        parse_apis(settings.forge_apis),
+        parse_apis(settings.service_apis),
         link_mark(tenant),
     ) as tools:
         yield tools

@@ -119,12 +119,12 @@ class Settings:
     delegation: str = setting(
         "", "Limits of a tree of tasks: depth=8 breadth=16 boxes=16 threads=200, or some of them.", metavar="LIMITS"
     )
-    forge_apis: tuple[str, ...] = setting(
+    service_apis: tuple[str, ...] = setting(
         (),
-        "API of a git host: HOST=URL. Can be given several times. Default: https://HOST/api/v3, and that of GitHub.",
-        metavar="HOST=URL",
-        option="--forge-api",
-        variable="HOLDFAST_FORGE_API",
+        "API of a git host, of telegram or of slack, if it is not the usual one: NAME=URL. Can be given several times.",
+        metavar="NAME=URL",
+        option="--service-api",
+        variable="HOLDFAST_SERVICE_API",
     )
     tenant_providers: tuple[str, ...] = setting(
         ("local",),

@@ -19,6 +19,8 @@ from holdfast.repositories.forge import api_of
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.server.lazy import load_in_thread
+from holdfast.sessions.channels.senders import APIS, Senders
+from holdfast.sessions.channels.service import SessionChannels
 from holdfast.sessions.service import Sessions
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
@@ -26,6 +28,7 @@ from holdfast.sessions.tools.children import Children
 from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
+from holdfast.sessions.tools.secret_references import SecretReferences
 from holdfast.sessions.tools.service import RATE, SessionTools
 from holdfast.sessions.tools.tasks import Tasks
 from holdfast.sessions.workflows.engine import Executions
@@ -48,6 +51,7 @@ class ServerTools:
     operations: SessionTools
     mailbox: Mailbox
     workflows: Workflows
+    channels: SessionChannels
     clock: Callable[[], int]
 
     @classmethod
@@ -67,7 +71,7 @@ class ServerTools:
         apis: Mapping[str, str],
         hook_mark: str = "",
     ) -> AsyncIterator[ServerTools]:
-        """From `secret`, the keys of workflows are derived. `hook_mark` is how names of webhooks begin. Executions
+        """From `secret`, the keys of webhooks are derived. `hook_mark` is how names of webhooks begin. Executions
         outlive the service.
         """
         tree = SessionTree(SessionLog(run_log), projection)
@@ -85,6 +89,11 @@ class ServerTools:
         steps = StepRunner(storage.streams, run_log, sessions, runs, boxes, call)
         executions = Executions(storage.streams, seals, run_log, rows, library, keys, steps, notify)
         workflows = Workflows(library, executions, keys, tree, ChangeLimit(run_log.clock, RATE), hook_mark)
+        senders = Senders(lambda kind: apis.get(kind.value) or APIS[kind])
+        messages_in = ChangeLimit(run_log.clock, RATE)
+        channels = SessionChannels(
+            storage.streams, seals, run_log, sessions, secrets, senders, messages_in, secret, hook_mark
+        )
         parts = (
             Children(sessions, tree, run_log, limits),
             Memories(memories, run_log.clock),
@@ -92,25 +101,25 @@ class ServerTools:
             mailbox,
             workflows,
             GitHub(secrets, run_log, partial(forge_api, apis=apis)),
+            channels,
+            SecretReferences(secrets, sessions, boxes),
         )
         limit = ChangeLimit(run_log.clock, RATE, what="what this session")
         operations = SessionTools(tree, [each.handlers for each in parts], limit)
         await executions.start()
         try:
-            yield cls(operations, mailbox, workflows, run_log.clock)
+            yield cls(operations, mailbox, workflows, channels, run_log.clock)
         finally:
             await executions.close()
 
 
 def parse_apis(texts: Sequence[str]) -> dict[str, str]:
-    """Returns the base URLs of APIs by host, from `HOST=URL`. Raises `InvalidRequest`."""
+    """Returns the base URLs of APIs by git host or service, from `NAME=URL`. Raises `InvalidRequest`."""
     found: dict[str, str] = {}
     for each in texts:
         host, equals, url = each.partition("=")
         if not host or not equals or not url.startswith(("https://", "http://")):
-            raise InvalidRequest(
-                f"invalid API of a git host {each[:200]!r}", hint="--forge-api HOST=https://HOST/api/v3"
-            )
+            raise InvalidRequest(f"invalid API {each[:200]!r}", hint="--service-api HOST=https://HOST/api/v3")
         found[host.lower()] = url
     return found
 
@@ -122,7 +131,7 @@ def forge_api(host: str, apis: Mapping[str, str]) -> str:
 
 def internal_routes(tools: Callable[[], Awaitable[SessionTools]]) -> tuple[InternalRoute, ...]:
     """Returns the routes of all operations for the internal API."""
-    return tuple(InternalRoute(each.method, each.path, _answer(each, tools)) for each in ALL)
+    return tuple(InternalRoute(each.method, each.path, _answer(each, tools)) for each in ALL if each.route)
 
 
 def _answer(

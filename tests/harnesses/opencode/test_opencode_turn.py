@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.harnesses.opencode.host import EXPIRED, _question, _reply, merged
+from holdfast.guest.hub_messages import EXPIRED
+from holdfast.harnesses.opencode.host import _question, _reply, merged
 from holdfast.harnesses.opencode.supervision import HEALTHY, MOST_CRASHES, Crashes
 from holdfast.harnesses.opencode.turn import ABORT, FIRST_RESPONSE, INACTIVITY, MOST_RETRIES, Turn
 

@@ -13,7 +13,9 @@ from tests.agents import InstalledAgents
 from tests.runs.delegate.real import Delegating, a_delegating_server
 from tests.runs.delegate.test_agents_delegate import calls, named
 
+from holdfast.api.secrets import Binding
 from holdfast.sessions.workflows.signatures import sign
+from holdfast.testing.chats import Telegram
 from holdfast.testing.model.requests import Request
 from holdfast.testing.model.steps import Step, bash, text, tool
 from holdfast.testing.model.tools import offered_by
@@ -22,9 +24,18 @@ pytestmark = pytest.mark.xdist_group("session tools")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[Delegating]:
+def telegram() -> Iterator[Telegram]:
+    with Telegram("123456:token-of-a-bot-0123") as telegram:
+        yield telegram
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents, telegram: Telegram
+) -> Iterator[Delegating]:
     installed_agents.install("opencode")
-    with a_delegating_server(tmp_path_factory.mktemp("tools"), installed_agents) as world:
+    apis = (f"telegram={telegram.url}",)
+    with a_delegating_server(tmp_path_factory.mktemp("tools"), installed_agents, service_apis=apis) as world:
         yield world
 
 
@@ -116,4 +127,22 @@ def test_a_workflow_runs_in_a_real_box_with_a_persons_approval_and_by_webhook(wo
     fired = world.client.workflows.wait(answers[0].json()["executionId"])
     assert fired.steps[0].output.split() == ["1.2", "1.3"]
     world.client.workflows.cancel(fired.id)
+    world.client.sessions.terminate(session)
+
+
+def test_a_message_in_telegram_is_answered_by_a_real_agent(world: Delegating, telegram: Telegram) -> None:
+    reply = calls("channel_reply", channelType="telegram", channelId="42", message="all is well")
+    world.model.script([reply, text("Answered.")], when="how is the chat")
+    session = world.client.sessions.create(agent="pi", model="scripted", tools=["channels"]).id
+    world.client.secrets.set("TG", telegram.token, bindings=[Binding(host="api.telegram.org", name="x-token")])
+    given = {"channelType": "telegram", "token": "TG", "chats": ["42"]}
+    made = world.client.sessions.call_tool(session, "connect_channel", given)
+    headers = {"x-telegram-bot-api-secret-token": made["secret"]}
+    body = Telegram.update(1, 42, "how is the chat?")
+    url = world.server.url + made["path"]
+    assert httpx.post(url, content=body, headers={}, trust_env=False).status_code == 401
+    assert httpx.post(url, content=body, headers=headers, trust_env=False).json() == {"ok": True}
+    [prompt] = world.client.sessions.prompts(session)
+    assert world.client.sessions.wait_for_prompt(session, prompt.id).status == "completed"
+    assert telegram.sent == [{"method": "sendMessage", "chat_id": "42", "text": "all is well"}]
     world.client.sessions.terminate(session)

@@ -15,12 +15,15 @@ from holdfast.api.run.tasks import DelegationLimits
 from holdfast.api.secrets import SecretRecord
 from holdfast.api.tools.operation import ToolGroup
 from holdfast.change_limit import ChangeLimit
+from holdfast.sessions.channels.senders import Senders
+from holdfast.sessions.channels.service import SessionChannels
 from holdfast.sessions.session_log import SessionLog
 from holdfast.sessions.tools.caller import SessionTree
 from holdfast.sessions.tools.children import Children
 from holdfast.sessions.tools.github import GitHub
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.memories import Memories
+from holdfast.sessions.tools.secret_references import SecretReferences
 from holdfast.sessions.tools.service import RATE, SessionTools
 from holdfast.sessions.tools.tasks import Tasks
 from holdfast.sessions.workflows.engine import Executions
@@ -65,6 +68,7 @@ class ToolWorld:
         self.old: list[Executions] = []
         self.secrets = FakeSecrets()
         self.forge_api = "https://api.invalid"
+        self.chat_apis: dict[str, str] = {}
         self.limits = DelegationLimits(depth=3, breadth=3, boxes=6, threads=8)
         self.open()
 
@@ -89,8 +93,29 @@ class ToolWorld:
         )
         self.old.append(self.executions)
         self.workflows = Workflows(library, self.executions, keys, self.tree, ChangeLimit(log.clock, RATE))
+        self.channels = SessionChannels(
+            self.base.base.store,
+            SEALS,
+            log,
+            self.base.sessions,
+            self.secrets,
+            Senders(lambda kind: self.chat_apis[kind.value]),
+            ChangeLimit(log.clock, RATE),
+            b"c" * 32,
+            "acme~",
+        )
+        self.references = SecretReferences(self.secrets, self.base.sessions, self.base.base.boxes)
         self.github = GitHub(self.secrets, log, lambda host: self.forge_api)
-        parts = (self.children, self.memories, self.tasks, self.mailbox, self.workflows, self.github)
+        parts = (
+            self.children,
+            self.memories,
+            self.tasks,
+            self.mailbox,
+            self.workflows,
+            self.github,
+            self.channels,
+            self.references,
+        )
         tables = [each.handlers for each in parts]
         self.tools = SessionTools(self.tree, tables, ChangeLimit(log.clock, RATE, what="it"))
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from holdfast.api.run.tasks import ToolDefinition
-from holdfast.api.tools import children, github, mailbox, memories, tasks, workflows
+from holdfast.api.tools import channels, children, github, mailbox, memories, secrets, tasks, workflows
 from holdfast.api.tools.operation import Operation
 
 ALL: Final = (
@@ -17,6 +17,8 @@ ALL: Final = (
     *mailbox.OPERATIONS,
     *workflows.OPERATIONS,
     *github.OPERATIONS,
+    *channels.OPERATIONS,
+    *secrets.OPERATIONS,
 )
 BY_NAME: Final[Mapping[str, Operation]] = MappingProxyType({each.name: each for each in ALL})
 

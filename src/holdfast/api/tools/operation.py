@@ -46,8 +46,6 @@ class ToolGroup(StrEnum):
     """Answers to chats outside of Holdfast."""
     SECRETS = "secrets"
     """Commands and files with the secrets of the session's box."""
-    TUNNELS = "tunnels"
-    """Names and URLs for ports of the session's box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,8 @@ class Operation:
     """Whether it may change something. Such calls are limited in number."""
     for_agents: bool = True
     """Whether agents are offered it as a tool."""
+    people_only: bool = False
+    """Whether only people may call it. Such an operation has no route in the box."""
 
     @property
     def method(self) -> str:

@@ -35,7 +35,7 @@ async def upload_inputs(
     further = repositories_in(text)
     try:
         reads = bool(tomllib.loads(text).get("inputs"))
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return None, ()  # the server explains what is wrong
     folder = choose_folder(directory, Path.cwd(), Path.home()) if reads else None
     if folder is None and not further:

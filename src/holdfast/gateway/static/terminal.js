@@ -14,9 +14,11 @@ const terminal = new Terminal({
 });
 const fit = new FitAddon();
 const encoder = new TextEncoder(), decoder = new TextDecoder();
-// `replayed` is where the old output ends. Until then, nothing is sent: the terminal would answer questions of programs
-// that have long ended, and the shell would take the answers for input.
-let socket = null, offset = null, shown = 0, replayed = 0, delay = 500;
+const MOST_EARLY = 4096;
+// `replayed` is where the old output ends. While that is shown, nothing is sent: the terminal would answer questions of
+// programs that have long ended, and the shell would take the answers for input. What is typed before the connection is
+// there waits in `early`.
+let socket = null, offset = null, shown = 0, replayed = 0, delay = 500, replaying = false, ready = false, early = "";
 
 function size() {
   return { columns: Math.min(terminal.cols, 1000), rows: Math.min(terminal.rows, 1000) };
@@ -31,14 +33,26 @@ function receive(data) {
   if (kind === "0") {
     offset += rest.length;
     const end = offset;
-    terminal.write(rest, () => { shown = end; });
+    terminal.write(rest, () => { shown = end; begin(); });
   } else if (kind === "1") document.title = decoder.decode(rest);
   else if (kind === "2") {
     const told = JSON.parse(decoder.decode(rest));
     if (told.offset !== offset) terminal.reset();
     offset = shown = told.offset;
     replayed = told.end || 0;
+    replaying = !ready;
+    begin();
   }
+}
+
+// From here on, what is typed goes to the shell.
+function begin() {
+  if (ready || !replaying || shown < replayed) return;
+  ready = true;
+  replaying = false;
+  state.textContent = "connected";
+  if (early) send("0", early);
+  early = "";
 }
 
 function connect() {
@@ -49,11 +63,11 @@ function connect() {
     const hello = { AuthToken: "", ...size() };
     if (offset !== null) hello.offset = offset;
     socket.send(encoder.encode(JSON.stringify(hello)));
-    state.textContent = "connected";
     delay = 500;
   };
   socket.onmessage = (event) => receive(new Uint8Array(event.data));
   socket.onclose = (event) => {
+    ready = replaying = false;
     if (event.code === 1000) { state.textContent = `${event.reason}. Press Enter for a new shell.`; offset = null; return; }
     if (event.code === 1008) { state.textContent = event.reason; return; }
     state.textContent = "the connection is lost; trying again…";
@@ -66,11 +80,12 @@ terminal.loadAddon(fit);
 terminal.open(document.getElementById("screen"));
 fit.fit();
 terminal.onData((text) => {
-  if (socket.readyState === WebSocket.CLOSED && offset === null && text === "\r") { terminal.reset(); connect(); return; }
-  if (shown >= replayed) send("0", text);
+  if (socket.readyState === WebSocket.CLOSED && offset === null && text === "\r") { terminal.reset(); early = ""; connect(); return; }
+  if (ready) send("0", text);
+  else if (!replaying && early.length < MOST_EARLY) early += text;
 });
 terminal.onBinary((text) => {
-  if (shown < replayed || socket.readyState !== WebSocket.OPEN) return;
+  if (!ready || socket.readyState !== WebSocket.OPEN) return;
   socket.send(Uint8Array.from("0" + text, (char) => char.charCodeAt(0)));
 });
 terminal.onResize(() => send("1", JSON.stringify(size())));

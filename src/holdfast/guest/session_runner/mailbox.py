@@ -5,21 +5,13 @@ from __future__ import annotations
 from queue import Empty, SimpleQueue
 from time import monotonic
 
+from holdfast.guest.runner.event_loop import Timer
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST = 3600.0
-
-
-class Timer:
-    """A callback to run once at a time."""
-
-    __slots__ = ("react", "when")
-
-    def __init__(self, when: float, react: Callable[[], None]) -> None:
-        self.when = when
-        self.react = react
 
 
 class Mailbox:

@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 
-from holdfast.guest.hub_messages import InvalidMessage
+from holdfast.guest.hub_messages import EXPIRED, InvalidMessage
 from holdfast.guest.turn_messages import message_of
 from holdfast.harnesses.opencode.server import Failed, Server, parse_object
 from holdfast.harnesses.opencode.supervision import Supervisor
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from holdfast.guest.session_runner.mailbox import Mailbox, Timer
+    from holdfast.guest.runner.event_loop import Timer
+    from holdfast.guest.session_runner.mailbox import Mailbox
 
     Say = Callable[[str, dict[str, Any]], None]
 
-EXPIRED = "__expired__"
 _DEFAULT = "web:default"
 _REMEMBERED = 1000
 _COMMAND_SECONDS = 3 * 24 * 3600.0

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from holdfast.guest.session_runner.mailbox import Mailbox, Timer
+    from holdfast.guest.runner.event_loop import Timer
+    from holdfast.guest.session_runner.mailbox import Mailbox
 
 MOST_CRASHES = 5
 FIRST_PAUSE = 2.0

@@ -20,6 +20,7 @@ from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
 from holdfast.server.routes import (
     agents,
+    channels,
     completion_socket,
     costs,
     egress,
@@ -58,6 +59,7 @@ ROUTERS = (
     login_page.router,
     members.router,
     agents.router,
+    channels.router,
     boxes.router,
     files.router,
     processes.router,

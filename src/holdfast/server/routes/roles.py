@@ -120,6 +120,7 @@ BY_TOKEN: Final = frozenset(
     {
         ("POST", "/v1/tokens/renew"),
         ("POST", "/v1/hooks/{trigger}"),
+        ("POST", "/v1/channel-events/{name}/{kind}"),
         ("POST", "/v1/login"),
         ("DELETE", "/v1/login"),
         ("GET", "/login/oidc/callback"),

@@ -63,12 +63,12 @@ async def fire_webhook(
 ) -> FiredWebhook:
     """Start the workflow of a trigger. Needs no key but the signature of the trigger: docs/workflows.md."""
     tools = await services.session_tools.get()
-    body = await _body(request)
+    body = await read_body(request)
     fired = await tools.workflows.webhook(trigger, timestamp, signature, body, tools.clock())
     return FiredWebhook(execution_id=fired["executionId"], status=fired["status"])
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     pieces, size = [], 0
     async for piece in request.stream():
         size += len(piece)

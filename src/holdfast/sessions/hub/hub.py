@@ -22,7 +22,7 @@ from holdfast.api.errors.runs import RunNotFound, RunOver
 from holdfast.api.errors.sessions import AgentAway, AgentRefused
 from holdfast.api.ids import new_id
 from holdfast.api.run.info import RunStatus
-from holdfast.guest.hub_messages import REQUESTS, InvalidMessage
+from holdfast.guest.hub_messages import EXPIRED, REQUESTS, InvalidMessage
 from holdfast.guest.session_runner.link import REPLACED
 from holdfast.guest.turn_messages import TURN_MESSAGES, entry_of
 from holdfast.runs.reconcile.rules import End
@@ -44,9 +44,21 @@ IDLE_SECONDS: Final = 300.0
 _STOP_SECONDS: Final = 10.0
 _REMEMBERED: Final = 10_000
 _MOST_RECORDED: Final = 64 * 1024
-EXPIRED: Final = "__expired__"
 _RECORDED: Final = frozenset(
-    ("runner-health", "git-state", "files-changed", "model-switched", "usage-report", "audio-transcript", "screenshot")
+    (
+        "runner-health",
+        "git-state",
+        "files-changed",
+        "model-switched",
+        "usage-report",
+        "audio-transcript",
+        "screenshot",
+        "tunnels",
+        "repo:clone-complete",
+        "workflow-chat-message",
+        "workflow-execution-result",
+        "wait-subscription",
+    )
 )
 """Messages that are written on the thread as they are, if they are not too large."""
 _ANSWERS: Final = {
@@ -169,6 +181,8 @@ class Hub:
     def expect(self, run: str) -> None:
         """A prompt is about to be sent for this run: that its runner does not know it yet means nothing."""
         self._prompts[run] = None
+        while len(self._prompts) > _REMEMBERED:
+            del self._prompts[next(iter(self._prompts))]
 
     def forget(self, run: str) -> None:
         self._prompts.pop(run, None)
@@ -341,7 +355,7 @@ class Hub:
 
     async def _record(self, connection: RunnerConnection, message: Message) -> None:
         """Write a message on the thread. Its id is that of the message, so that it is there once."""
-        name = message.type.replace("-", "_")
+        name = message.type.replace("-", "_").replace(":", "_")
         payload = {"type": f"{SESSION_PREFIX}{name}", **message.fields}
         if len(orjson.dumps(payload)) > _MOST_RECORDED:
             payload = {"type": f"{SESSION_PREFIX}{name}", "truncated": True}

@@ -42,6 +42,8 @@ class SessionTools:
             raise InvalidRequest(f"there is no tool {name[:_SHOWN]!r}: use one of {', '.join(self._handlers)}")
         caller = await self._tree.caller(session, person)
         if person is None:
+            if operation.people_only:
+                raise Forbidden(f"{name} is for people: holdfast session call {session} {name}")
             if operation.group not in tools_in(caller.session.options):
                 raise Forbidden(
                     f"session {session} may not use {name}",

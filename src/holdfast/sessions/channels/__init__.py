@@ -1,0 +1,1 @@
+"""Channels: chats outside of Holdfast whose messages become prompts of a session, and its answers."""

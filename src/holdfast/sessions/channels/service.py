@@ -1,0 +1,213 @@
+"""Channels of sessions: connects them, takes messages in, and sends answers out. Their state is on the thread."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
+from holdfast.api.tools.channels import ChannelType
+from holdfast.change_limit import ChangeLimit
+from holdfast.runs.run_log import RunLog
+from holdfast.sessions.channels.events import (
+    ChatMessage,
+    check_slack,
+    check_telegram,
+    prompt_of,
+    refused,
+    slack_message,
+    telegram_message,
+)
+from holdfast.sessions.channels.record import CONNECTED, DISCONNECTED, MOST_SEEN, PREFIX, SEEN, Channel, Channels, fold
+from holdfast.sessions.channels.senders import Image, Senders
+from holdfast.sessions.service import Sessions
+from holdfast.sessions.tools.caller import Caller, Handler, keyed_id
+from holdfast.sessions.tools.github import SecretSource
+from holdfast.threads.access.seals import Seals
+from holdfast.threads.sealed_records import SealedRecords
+from holdfast.threads.store import StreamStore
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED: Final = 1_000
+
+
+class SessionChannels:
+    """Remembers which answers were sent, so that a repeated call with the same key does not send one twice."""
+
+    def __init__(
+        self,
+        store: StreamStore,
+        seals: Seals,
+        run_log: RunLog,
+        sessions: Sessions,
+        secrets: SecretSource,
+        senders: Senders,
+        limit: ChangeLimit,
+        secret: bytes,
+        mark: str = "",
+    ) -> None:
+        """`secret` has 32 bytes and is used only for this. `limit` is for messages, by session. `mark` is what paths of
+        events begin with: it names the tenant.
+        """
+        self._sessions = sessions
+        self._secrets = secrets
+        self._senders = senders
+        self._limit = limit
+        self._secret = secret
+        self._mark = mark
+        self._records = SealedRecords[Channels](
+            store, seals, run_log.clock, prefix=PREFIX, begin=lambda life: Channels(), fold=fold
+        )
+        self._sent: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "list_channels": self.list,
+            "channel_reply": self.reply,
+            "connect_channel": self.connect,
+            "disconnect_channel": self.disconnect,
+        }
+
+    # --- for people ---
+
+    async def connect(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
+        kind = ChannelType(input["channelType"])
+        token, signing = str(input["token"]), input.get("signing")
+        if kind is ChannelType.SLACK and signing is None:
+            raise InvalidRequest("slack needs signing: the name of the secret with its signing secret")
+        for name in (token, *(() if signing is None else (signing,))):
+            self._secrets.reveal(name)  # raises if there is none
+        payload = {
+            "type": CONNECTED,
+            "channel": kind.value,
+            "token": token,
+            "chats": list(input["chats"]),
+            **({} if signing is None else {"signing": signing}),
+        }
+        await self._records.change(caller.id, lambda _: payload)
+        shown = {"channelType": kind.value, "path": f"/v1/channel-events/{self._mark}{caller.id}/{kind.value}"}
+        return {**shown, "secret": self._webhook_secret(caller.id)} if kind is ChannelType.TELEGRAM else shown
+
+    async def disconnect(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
+        kind = ChannelType(input["channelType"])
+
+        def compose(channels: Channels) -> dict[str, Any]:
+            if kind not in channels.by_type:
+                raise NotFound(f"session {caller.id} takes part in no chats of {kind}")
+            return {"type": DISCONNECTED, "channel": kind.value}
+
+        await self._records.change(caller.id, compose)
+        return {"success": True}
+
+    # --- for agents ---
+
+    async def list(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
+        channels = (await self._records.get(caller.id)).by_type.values()
+        found = [{"channelType": each.type.value, "channelId": chat} for each in channels for chat in each.known]
+        return {"channels": found}
+
+    async def reply(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
+        kind, chat = ChannelType(input["channelType"]), str(input["channelId"])
+        channel = (await self._records.get(caller.id)).by_type.get(kind)
+        if channel is None or not channel.answers(chat):
+            raise Forbidden(f"this session takes no part in {kind} chat {chat}")
+        text, image = input.get("message"), _image(input)
+        if text is None and image is None:
+            raise InvalidRequest("a reply needs a message or an image")
+        key = keyed_id("e", caller.id, str(input["key"])) if "key" in input else None
+        if key is None or key not in self._sent:
+            await self._senders.send(kind, self._secrets.reveal(channel.token), chat, text, image)
+            if key is not None:
+                self._sent[key] = None
+                while len(self._sent) > _REMEMBERED:
+                    self._sent.popitem(last=False)
+        return {"success": True}
+
+    # --- from the services ---
+
+    async def receive(self, name: str, kind: str, headers: Mapping[str, str], body: bytes, now: int) -> dict[str, Any]:
+        """Take an event of a service. Answers in the form that it expects. Raises `Unauthorized`."""
+        session = name.removeprefix(self._mark)
+        channel = await self._find(session, kind)
+        self._check(session, channel, headers, body, now)
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise InvalidRequest("the event is not valid JSON") from None
+        if (
+            channel.type is ChannelType.SLACK
+            and isinstance(document, dict)
+            and document.get("type") == "url_verification"
+        ):
+            return {"challenge": str(document.get("challenge", ""))[:1000]}
+        message = telegram_message(document) if channel.type is ChannelType.TELEGRAM else slack_message(document)
+        if message is not None:
+            await self._take(session, channel, message)
+        return {"ok": True}
+
+    async def _find(self, session: str, kind: str) -> Channel:
+        try:
+            channel = (await self._records.get(session)).by_type.get(ChannelType(kind))
+        except (NotFound, ValueError):
+            channel = None
+        if channel is None:
+            raise refused()
+        return channel
+
+    def _check(self, session: str, channel: Channel, headers: Mapping[str, str], body: bytes, now: int) -> None:
+        if channel.type is ChannelType.TELEGRAM:
+            check_telegram(self._webhook_secret(session), headers.get("x-telegram-bot-api-secret-token"))
+            return
+        signing = self._secrets.reveal(channel.signing or "")
+        stamp, signature = headers.get("x-slack-request-timestamp"), headers.get("x-slack-signature")
+        check_slack(signing, stamp, signature, body, now)
+
+    async def _take(self, session: str, channel: Channel, message: ChatMessage) -> None:
+        if not channel.admits(message.chat):
+            log.info("session %s takes no part in %s chat %s", session, channel.type, message.chat)
+            return
+        try:
+            self._limit.spend(session)
+        except TooManyRequests:
+            raise TooManyRequests("messages of this channel come too often: send it again later") from None
+        if not channel.answers(message.chat) and len(channel.seen) < MOST_SEEN:
+            seen = {"type": SEEN, "channel": channel.type.value, "chat": message.chat}
+            await self._records.change(session, lambda _: seen)
+        # The id makes a repetition of the same message no second prompt.
+        prompt_id = keyed_id("e", "channel", session, message.id)
+        author = f"{channel.type}:{message.author}"[:128]
+        try:
+            await self._sessions.prompt(
+                session, prompt_of(channel.type, message), prompt_id=prompt_id, author=_printable(author)
+            )
+        except HoldfastError as error:
+            log.warning("a message from %s chat %s was not taken: %s", channel.type, message.chat, error)
+            if error.status is not None and error.status >= 500:
+                raise
+
+    def _webhook_secret(self, session: str) -> str:
+        return hmac.digest(self._secret, f"telegram\n{session}".encode(), hashlib.sha256).hex()
+
+
+def _printable(author: str) -> str:
+    return "".join(each if "!" <= each <= "~" else "_" for each in author)
+
+
+def _image(input: Mapping[str, Any]) -> Image | None:
+    if "imageBase64" not in input:
+        return None
+    try:
+        data = base64.b64decode(input["imageBase64"], validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("imageBase64 is not valid base64") from None
+    return Image(data, input.get("imageMimeType", "image/png"))

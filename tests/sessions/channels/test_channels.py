@@ -1,0 +1,191 @@
+"""Channels of sessions, with stand-ins for Telegram and Slack: messages in, answers out, and forged ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.sessions.tools.world import ToolWorld
+
+from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, TooManyRequests, Unauthorized, Unavailable
+from holdfast.sessions.channels.events import slack_message, telegram_message
+from holdfast.testing.chats import Slack, Telegram
+
+pytestmark = pytest.mark.anyio
+TOKEN, SIGNING = "123456:telegram-token-of-a-bot", "slack-signing-secret-0123"
+BOT = "xoxb-0123456789-abcdefghij"
+SECRET = "x-telegram-bot-api-secret-token"
+
+
+@pytest.fixture
+def telegram(world: ToolWorld) -> Iterator[Telegram]:
+    with Telegram(TOKEN) as telegram:
+        world.secrets.add("TG", TOKEN)
+        world.chat_apis["telegram"] = telegram.url
+        yield telegram
+
+
+@pytest.fixture
+def slack(world: ToolWorld) -> Iterator[Slack]:
+    with Slack(BOT, SIGNING) as slack:
+        world.secrets.add("BOT", BOT)
+        world.secrets.add("SIGNING", SIGNING)
+        world.chat_apis["slack"] = slack.url
+        yield slack
+
+
+async def connect(world: ToolWorld, session: str, kind: str, *chats: str, **more: Any) -> dict[str, Any]:
+    given = {"channelType": kind, "chats": list(chats), **more}
+    return await world.tools.call(session, "connect_channel", given, person="ada")
+
+
+async def receive(
+    world: ToolWorld, session: str, kind: str, headers: dict[str, str], body: bytes, *, later: int = 0
+) -> Any:
+    now = world.base.base.clock.now() + later
+    return await world.channels.receive(f"acme~{session}", kind, headers, body, now)
+
+
+async def prompts(world: ToolWorld, session: str) -> list[str]:
+    entries = await world.base.base.entries(session)
+    return [each["payload"]["text"] for each in entries if each["payload"]["type"] == "chat"]
+
+
+async def test_a_message_in_telegram_becomes_a_prompt_once_and_is_answered(
+    world: ToolWorld, telegram: Telegram
+) -> None:
+    session = await world.session()
+    made = await connect(world, session, "telegram", "42", token="TG")
+    assert made["path"] == f"/v1/channel-events/acme~{session}/telegram"
+    body = Telegram.update(1, 42, "how is it going?")
+    for _ in range(2):
+        assert await receive(world, session, "telegram", {SECRET: made["secret"]}, body) == {"ok": True}
+    await world.restart()
+    await receive(world, session, "telegram", {SECRET: made["secret"]}, body)
+    [prompt] = await prompts(world, session)
+    assert prompt == "[Message of ada in telegram chat 42. Answer with the tool channel_reply.]\n\nhow is it going?"
+    assert (await world.call(session, "list_channels"))["channels"] == [{"channelType": "telegram", "channelId": "42"}]
+    image = base64.b64encode(b"\x89PNG-image").decode()
+    for _ in range(2):
+        await world.call(session, "channel_reply", channelType="telegram", channelId="42", message="fine", key="k")
+    await world.call(
+        session, "channel_reply", channelType="telegram", channelId="42", imageBase64=image, message="look"
+    )
+    assert telegram.sent == [
+        {"method": "sendMessage", "chat_id": "42", "text": "fine"},
+        {"method": "sendPhoto", "chat_id": "42", "caption": "look", "photo": b"\x89PNG-image"},
+    ]
+
+
+async def test_a_message_in_slack_becomes_a_prompt_once_and_is_answered(world: ToolWorld, slack: Slack) -> None:
+    session = await world.session()
+    await connect(world, session, "slack", "*", token="BOT", signing="SIGNING")
+    stamp = world.base.base.clock.now() // 1000
+    challenge = json.dumps({"type": "url_verification", "challenge": "abc"}).encode()
+    assert await receive(world, session, "slack", slack.headers(challenge, stamp), challenge) == {"challenge": "abc"}
+    with pytest.raises(Forbidden):
+        await world.call(session, "channel_reply", channelType="slack", channelId="C1", message="hello?")
+    body = Slack.event("Ev1", "C1", "deploy it")
+    for _ in range(3):
+        await receive(world, session, "slack", slack.headers(body, stamp), body)
+    for ignored in (
+        Slack.event("Ev2", "C1", "x", bot_id="B1"),
+        Slack.event("Ev3", "C1", "x", subtype="message_changed"),
+    ):
+        await receive(world, session, "slack", slack.headers(ignored, stamp), ignored)
+    assert len(await prompts(world, session)) == 1
+    await world.call(session, "channel_reply", channelType="slack", channelId="C1", message="done")
+    image = base64.b64encode(b"GIF89a").decode()
+    await world.call(
+        session, "channel_reply", channelType="slack", channelId="C1", imageBase64=image, imageMimeType="image/gif"
+    )
+    assert [each["method"] for each in slack.sent] == ["chat.postMessage", "files.completeUploadExternal"]
+    assert slack.sent[1]["channel_id"] == "C1"
+    assert list(slack.uploads.values()) == [b"GIF89a"]
+
+
+async def test_a_forged_or_replayed_event_is_refused_with_one_answer(
+    world: ToolWorld, telegram: Telegram, slack: Slack
+) -> None:
+    session, other = await world.session(), await world.session()
+    made = await connect(world, session, "telegram", "42", token="TG")
+    theirs = await connect(world, other, "telegram", "42", token="TG")
+    await connect(world, session, "slack", "C1", token="BOT", signing="SIGNING")
+    update, event = Telegram.update(1, 42, "x"), Slack.event("Ev1", "C1", "x")
+    stamp = world.base.base.clock.now() // 1000
+    signed = slack.headers(event, stamp)
+    wrong: list[tuple[str, str, dict[str, str], bytes, int]] = [
+        (session, "telegram", {}, update, 0),
+        (session, "telegram", {SECRET: made["secret"].upper()}, update, 0),
+        (session, "telegram", {SECRET: theirs["secret"]}, update, 0),
+        (session, "telegram", {SECRET: "é"}, update, 0),
+        ("t-nothing", "telegram", {SECRET: made["secret"]}, update, 0),
+        (session, "odd", {SECRET: made["secret"]}, update, 0),
+        (other, "slack", signed, event, 0),
+        (session, "slack", {}, event, 0),
+        (session, "slack", signed, event + b" ", 0),
+        (session, "slack", signed, event, 301_000),
+        (session, "slack", {**signed, "x-slack-request-timestamp": str(stamp + 1)}, event, 0),
+        (session, "slack", Slack(BOT, "another").headers(event, stamp), event, 0),
+    ]
+    for where, kind, headers, body, later in wrong:
+        with pytest.raises(Unauthorized, match="there is no such channel, or the request is not from its service"):
+            await receive(world, where, kind, headers, body, later=later)
+    assert await prompts(world, session) == await prompts(world, other) == []
+
+
+async def test_only_chats_that_were_allowed_are_heard_and_answered(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    made = await connect(world, session, "telegram", "42", token="TG")
+    await receive(world, session, "telegram", {SECRET: made["secret"]}, Telegram.update(1, 43, "let me in"))
+    assert await prompts(world, session) == []
+    with pytest.raises(Forbidden):
+        await world.call(session, "channel_reply", channelType="telegram", channelId="43", message="x")
+    with pytest.raises(Forbidden, match="for people"):
+        await world.call(session, "connect_channel", channelType="telegram", token="TG", chats=["*"])
+    await world.tools.call(session, "disconnect_channel", {"channelType": "telegram"}, person="ada")
+    with pytest.raises(Unauthorized):
+        await receive(world, session, "telegram", {SECRET: made["secret"]}, Telegram.update(2, 42, "x"))
+    with pytest.raises(NotFound):
+        await world.tools.call(session, "disconnect_channel", {"channelType": "telegram"}, person="ada")
+
+
+async def test_what_a_service_answers_never_has_the_token(world: ToolWorld, telegram: Telegram, slack: Slack) -> None:
+    session = await world.session()
+    await connect(world, session, "telegram", "42", token="TG")
+    await connect(world, session, "slack", "C1", token="BOT", signing="SIGNING")
+    telegram.token = slack.token = "another"
+    for kind, chat in (("telegram", "42"), ("slack", "C1")):
+        with pytest.raises(Unavailable, match="did not take") as refused:
+            await world.call(session, "channel_reply", channelType=kind, channelId=chat, message="x")
+        assert not any(each in refused.value.message for each in (TOKEN, BOT))
+    world.chat_apis["telegram"] = "http://127.0.0.1:9"
+    with pytest.raises(Unavailable, match="cannot be reached") as unreachable:
+        await world.call(session, "channel_reply", channelType="telegram", channelId="42", message="x")
+    assert TOKEN not in str(unreachable.value)
+    everything = json.dumps(await world.base.base.entries(session))
+    assert not any(each in everything for each in (TOKEN, BOT, SIGNING))
+
+
+async def test_channels_are_limited(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    made = await connect(world, session, "telegram", "42", token="TG")
+    for number in range(60):
+        await receive(world, session, "telegram", {SECRET: made["secret"]}, Telegram.update(number, 42, "again"))
+    with pytest.raises(TooManyRequests):
+        await receive(world, session, "telegram", {SECRET: made["secret"]}, Telegram.update(60, 42, "again"))
+    assert len(await prompts(world, session)) == 60
+    for wrong in ({}, {"imageBase64": "no base64!"}, {"imageBase64": "aGk", "imageMimeType": "text/html"}):
+        with pytest.raises(InvalidRequest):
+            await world.call(session, "channel_reply", channelType="telegram", channelId="42", **wrong)
+
+
+@pytest.mark.parametrize(
+    "odd", [None, 1, [], {}, {"message": 1}, {"update_id": "x", "message": {"chat": {"id": 1}, "text": "x"}}]
+)
+async def test_an_odd_event_is_no_message(odd: Any) -> None:
+    assert telegram_message(odd) is None
+    assert slack_message(odd) is None
