@@ -51,7 +51,8 @@ def test_a_backup_of_a_running_home_is_a_home(bare_cli: Cli, home: Path, tmp_pat
         before = entries_of(http, "t-1")
         outcome = bare_cli("backup", str(target), "--home", str(home), "--json")
         assert outcome.exit == Exit.OK, outcome
-        assert (json.loads(outcome.out)["streams"], json.loads(outcome.out)["damage"]) == (1, [])
+        # The thread, and the audit log with the new key.
+        assert (json.loads(outcome.out)["streams"], json.loads(outcome.out)["damage"]) == (2, [])
         fill(http, "t-2")  # the server goes on
     with ServerProcess(target) as server, client_of(server) as http:
         assert entries_of(http, "t-1") == before
