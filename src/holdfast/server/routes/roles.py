@@ -42,11 +42,13 @@ POST /v1/workspaces  POST /v1/runs  POST /v1/imports  POST /v1/runs/check
 POST /v1/runs/{id}/cancel  POST /v1/runs/{id}/steer  POST /v1/runs/{id}/resume
 POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibernate  POST /v1/sessions/{id}/restore
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
-GET /v1/sessions/{id}/diagnosis  POST /v1/sessions/{id}/abort  POST /v1/sessions/{id}/revert
+GET /v1/sessions/{id}/diagnosis
+GET /v1/sessions/{id}/reviews/{prompt}  POST /v1/sessions/{id}/abort  POST /v1/sessions/{id}/revert
 POST /v1/sessions/{id}/commands  POST /v1/sessions/{id}/answers
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
+POST /v1/sessions/{id}/reviews
 GET /v1/workflow-executions/{id}  POST /v1/workflow-executions/{id}/approve
 POST /v1/workflow-executions/{id}/cancel
 DELETE /v1/inbox/{id}  POST /v1/inbox/{id}/read  POST /v1/inbox/{id}/reply
