@@ -356,20 +356,20 @@ def test_only_owners_of_the_default_tenant_administer_tenants(world: World) -> N
 
 
 def test_a_tenant_is_removed_with_all_that_it_has(world: World) -> None:
-    made = world.owner.post("/v1/tenants", json={"name": "brief"})
+    made = world.owner.post("/v1/tenants", json={"name": "shortlived"})
     key = made.json()["key"]["key"]
     with world.with_key(key) as client:
         assert client.post("/v1/threads", json={"id": "t-gone"}).status_code == 201
-        assert world.owner.post("/v1/tenants", json={"name": "brief"}).status_code == 409
-        assert world.owner.delete("/v1/tenants/brief").status_code == 204
+        assert world.owner.post("/v1/tenants", json={"name": "shortlived"}).status_code == 409
+        assert world.owner.delete("/v1/tenants/shortlived").status_code == 204
         assert client.get("/v1/threads").status_code == 401
-    assert not (world.server.home / "tenants" / "brief").exists()
-    again = world.owner.post("/v1/tenants", json={"name": "brief"}).json()["key"]["key"]
+    assert not (world.server.home / "tenants" / "shortlived").exists()
+    again = world.owner.post("/v1/tenants", json={"name": "shortlived"}).json()["key"]["key"]
     with world.with_key(again) as client:
         assert client.get("/v1/threads").json()["threads"] == []
     with world.with_key(key) as client:
         assert client.get("/v1/threads").status_code == 401, "a key of the tenant that was removed"
-    assert world.owner.delete("/v1/tenants/brief").status_code == 204
+    assert world.owner.delete("/v1/tenants/shortlived").status_code == 204
 
 
 def test_a_tenant_with_boxes_is_not_removed(world: World) -> None:
