@@ -56,7 +56,7 @@ def test_a_backup_taken_while_entries_are_written_has_a_prefix_of_each_thread(
         restored = tmp_path / f"restored-{number}"
         outcome = bare_cli("restore", str(copy), "--home", str(restored), "--json")
         assert outcome.exit == Exit.OK, outcome
-        assert json.loads(outcome.out)["streams"] == 2, "the thread, and the audit log"
+        assert json.loads(outcome.out)["streams"] in (1, 2)  # the thread, and the audit log if it has begun
         assert (restored / "workspaces" / digest).read_bytes() == b"an archive"
     with ServerProcess(tmp_path / "restored-2") as server, client_of(server) as http:
         found = entries_of(http, "t-1")

@@ -28,7 +28,11 @@ def test_pipelined_requests_are_answered_in_order(client: RawClient, server: Ser
             (request("GET", "/health"), 200, lambda body: b'"status":"ok"' in body),
             (request("GET", stream), 200, lambda body, n=n: len(json.loads(body)) == n + 1),  # type: ignore[misc]
             (request("GET", f"/v1/threads/{witness.thread}"), 200, lambda body: b'"entryCount":1' in body),
-            (request("POST", "/v1/threads", b'{"x":1}', **JSON), 422, lambda body: b"is not known here" in body.lower()),
+            (
+                request("POST", "/v1/threads", b'{"x":1}', **JSON),
+                422,
+                lambda body: b"is not known here" in body.lower(),
+            ),
             (request("GET", f"/v1/stream/hostile/none-{n}"), 404, lambda body, n=n: b"none-%d" % n in body),  # type: ignore[misc]
         ]
     client.send(b"".join(wire for wire, _, _ in sent))

@@ -20,36 +20,27 @@ from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
 from holdfast.server.routes import (
     agents,
-    channels,
     completion_socket,
     costs,
     egress,
     environments,
     forks,
-    gateway,
     images,
-    inbox,
     interpreters,
-    keys,
-    login,
-    login_page,
-    members,
     models,
     page,
     providers,
     runs,
     runtime_tests,
     secrets,
-    session_tools,
-    sessions,
-    shares,
     tasks,
     threads,
-    workflows,
 )
+from holdfast.server.routes.access import keys, login, login_page, members, shares
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.services import Services, UseMetrics, services_of
+from holdfast.server.routes.session import channels, gateway, inbox, sessions, tools, workflows
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
 
 ROUTERS = (
@@ -78,7 +69,7 @@ ROUTERS = (
     runs.router,
     runtime_tests.router,
     secrets.router,
-    session_tools.router,
+    tools.router,
     sessions.router,
     shares.router,
     tasks.router,

@@ -23,8 +23,8 @@ from holdfast.api.threads import (
     ThreadPage,
     ThreadStatus,
 )
+from holdfast.server.routes.access.keys import token_of
 from holdfast.server.routes.costs import costs_by
-from holdfast.server.routes.keys import token_of
 from holdfast.server.routes.runs import run_info
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Caller, Use, answer
 from holdfast.threads.access.credentials import Scope

@@ -131,7 +131,7 @@ def new(
     from holdfast.cli.run.files import opened, send_files
     from holdfast.cli.run.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
-    from holdfast.cli.session_tools import split_groups
+    from holdfast.cli.sessions.tools import split_groups
 
     chosen = files.choose(Path.cwd(), Path.home(), continues=False)
     box_settings = box.to_json()

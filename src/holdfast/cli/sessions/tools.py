@@ -11,7 +11,7 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
-from holdfast.cli.sessions import SessionArgument
+from holdfast.cli.sessions.commands import SessionArgument
 from holdfast.cli.terminal.console import Cell, write_json, write_table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Use
-from holdfast.server.routes.workflows import read_body
+from holdfast.server.routes.session.workflows import read_body
 
 router = APIRouter(prefix="/v1", tags=["channels"], responses=BOX_ERRORS)
 

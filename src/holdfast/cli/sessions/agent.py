@@ -12,7 +12,7 @@ from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
-from holdfast.cli.sessions import SessionArgument
+from holdfast.cli.sessions.commands import SessionArgument
 from holdfast.cli.terminal.console import hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
 
