@@ -107,6 +107,16 @@ TARGETS: Final = (
         ),
     ),
     Target(
+        "holdfast.client.session.sync",
+        "The client's sessions for code without `await`.",
+        (
+            Twin("holdfast.client.session.sessions:Sessions"),
+            Twin("holdfast.client.session.gateway:SessionGateways"),
+            Twin("holdfast.client.session.inbox:Inbox"),
+            Twin("holdfast.client.session.workflows:Workflows"),
+        ),
+    ),
+    Target(
         "holdfast.client.sync",
         "The client for code without `await`.",
         (
@@ -119,14 +129,10 @@ TARGETS: Final = (
             Twin("holdfast.client.images:Images"),
             Twin("holdfast.client.egress:Egress"),
             Twin("holdfast.client.environments:EnvironmentStore"),
-            Twin("holdfast.client.gateway:SessionGateways"),
-            Twin("holdfast.client.inbox:Inbox"),
-            Twin("holdfast.client.workflows:Workflows"),
             Twin("holdfast.client.models:ModelStore", leave_out=frozenset({"aclose"})),
             Twin("holdfast.client.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),
             Twin("holdfast.client.secrets:SecretStore"),
-            Twin("holdfast.client.sessions:Sessions"),
             Twin("holdfast.client.interpreters:Interpreters"),
         ),
     ),

@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from holdfast.client.client import Client
     from holdfast.client.connection import RetryNotice
     from holdfast.client.costs import Costs
-    from holdfast.client.gateway import SessionGateways
-    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.models import ModelStore
     from holdfast.client.run.agents import AgentStore
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
-    from holdfast.client.sessions import Sessions
+    from holdfast.client.session.gateway import SessionGateways
+    from holdfast.client.session.inbox import Inbox
+    from holdfast.client.session.sessions import Sessions
+    from holdfast.client.session.workflows import Workflows
     from holdfast.client.sync import SyncClient
     from holdfast.client.thread.sync import SyncTail, SyncThread
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Thread
-    from holdfast.client.workflows import Workflows
 
 __all__ = [
     "Acknowledgement",
@@ -197,14 +197,14 @@ _HOMES = {
     "holdfast.client.client": "Client",
     "holdfast.client.connection": "RetryNotice",
     "holdfast.client.costs": "Costs",
-    "holdfast.client.gateway": "SessionGateways",
-    "holdfast.client.inbox": "Inbox",
-    "holdfast.client.workflows": "Workflows",
+    "holdfast.client.session.gateway": "SessionGateways",
+    "holdfast.client.session.inbox": "Inbox",
+    "holdfast.client.session.workflows": "Workflows",
     "holdfast.client.interpreters": "Interpreters",
     "holdfast.client.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",
     "holdfast.client.secrets": "SecretStore",
-    "holdfast.client.sessions": "Sessions",
+    "holdfast.client.session.sessions": "Sessions",
     "holdfast.client.run.tasks": "Tasks",
     "holdfast.client.sync": "SyncClient",
     "holdfast.client.thread.sync": "SyncTail SyncThread",

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
-    from holdfast.client.gateway import SessionGateways
     from holdfast.client.images import Images
-    from holdfast.client.inbox import Inbox
     from holdfast.client.interpreters import Interpreters
     from holdfast.client.keys import Keys
     from holdfast.client.logins import Logins
@@ -31,13 +29,15 @@ if TYPE_CHECKING:
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
     from holdfast.client.secrets import SecretStore
-    from holdfast.client.sessions import Sessions
+    from holdfast.client.session.gateway import SessionGateways
+    from holdfast.client.session.inbox import Inbox
+    from holdfast.client.session.sessions import Sessions
+    from holdfast.client.session.workflows import Workflows
     from holdfast.client.tenants import Members, Tenants
     from holdfast.client.thread.shares import Shares
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
-    from holdfast.client.workflows import Workflows
 
 
 class Client:
@@ -171,19 +171,19 @@ class Client:
 
     @cached_property
     def workflows(self) -> Workflows:
-        from holdfast.client.workflows import Workflows
+        from holdfast.client.session.workflows import Workflows
 
         return Workflows(self._connection)
 
     @cached_property
     def inbox(self) -> Inbox:
-        from holdfast.client.inbox import Inbox
+        from holdfast.client.session.inbox import Inbox
 
         return Inbox(self._connection)
 
     @cached_property
     def gateway(self) -> SessionGateways:
-        from holdfast.client.gateway import SessionGateways
+        from holdfast.client.session.gateway import SessionGateways
 
         return SessionGateways(self._connection)
 
@@ -201,7 +201,7 @@ class Client:
 
     @cached_property
     def sessions(self) -> Sessions:
-        from holdfast.client.sessions import Sessions
+        from holdfast.client.session.sessions import Sessions
 
         return Sessions(self._connection)
 
