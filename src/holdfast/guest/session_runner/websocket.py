@@ -104,7 +104,18 @@ class WebSocket:
     # --- sending ---
 
     def send(self, text: str) -> None:
-        self._send(TEXT, text.encode())
+        """Send a message. Raises `Closed` if the server has said goodbye, and another OSError if it is just gone."""
+        try:
+            self._send(TEXT, text.encode())
+        except OSError:
+            try:
+                while self.receive():
+                    pass  # what comes before a goodbye is lost, and is sent again on the next connection
+            except Closed:
+                raise
+            except OSError:
+                pass
+            raise
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Say goodbye, as far as that goes, and end the connection."""
@@ -212,7 +223,10 @@ class WebSocket:
             code = int.from_bytes(data[:2], "big") if len(data) >= 2 else 1005
             if not self._closing:
                 self._closing = True
-                self._send(CLOSE, data[:2])
+                try:
+                    self._send(CLOSE, data[:2])
+                except OSError:
+                    pass  # the server has not waited for it
             raise Closed(code, data[2:].decode("utf-8", "replace"))
 
     def _fail(self, code: int, why: str) -> Closed:
