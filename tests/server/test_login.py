@@ -141,6 +141,19 @@ def test_streams_and_sockets_take_the_cookie_of_own_pages(world: World) -> None:
         assert refused.value.response.status_code == status
 
 
+def test_a_login_counts_in_its_cookie_only(world: World) -> None:
+    """A browser sends its cookie to every port of the host, also to one that a box listens on."""
+    thread = world.owner.post("/v1/threads", json={"title": "of the owner"}).json()["id"]
+    with world.logged_in() as browser:
+        stolen = browser.cookies["holdfast_login"]
+    with httpx.Client(base_url=world.server.url, headers={"Authorization": f"Bearer {stolen}"}) as thief:
+        assert thief.get("/v1/threads").status_code == 401
+        assert thief.post("/v1/keys", json={"name": "mine"}).status_code == 401
+        assert thief.get(f"/v1/stream/threads/{thread}?offset=-1").status_code == 401
+        tail = f"/v1/stream/threads/{thread}?offset=-1&live=sse&token={stolen}"
+        assert thief.get(tail, headers={"Authorization": ""}).status_code == 401
+
+
 def test_a_logout_and_a_revoked_login_end_at_once(world: World) -> None:
     with world.logged_in() as browser, world.logged_in() as other:
         assert browser.delete("/v1/login", headers=world.own_page).status_code == 204

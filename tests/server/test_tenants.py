@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -370,6 +371,31 @@ def test_a_tenant_is_removed_with_all_that_it_has(world: World) -> None:
     with world.with_key(key) as client:
         assert client.get("/v1/threads").status_code == 401, "a key of the tenant that was removed"
     assert world.owner.delete("/v1/tenants/shortlived").status_code == 204
+
+
+def test_a_later_tenant_of_the_same_name_finds_nothing_however_deep_the_folders_were(world: World) -> None:
+    """Code in a box can nest folders deeper than Python recurses."""
+    made = world.owner.post("/v1/tenants", json={"name": "deep"}).json()["key"]["key"]
+    with world.with_key(made) as client:
+        assert client.post("/v1/threads", json={"id": "t-deep"}).status_code == 201
+    home = world.server.home / "tenants" / "deep"
+    (home / "kept").write_text("of the old tenant")
+    folder = os.open(home, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    assert world.owner.delete("/v1/tenants/deep").status_code == 204
+    assert not home.exists()
+    assert list(home.parent.glob(".removed-*")) == []
+    # What an interrupted removal left is not a later tenant's either.
+    home.mkdir()
+    (home / "kept").write_text("of the old tenant")
+    assert world.owner.post("/v1/tenants", json={"name": "deep"}).status_code == 201
+    assert not (home / "kept").exists()
+    assert world.owner.delete("/v1/tenants/deep").status_code == 204
 
 
 def test_a_tenant_with_boxes_is_not_removed(world: World) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-import shutil
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -31,6 +31,7 @@ FOLDER: Final = "tenants"
 MOST: Final = 200
 """An open tenant has a database with its threads and connections, and later a launcher of boxes."""
 _NAME: Final = re.compile(TENANT_NAME)
+_REMOVED: Final = ".removed-"
 _MOST_BOXES: Final = 4096
 _NO_QUOTAS: Final = TenantQuotas()
 
@@ -76,6 +77,7 @@ class Tenants:
         self._others: dict[str, Lazy[Tenant]] = {}
         self._changing = asyncio.Lock()
         self._quotas: dict[str, TenantQuotas] = {}
+        self._cleaning: asyncio.Task[None] | None = None
         self._of_boxes: dict[str, str] = {}
         """The tenants of boxes that were looked up. Ids of boxes are never used again."""
 
@@ -102,8 +104,11 @@ class Tenants:
         """Open all tenants, in the background: runs and sessions of before go on."""
         for lazy in self._others.values():
             lazy.begin()
+        self._cleaning = asyncio.create_task(asyncio.to_thread(self._remove_leftovers), name="leftovers of tenants")
 
     async def close(self) -> None:
+        if self._cleaning is not None:
+            await asyncio.gather(self._cleaning, return_exceptions=True)
         await asyncio.gather(*(lazy.close() for lazy in self._others.values()))
 
     def _lazy(self, name: str) -> Lazy[Tenant]:
@@ -183,6 +188,8 @@ class Tenants:
             if len(self._others) >= MOST:
                 raise Conflict(f"a server has at most {MOST} tenants", hint="remove one, or start another server")
             now = self._clock()
+            if (left := await asyncio.to_thread(self._set_aside, name)) is not None:
+                await asyncio.to_thread(_remove, left)  # of a removal that was interrupted
             await self._store.add(name, now)
             lazy = self._others[name] = self._lazy(name)
             try:
@@ -214,6 +221,33 @@ class Tenants:
         self._quotas.pop(name, None)
         lazy = self._others.pop(name)
         self._of_boxes.clear()
+        await asyncio.gather(lazy.close(), return_exceptions=True)
+        # First out of the way: whatever keeps it from being removed, a later tenant of this name does not find it.
+        removed = await asyncio.to_thread(self._set_aside, name)
         await self._store.remove(name)
-        (await asyncio.gather(lazy.close(), return_exceptions=True))
-        await asyncio.to_thread(shutil.rmtree, self._home / name, ignore_errors=True)
+        if removed is not None:
+            await asyncio.to_thread(_remove, removed)
+
+    def _set_aside(self, name: str) -> Path | None:
+        """Rename the home of a tenant to a name that no tenant can have. Returns None if there is none."""
+        target = self._home / f"{_REMOVED}{secrets.token_hex(8)}"
+        try:
+            (self._home / name).rename(target)
+        except FileNotFoundError:
+            return None
+        return target
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a server that died had set aside."""
+        for each in self._home.glob(f"{_REMOVED}*"):
+            _remove(each)
+
+
+def _remove(folder: Path) -> None:
+    """Boxes can nest folders deeper than `shutil.rmtree` goes."""
+    from holdfast.guest.search import remove_tree
+
+    try:
+        remove_tree(str(folder))
+    except OSError as error:
+        log.warning("%s could not be removed, and will be at the next start: %s", folder, error)

@@ -11,6 +11,7 @@ from typing import Final
 
 from holdfast.api.errors import Forbidden
 from holdfast.server.wire.origins import is_same_site
+from holdfast.threads.access.credentials import LoginCookie
 from holdfast.threads.access.tenant_names import LOGIN_PREFIX
 
 COOKIE: Final = "holdfast_login"
@@ -28,7 +29,7 @@ def login_named(headers: Mapping[bytes, bytes]) -> str | None:
     return None if value is None or LOGIN_PREFIX.encode() not in value else _find(value)
 
 
-def login_of(headers: Mapping[bytes, bytes], method: str) -> str | None:
+def login_of(headers: Mapping[bytes, bytes], method: str) -> LoginCookie | None:
     """Returns the credential in the cookie of a request. None if there is none.
 
     Raises `Forbidden` if another page makes the browser send it. `method` is `GET` for a WebSocket, whose handshake
@@ -45,7 +46,7 @@ def login_of(headers: Mapping[bytes, bytes], method: str) -> str | None:
         allowed = is_own or (origin is None and method in _SAFE)
     if not allowed or (method not in _SAFE and not is_own and site != b"same-origin"):
         raise Forbidden("only pages of this server may use its login", hint="send an API key instead of a cookie")
-    return found
+    return LoginCookie(found)
 
 
 def _find(value: bytes) -> str | None:

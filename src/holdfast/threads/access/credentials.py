@@ -42,6 +42,14 @@ MODEL_SECONDS: Final = 4 * 24 * 3600
 """Longer than any run, because an agent cannot renew its token. The token ends with its run."""
 
 
+class LoginCookie(str):
+    """The credential of a login as it came in its cookie, from a page of ours. The same text in a header or a URL is
+    refused: a program that a browser sent the cookie to, because it listens on the same host, cannot use it there.
+    """
+
+    __slots__ = ()
+
+
 class RunScope(StrEnum):
     """What the token of a run is for. It works only at the guest API, from the run's own box."""
 
@@ -258,6 +266,8 @@ class Access:
         if grant is None:
             assert credential is not None
             if credential.startswith(LOGIN_PREFIX):
+                if not isinstance(credential, LoginCookie):
+                    raise Unauthorized("a login counts only in its cookie", hint="send an API key instead")
                 return await self._check_login(credential)
             key = await self._check_key(credential)
             own = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role, member=key.member)
