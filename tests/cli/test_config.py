@@ -67,6 +67,8 @@ def test_secrets_are_not_shown(bare_cli: Cli, home: Path, monkeypatch: pytest.Mo
     [
         ("pool = ", "is not TOML"),
         ("pol = 3", "has 'pol', which is no setting"),
+        ("prot = 1", "write port, if that is meant; the settings are the options in holdfast up --help"),
+        ("zzzzzz = 1", "correct the file; the settings are the options in holdfast up --help"),
         ("first_key = false", "has 'first_key', which is no setting"),
         ('pool = "3"', "is not a whole number"),
         ("pool = true", "is not a whole number"),

@@ -92,6 +92,15 @@ def test_the_environment_is_read(bare_cli: Cli, server: ServerProcess, monkeypat
     refused = bare_cli("thread", "list")
     assert refused.exit == Exit.NOT_AUTHORISED
     assert "--api-key" in refused.err or "holdfast key create" in refused.err or "Bearer" in refused.err
+    monkeypatch.setenv("HOLDFAST_API_KEY", "hf_wrong")
+    for given, said in (
+        ((), "correct HOLDFAST_API_KEY, or unset it"),
+        (("--api-key", "hf_x"), "correct --api-key, or"),
+    ):
+        wrong = bare_cli("thread", "list", *given)
+        assert wrong.exit == Exit.NOT_AUTHORISED
+        assert said in wrong.err
+        assert "key create" not in wrong.err
     monkeypatch.setenv("HOLDFAST_API_KEY", server.api_key or "")
     assert bare_cli("thread", "list").exit == 0
 

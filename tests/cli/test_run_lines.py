@@ -446,3 +446,21 @@ def test_the_end_of_a_run_that_may_have_changed_files_says_how_they_come_home(
     assert conclude("t-1", tool_call(**arguments).latest) == 0
     shown = [line.split()[-3:] for line in capsys.readouterr().out.splitlines() if "t-1" in line]
     assert shown == [["holdfast", command, "t-1"] for command in commands]
+
+
+def test_a_failed_run_of_a_session_goes_on_with_a_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("holdfast.cli.run.follow.is_terminal", lambda: True)
+    view, lines = RunLines(width=None), []
+    for payload in (
+        {"type": "signal.session.created", "agent": "pi"},
+        {"type": "signal.run.started", "run": "r-1", "agent": "pi"},
+        {"type": "signal.run.finished", "run": "r-1", "status": "failed",
+         "error": {"code": "agent_lost", "message": "lost", "hint": "continue with: holdfast resume t-1"}},
+    ):  # fmt: skip
+        lines += told(view.take(Entry("e", 1, payload)))
+    assert conclude("t-1", view.latest) == 1
+    shown = "\n".join(lines) + capsys.readouterr().out
+    assert shown.count('session prompt t-1 "…"') == 2
+    assert "resume" not in shown

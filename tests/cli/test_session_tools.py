@@ -52,17 +52,30 @@ def test_a_message_of_a_session_is_shown_and_answered(cli: Cli, session: str) ->
 
 def test_a_workflow_is_made_run_and_approved(cli: Cli, session: str, tmp_path: Path) -> None:
     file = tmp_path / "flow.json"
-    steps = [{"id": "gate", "type": "approval", "prompt": "Go on with {{variables.what}}?"}]
+    steps = [{"id": "gate", "type": "approval", "prompt": "Go on with {{variables.what}}?", "notify": "@flo"}]
     file.write_text(json.dumps({"name": "A flow", "variables": {"what": "x"}, "steps": steps}))
     assert "a-flow" in cli("workflow", "sync", session, str(file)).out
     started = cli("workflow", "run", session, "a-flow", "what=it", "--wait", "--json").json()
     assert (started["status"], started["requiresApproval"]["prompt"]) == ("needs_approval", "Go on with it?")
     assert "resumeToken" not in json.dumps(started)
     assert "Go on with it?" in cli("workflow", "show", started["id"]).out
+    (asked,) = cli("inbox", "list", "--to", "flo", "--json").json()["messages"]
+    shown = cli("inbox", "show", asked["id"])
+    assert f"holdfast workflow approve {started['id']}" in shown.err
+    assert "inbox reply" not in shown.err
     assert started["id"] in cli("workflow", "list", session).out
     assert cli("workflow", "approve", started["id"], "--reason", "fine").exit == 0
     assert "waits for no approval" in cli("workflow", "approve", started["id"]).err
     other = cli("workflow", "run", session, "a-flow", "--json").json()
     assert "cancelled" in cli("workflow", "cancel", other["id"], "--reason", "enough").out
-    file.write_text("[]")
-    assert "cannot read a workflow" in cli("workflow", "sync", session, str(file)).err
+    for command in (("show", "e-nope"), ("run", session, "nope")):
+        assert "list them: holdfast workflow list SESSION" in cli("workflow", *command).err
+    for text, why in (("[]", "it is not an object"), ("{}", "it has no name"), ("{", "it is not JSON")):
+        file.write_text(text)
+        assert f"cannot read a workflow from {file}: {why}" in " ".join(
+            cli("workflow", "sync", session, str(file)).err.split()
+        )
+    file.unlink()
+    missing = cli("workflow", "sync", session, str(file)).err
+    assert "no such file" in missing.lower()
+    assert "Errno" not in missing

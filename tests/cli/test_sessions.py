@@ -65,6 +65,8 @@ def test_what_is_missing_is_said_with_what_to_do(cli: Cli) -> None:
     assert (nobody.exit, "holdfast session new --agent NAME" in nobody.err) == (2, True)
     nowhere = cli("session", "status", "t-nowhere")
     assert nowhere.exit == 3
+    assert "there is no session t-nowhere" in nowhere.err
+    assert "holdfast session list" in nowhere.err
     thread = cli("thread", "new", "no session", "--json").json()["id"]
     other = cli("session", "prompt", thread, "x")
     assert (other.exit, "there is no session" in other.err) == (3, True)
@@ -85,7 +87,12 @@ def test_a_session_is_diagnosed(cli: Cli, model: str, tmp_path: Path) -> None:
     plain = cli("session", "new", *options).out.strip()
     shown = until_shown(cli, "context", "session", "diagnose", plain)
     assert [line.split()[:2] for line in shown.out.splitlines()[2:]] == [["box", "done"], ["context", "done"]]
-    assert "holdfast session new --workstation" in shown.err
+    assert "next         holdfast session new --agent NAME --workstation" in shown.err
+    models = cli("session", "models", plain)
+    assert "only agents with a server have this: opencode" in models.err
+    assert "a prompt starts it" not in models.err
+    unknown = cli("session", "answer", plain, "q-nope", "yes")
+    assert f"holdfast session questions {plain}" in unknown.err
     made = cli("session", "new", *options, "--workstation").out.strip()
     found = cli("session", "diagnose", made, "--json").json()
     assert found["workstation"] is True
@@ -94,6 +101,7 @@ def test_a_session_is_diagnosed(cli: Cli, model: str, tmp_path: Path) -> None:
     assert "holdfast image build workstation" in shown.err
     for id in (plain, made):
         assert cli("session", "terminate", id).exit == 0
+        assert "--workstation" not in cli("session", "diagnose", id).err
         cli("session", "delete", id)
     unreadable = cli("session", "new", *options, "--context", str(tmp_path / "none.md"))
     assert (unreadable.exit, "cannot be read" in unreadable.err) == (2, True)

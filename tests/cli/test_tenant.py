@@ -6,6 +6,7 @@ from tests.cli.conftest import Cli
 
 
 def test_a_tenant_has_threads_and_members_of_its_own(cli: Cli) -> None:
+    assert "it takes small letters and digits, at most 16" in " ".join(cli("tenant", "new", "Bad Name").err.split())
     made = cli("tenant", "new", "acme")
     assert made.exit == 0, made.err
     key = ("--api-key", made.out.strip())

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.api.run.hints import hint_for_session
 from holdfast.api.run.info import RunStatus
+from holdfast.api.sessions import SessionState
 from holdfast.runs.blocked_egress import Block, explain, find_blocked, read_line, remedy, still_away
 from holdfast.runs.diagnosis import _more_budget, diagnose
 from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.threads.run_events import Run, ThreadRuns
+from holdfast.threads.session_events import Session
 
 RESET = "curl: (35) OpenSSL SSL_connect: Connection reset by peer in connection to api.example.com:443"
 AWAY = "runner: the server does not answer: TLS: UNEXPECTED_EOF_WHILE_READING"
@@ -115,3 +118,33 @@ def test_it_is_an_error_if_the_run_failed_or_its_runner_is_cut_off() -> None:
 )
 def test_the_advice_for_a_used_up_budget_changes_that_budget(scope: str, subject: str, unit: str, command: str) -> None:
     assert command in _more_budget({"scope": scope, "subject": subject, "unit": unit})
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ("continue with: holdfast resume t-1", 'continue with: holdfast session prompt t-1 "…"'),
+        ("continue with holdfast resume t-1; --timeout sets a longer limit, --timeout 0 none",
+         'continue with holdfast session prompt t-1 "…"'),
+        ("give it more: holdfast resume t-1 --disk SIZE; its files are kept",
+         "give it more: a new session can have it: holdfast session new --disk SIZE"),
+        ("holdfast resume PARENT --budget DOLLARS", "holdfast resume PARENT --budget DOLLARS"),
+        ("holdfast thread show t-1", "holdfast thread show t-1"),
+    ],
+)  # fmt: skip
+def test_what_to_do_about_a_session_is_said_with_its_commands(hint: str, said: str) -> None:
+    assert hint_for_session(hint) == said
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_session_goes_on_with_a_prompt(has_run: bool) -> None:
+    run = Run("r-1", 1, "pi", "m", "local", 0, box="b-1", status=RunStatus.FAILED, ended_by="runner")
+    found = diagnose(
+        "t-1",
+        ThreadRuns(latest=run if has_run else None, session=Session(SessionState.RUNNING, 1, 0, "pi", "m")),
+        launching=False, silence=0, look=None, thresholds=Thresholds(),
+    )  # fmt: skip
+    steps = [each.next_step for each in found.findings if each.next_step]
+    assert any('holdfast session prompt t-1 "…"' in each for each in steps)
+    assert not any("holdfast resume" in each for each in steps)
+    assert "holdfast resume" not in (found.next_step or "")

@@ -56,12 +56,14 @@ _CLASSES: Final = {
     "[A-Za-z0-9._-]": "letters, digits, dots, - and _",
     "[a-z0-9._-]": "small letters, digits, dots, - and _",
     "[A-Za-z0-9_]": "letters, digits and _",
+    "[a-z0-9]": "small letters and digits",
     "[!-~]": "printable ASCII characters without spaces",
 }
 _FIRSTS: Final = {
     "[A-Za-z0-9]": "begins with a letter or digit",
     "[a-z0-9]": "begins with a small letter or digit",
     "[A-Za-z_]": "begins with a letter or _",
+    "[a-z]": "begins with a small letter",
 }
 
 

@@ -84,11 +84,16 @@ _BOX_NEXT_STEPS: Final[Mapping[str, str]] = {
 _BOX_ID: Final = re.compile(r"\bbox (b-[0-9a-z-]{1,64})")
 
 
-def command_error(error: HoldfastError, *, when_away: str | None = None) -> CommandError:
-    """Return the error that ends a command. `when_away` is what to do if the server cannot be reached."""
+def command_error(error: HoldfastError, *, when_away: str | None = None, key_from: str | None = None) -> CommandError:
+    """Return the error that ends a command. `when_away` is what to do if the server cannot be reached, and `key_from`
+    is the option or the variable that its credential was given with.
+    """
     exit = _EXITS_BY_CODE.get(error.code) or _EXITS.get(error.status or 0, Exit.FAILURE)
     if error.code == "unreachable":
         next_step = when_away
+    elif error.status == 401 and key_from is not None:  # another command would be refused alike
+        leave = "leave it out" if key_from.startswith("-") else "unset it"
+        next_step = f"correct {key_from}, or {leave}: commands on the machine of the server need none"
     else:
         next_step = error.hint or _box_next_step(error) or (None if _is_of_box(error) else _NEXT_STEPS.get(exit))
     return CommandError(error.message, next_step=next_step, exit=exit, code=error.code)

@@ -114,6 +114,17 @@ async def find_thread(client: Client, name: str) -> str:
         return _only_one(name, ids, missing)
 
 
+async def find_session(client: Client, name: str) -> str:
+    """Return the id of a session. Raises `SessionNotFound`, or a `CommandError` that lists several matches."""
+    from holdfast.api.errors.sessions import SessionNotFound
+    from holdfast.client import NotFound
+
+    try:
+        return await find_thread(client, name)
+    except NotFound:
+        raise SessionNotFound(f"there is no session {name}", hint="list all sessions: holdfast session list") from None
+
+
 def find_thread_now(client: SyncClient, name: str) -> str:
     """Like `find_thread`, for a sync client."""
     from holdfast.client import HoldfastError, NotFound

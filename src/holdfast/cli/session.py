@@ -41,6 +41,8 @@ class FoundServer:
     api_key: str | None = field(repr=False)
     when_away: str
     """What to do if it does not answer."""
+    key_from: str | None = None
+    """The option or the variable that the credential was given with."""
 
 
 def home_or_default(home: Path | None) -> Path:
@@ -71,10 +73,11 @@ def find_server(
             f"cannot read {folder / 'server.json'}: {error}",
             next_step="give --server URL, or restart the server: holdfast up",
         ) from None
+    key_from = "--api-key" if api_key else "HOLDFAST_API_KEY" if environment.get("HOLDFAST_API_KEY") else None
     if found.home is None:
-        return FoundServer(found.url, found.api_key, "check the URL, and that the server is running")
+        return FoundServer(found.url, found.api_key, "check the URL, and that the server is running", key_from)
     restart = f"if the server of {folder} is busy, run the command again; if it is down, start it with holdfast up"
-    return FoundServer(found.url, found.api_key, restart)
+    return FoundServer(found.url, found.api_key, restart, key_from)
 
 
 def server_of(where: Where) -> FoundServer:
@@ -120,7 +123,7 @@ def connect(where: Where, *, retry_seconds: float = 0.0) -> Iterator[SyncClient]
         try:
             yield client
         except HoldfastError as error:
-            raise command_error(error, when_away=found.when_away) from error
+            raise command_error(error, when_away=found.when_away, key_from=found.key_from) from error
 
 
 def skip_httpx_cli() -> None:
@@ -241,4 +244,4 @@ async def reach(
         try:
             yield client
         except HoldfastError as error:
-            raise command_error(error, when_away=found.when_away) from error
+            raise command_error(error, when_away=found.when_away, key_from=found.key_from) from error

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.api.box.box import LimitHit, Liveness
+from holdfast.api.run.hints import hint_for_session
 from holdfast.api.run.info import RunStatus, Stage
 from holdfast.api.run.runs import Diagnosis, Finding
 from holdfast.runs.blocked_egress import BlockedEgress, explain, remedy
@@ -40,6 +41,8 @@ def diagnose(
     findings = [_finding("thread", True, f"thread {thread} has {runs.count} run{'' if runs.count == 1 else 's'}")]
     if run is None:
         launch = f'holdfast resume {thread} "…" --agent NAME'
+        if runs.session is not None:
+            launch = f'holdfast session prompt {thread} "…"'
         findings.append(_finding("claim", None, "no run was launched on it", launch))
         return Diagnosis(None, "idle", tuple(findings), "the thread has had no run", launch)
     findings += [
@@ -60,6 +63,8 @@ def diagnose(
         replace(each, next_step=None if each.next_step is None else each.next_step.replace("THREAD", thread))
         for each in findings
     ]
+    if runs.session is not None:
+        findings = [replace(each, next_step=each.next_step and hint_for_session(each.next_step)) for each in findings]
     failed = next((each for each in findings if each.ok is False), None)
     noticed = next((each for each in findings if each.stage in ("notice", "egress")), None)
     advised = failed or noticed

@@ -309,7 +309,7 @@ class Sessions:
         """Returns the findings of a review that has ended. Raises `AgentRefused` if the agent answered otherwise."""
         found = session_of(await self._sessions.find(id)).find(prompt)
         if found is None:
-            raise NotFound(f"session {id} has no prompt {prompt}, or it ended long ago")
+            raise NotFound(f"session {id} has no prompt {prompt}, or it ended long ago", hint=_prompts(id))
         if not isinstance(found, EndedPrompt):
             raise SessionBusy(f"the review {prompt} has not ended", hint=f"wait for it: holdfast attach {id}")
         answer, is_its = "", False
@@ -333,7 +333,7 @@ class Sessions:
             )
         found = session_of(row).find(prompt)
         if found is None or found.run is None:
-            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on")
+            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on", hint=_prompts(id))
         turns = await self._runs.turns.of(id)
         number = next((each.number for each in turns if each.run.run == found.run), None)
         if number is None:
@@ -355,14 +355,19 @@ class Sessions:
         """Answer a question of the agent."""
         await self._sessions.find(id)
         if self.hub is None:
-            raise NotFound(f"no question {question} waits in session {id}")
+            raise NotFound(
+                f"no question {question} waits in session {id}", hint=f"list them: holdfast session questions {id}"
+            )
         await self.hub.answer(id, question, answer)
 
     async def models(self, id: str) -> Sequence[dict[str, Any]]:
         """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
-        await self._sessions.find(id)
-        if self.hub is None:
-            raise AgentAway(f"the agent of session {id} has no server")
+        agent = session_of(await self._sessions.find(id)).agent
+        if self.hub is None or not self._runs.is_hosted(agent):
+            raise AgentAway(
+                f"the agent of session {id}, {agent}, has no server",
+                hint="only agents with a server have this: opencode",
+            )
         return self.hub.models(id)
 
     # --- state ---
@@ -432,3 +437,7 @@ def _plain(attachments: Sequence[Attachment]) -> list[dict[str, str]]:
         {"mime": each.mime, "data": each.data, **({} if each.filename is None else {"filename": each.filename})}
         for each in attachments
     ]
+
+
+def _prompts(id: str) -> str:
+    return f"list the latest: holdfast session status {id}"

@@ -313,9 +313,13 @@ def conclude(thread: str, run: RunSeen | None) -> Exit:
     completed = run is not None and run.status == "completed"
     if is_terminal():
         work = ["diff", "apply"] if run is not None and run.may_have_changed else []
-        commands = [*work, "resume"] if completed else ["resume", *work, "thread diagnose"]
+        go_on = f"resume {thread}"
+        if run is not None and run.of_session:
+            go_on = f'session prompt {thread} "…"'
+        work = [f"{each} {thread}" for each in work]
+        commands = [*work, go_on] if completed else [go_on, *work, f"thread diagnose {thread}"]
         write_line("")
-        write_next([f"holdfast {each} {thread}" for each in commands])
+        write_next([f"holdfast {each}" for each in commands])
     return Exit.OK if completed else Exit.FAILURE
 
 

@@ -5,6 +5,7 @@ An option comes before an environment variable, that before `holdfast.toml` in t
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
@@ -166,7 +167,7 @@ def read_file(file: Path) -> dict[str, Any]:
         elif name in of_providers:
             values[name] = _checked_of_provider(file, of_providers[name], value)
         else:
-            raise _wrong(file, f"has {name!r}, which is no setting", "list them with holdfast config show")
+            raise _wrong(file, f"has {name!r}, which is no setting", _fitting(name, [*known, *of_providers]))
     return values
 
 
@@ -204,6 +205,13 @@ def _checked_of_provider(file: Path, each: Setting, value: Any) -> Any:
         except ValueError as error:
             raise _wrong(file, f"has {each.name}: {error}") from None
     return Path(value).expanduser() if each.kind is SettingKind.FOLDER else value
+
+
+def _fitting(name: str, known: Sequence[str]) -> str:
+    """What to do about a name that is no setting. No command of ours lists the settings while a file is wrong."""
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"write {near[0]}, if that is meant" if near else "correct the file"
+    return f"{meant}; the settings are the options in holdfast up --help, with _ for -"
 
 
 def _wrong(file: Path, what: str, next_step: str = "correct the file") -> CommandError:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.names import find_thread
+from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
@@ -25,7 +25,7 @@ def abort(session: SessionArgument, *, where: Where, as_json: JsonOption = False
     """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.abort(await find_thread(client, session))
+        return await client.sessions.abort(await find_session(client, session))
 
     found = ask(where, work)
     if as_json:
@@ -50,7 +50,7 @@ def command(
     """
 
     async def work(client: Client) -> PromptInfo:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         queued = await client.sessions.command(id, name.removeprefix("/"), args)
         return await client.sessions.wait_for_prompt(id, queued.id) if wait else queued
 
@@ -78,7 +78,7 @@ def review(
     """
 
     async def work(client: Client) -> ReviewInfo:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         queued = await client.sessions.review(id, base)
         await client.sessions.wait_for_prompt(id, queued.id)
         return await client.sessions.review_of(id, queued.id)
@@ -110,7 +110,7 @@ def revert(
     """
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.revert(await find_thread(client, session), prompt)
+        return await client.sessions.revert(await find_session(client, session), prompt)
 
     found = ask(where, work)
     if as_json:
@@ -124,7 +124,7 @@ def questions(session: SessionArgument, *, where: Where, as_json: JsonOption = F
     """List the questions and permissions that the agent waits for."""
 
     async def work(client: Client) -> list[QuestionInfo]:
-        return await client.sessions.questions(await find_thread(client, session))
+        return await client.sessions.questions(await find_session(client, session))
 
     found = ask(where, work)
     if as_json:
@@ -154,7 +154,7 @@ def answer(
     """
 
     async def work(client: Client) -> None:
-        await client.sessions.answer(await find_thread(client, session), question, text)
+        await client.sessions.answer(await find_session(client, session), question, text)
 
     ask(where, work)
     write_field("answered", question)
@@ -164,7 +164,7 @@ def models(session: SessionArgument, *, where: Where, as_json: JsonOption = Fals
     """List the models that the agent's server knows, while it runs."""
 
     async def work(client: Client) -> list[AgentModel]:
-        return await client.sessions.models(await find_thread(client, session))
+        return await client.sessions.models(await find_session(client, session))
 
     found = ask(where, work)
     if as_json:

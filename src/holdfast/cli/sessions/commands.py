@@ -11,7 +11,7 @@ from holdfast.cli.box.options import BoxOptions
 from holdfast.cli.completion import complete_agent, complete_thread
 from holdfast.cli.errors import CommandError, read_value, usage_error
 from holdfast.cli.exits import Exit
-from holdfast.cli.names import find_thread
+from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.files import FilesOptions
@@ -155,7 +155,7 @@ def new(
         further = repositories_in(environment_text(where, used))
 
         async def work(client: Client) -> SessionInfo:
-            above = None if parent is None else await find_thread(client, parent)
+            above = None if parent is None else await find_session(client, parent)
             # Checked before the upload, so that a missing model is reported at once, and before repositories are
             # cloned, for which the user has to have allowed the file.
             await client.runs.check(
@@ -242,7 +242,7 @@ def status(session: SessionArgument, *, where: Where, as_json: JsonOption = Fals
     """Show a session: its state, its box and its queue."""
 
     async def work(client: Client) -> tuple[SessionInfo, list[PromptInfo]]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         return await client.sessions.get(id), await client.sessions.prompts(id)
 
     found, prompts = ask(where, work)
@@ -277,7 +277,7 @@ def prompt(
     given = sys.stdin.read() if text == "-" else text
 
     async def work(client: Client) -> tuple[str, PromptInfo]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         queued = await client.sessions.prompt(id, given, mode=mode, priority=priority)
         return id, await client.sessions.wait_for_prompt(id, queued.id) if wait else queued
 
@@ -294,7 +294,7 @@ def hibernate(session: SessionArgument, *, where: Where, as_json: JsonOption = F
     """Save the files of a session, and free everything else. Programs in its box are ended."""
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.hibernate(await find_thread(client, session))
+        return await client.sessions.hibernate(await find_session(client, session))
 
     return _print_change(ask(where, work), wanted="hibernated", as_json=as_json)
 
@@ -303,7 +303,7 @@ def restore(session: SessionArgument, *, where: Where, as_json: JsonOption = Fal
     """Wake a session, with its files as they were and fresh secrets."""
 
     async def work(client: Client) -> SessionInfo:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         await client.sessions.restore(id)
         return await client.sessions.wait(id)
 
@@ -314,7 +314,7 @@ def terminate(session: SessionArgument, *, where: Where, as_json: JsonOption = F
     """Terminate a session, and the sessions and tasks below it. Its thread and its files stay."""
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.terminate(await find_thread(client, session))
+        return await client.sessions.terminate(await find_session(client, session))
 
     return _print_change(ask(where, work), wanted="terminated", as_json=as_json)
 
@@ -323,7 +323,7 @@ def delete(session: SessionArgument, *, where: Where, as_json: JsonOption = Fals
     """Delete the files of a terminated session: its box and its snapshots. Its thread stays."""
 
     async def work(client: Client) -> tuple[str, int]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         return id, await client.sessions.delete_workspace(id)
 
     id, freed = ask(where, work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Final
 
-from holdfast.cli.names import find_thread
+from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
 from holdfast.cli.session import ask
@@ -44,7 +44,7 @@ def diagnose(
     """
 
     async def work(client: Client) -> SessionDiagnosis:
-        return await client.sessions.diagnose(await find_thread(client, session))
+        return await client.sessions.diagnose(await find_session(client, session))
 
     found = ask(where, work)
     if as_json:
@@ -60,7 +60,8 @@ def diagnose(
             for line in each.output.splitlines():
                 write_line(Cell(f"    {line}", "dim"))
     if not found.workstation:
-        note("next", hint("holdfast session new --workstation starts one with a desktop and an editor"))
+        if found.state == "running":
+            note("next", hint("holdfast session new --agent NAME --workstation"))
     elif any(each.state == "missing" for each in found.steps):
         note("next", hint("holdfast image build workstation makes an image with all programs, for new sessions"))
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from holdfast.cli.errors import read_value, usage_error
-from holdfast.cli.names import find_thread
+from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
@@ -49,7 +49,7 @@ def open_(
     async def work(client: Client) -> Link:
         from holdfast.api.gateway import LINK_SECONDS, Role
 
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         chosen = None if role is None else Role(role)
         return await client.gateway.link(id, for_, role=chosen, seconds=int(seconds or LINK_SECONDS))
 
@@ -72,7 +72,7 @@ def members(
     """List who may open a session in a browser, or remove somebody. What they have open is closed."""
 
     async def work(client: Client) -> list[Member]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         if remove is not None:
             await client.gateway.remove_member(id, remove)
         return await client.gateway.members(id)
@@ -99,7 +99,7 @@ def revoke(
     credential = None if token is None else token.rpartition("token=")[2]
 
     async def work(client: Client) -> str:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         await client.gateway.revoke(id, credential)
         return id
 
@@ -139,7 +139,7 @@ def tunnel(
         raise usage_error("--delete needs the name of a tunnel", f"holdfast session tunnel {session}")
 
     async def work(client: Client) -> list[Tunnel]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         if name is not None and port is not None:
             return [await client.gateway.register_tunnel(id, name, port)]
         if name is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MessageArgument = Annotated[str, Argument(metavar="MESSAGE", help="Id of the message.", show_default=False)]
 _SHOWN: Final = 70
+_APPROVAL: Final = re.compile(r"Execution ([a-z]{1,3}-[0-9a-z]{1,64}) of workflow ")
+"""How the message of an execution begins that waits for approval (`holdfast.sessions.workflows.engine`)."""
 
 
 def list_(
@@ -63,7 +66,10 @@ def show(message: MessageArgument, *, where: Where, as_json: JsonOption = False)
         write_field("about", found.context_session)
     for line in found.content.splitlines():
         write_line(visible(line))
-    if found.session is not None:
+    if found.type.value == "approval" and (asks := _APPROVAL.match(found.content)) is not None:
+        note("next", hint(f"holdfast workflow show {asks[1]}"))  # an agent may have written the message itself
+        note("", hint(f"holdfast workflow approve {asks[1]}"))
+    elif found.session is not None:
         note("next", hint(f'holdfast inbox reply {found.id} "your answer"'))
 
 

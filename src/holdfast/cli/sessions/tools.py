@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.names import find_thread
+from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
@@ -92,7 +92,7 @@ def call(
         input[name] = _value(value)
 
     async def work(client: Client) -> dict[str, Any]:
-        return await client.sessions.call_tool(await find_thread(client, session), tool, input)
+        return await client.sessions.call_tool(await find_session(client, session), tool, input)
 
     write_json(ask(where, work))
 

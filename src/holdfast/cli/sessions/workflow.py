@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
-from holdfast.cli.names import find_thread
+from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
@@ -36,18 +36,29 @@ def sync(
     \b
     holdfast workflow sync t-3kd9 deploy.json
     """
+    document: Any = None
+    why = ""
     try:
         document = json.loads(file.read_text())
-        name = document.pop("name")
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+    except ValueError as error:
+        why = f"it is not JSON: {error}"
+    else:
+        if not isinstance(document, dict):
+            why = "it is not an object"
+        elif "name" not in document:
+            why = "it has no name"
+    if why:
         raise CommandError(
-            f"cannot read a workflow from {file}: {error}",
+            f"cannot read a workflow from {file}: {why}",
             next_step='write JSON: {"name": "…", "steps": [{"id": "a", "type": "agent", "prompt": "…"}]}',
             exit=Exit.USAGE,
-        ) from None
+        )
+    name = document.pop("name")
 
     async def work(client: Client) -> dict[str, Any]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         done = await client.sessions.call_tool(id, "sync_workflow", {"name": name, "data": document})
         return dict(done["workflow"])
 
@@ -63,7 +74,7 @@ def list_(session: SessionArgument, *, where: Where, as_json: JsonOption = False
     """List workflows, and the latest executions of those."""
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        id = await find_thread(client, session)
+        id = await find_session(client, session)
         workflows = await client.sessions.call_tool(id, "list_workflows")
         executions = await client.sessions.call_tool(id, "list_executions", {"limit": 20})
         return workflows["workflows"], executions["executions"]
@@ -113,7 +124,7 @@ def run(
         given[name] = value
 
     async def work(client: Client) -> ExecutionInfo:
-        started = await client.workflows.run(await find_thread(client, session), workflow, variables=given)
+        started = await client.workflows.run(await find_session(client, session), workflow, variables=given)
         return await client.workflows.wait(started.id) if wait else started
 
     return _print(ask(where, work), as_json=as_json)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from holdfast.api.entries import Entry, is_passing
 from holdfast.api.money import describe_cost, describe_in_full
 from holdfast.api.outcomes import is_out_of_budget
+from holdfast.api.run.hints import hint_for_session
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
@@ -118,6 +119,8 @@ class RunSeen:
     """Whether it has edited files or run commands."""
     entries: int = 0
     """Number of entries on the thread when the run ended."""
+    of_session: bool = False
+    """Whether the thread is a session, which goes on with a prompt."""
 
 
 class RunLines:
@@ -148,6 +151,7 @@ class RunLines:
         self._text = ""
         self._thinking = ""
         self._announced_any = False
+        self._is_session = False
 
     @property
     def latest(self) -> RunSeen | None:
@@ -173,6 +177,7 @@ class RunLines:
         kind = entry.type
         family, _, name = kind.rpartition(".")
         self.entries += not is_passing(kind)
+        self._is_session |= family == "signal.session"
         by_agent = bool(family) and not kind.startswith("signal.")
         if self._latest is not None:
             self._latest.last_entry_at = max(self._latest.last_entry_at, entry.ts)
@@ -410,11 +415,14 @@ class RunLines:
         run.usage = usage if isinstance(usage, Mapping) else {}
         if (cost := _number(run.usage, "cost")) is not None:
             run.cost = cost
+        run.of_session = self._is_session
         error = payload.get("error")
         if isinstance(error, Mapping):
             run.code = _word(error, "code")
             message = _text(error, "message")
             run.error, run.hint = one_line(message), one_line(_text(error, "hint"))
+            if run.of_session:
+                run.hint = hint_for_session(run.hint)
             if run.code in _WITH_OUTPUT:
                 run.error, *output = lines_of(message) or [""]
                 run.output = tuple(output[-_MOST_OUTPUT:])

@@ -480,7 +480,10 @@ class Hub:
     async def answer(self, thread: str, question: str, answer: Any) -> None:
         """Answer a question of the agent. Raises `NotFound` if it does not wait any more."""
         if question not in self._questions.get(thread, {}):
-            raise NotFound(f"no question {question} waits in session {thread}")
+            raise NotFound(
+                f"no question {question} waits in session {thread}",
+                hint=f"list them: holdfast session questions {thread}",
+            )
         await self._connected(thread).send("answer", {"questionId": question, "answer": answer})
         self._close_question(thread, question)
 

@@ -181,7 +181,7 @@ class Executions:
         except NotFound:
             found = None
         if found is None:
-            raise NotFound(f"there is no execution {id[:128]!r}")
+            raise NotFound(f"there is no execution {id[:128]!r}", hint="list them: holdfast workflow list SESSION")
         return found
 
     async def get(self, id: str, *, with_token: bool = False) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Library:
         if row is None:
             row = next((each for each in await self.workflows(caller) if each.document["slug"] == id), None)
         if row is None or not _may_see(caller, row):
-            raise NotFound(f"there is no workflow {id[:128]!r}")
+            raise NotFound(f"there is no workflow {id[:128]!r}", hint="list them: holdfast workflow list SESSION")
         return row
 
     async def sync(self, caller: Caller, input: Mapping[str, Any]) -> WorkflowRow:
