@@ -76,7 +76,7 @@ def test_secrets_are_not_shown(bare_cli: Cli, home: Path, monkeypatch: pytest.Mo
         ("port = -1", "at least 0"),
         ('log_level = "loud"', "none of debug"),
         ("allow_private = [1]", "is not a list of texts"),
-        ("daytona_api_key = 17", "which is not a text"),
+        ("daytona_api_key = 90210777", "which is not a text"),
     ],
 )
 def test_a_file_that_is_not_right_is_refused(bare_cli: Cli, home: Path, text: str, says: str) -> None:
@@ -84,7 +84,7 @@ def test_a_file_that_is_not_right_is_refused(bare_cli: Cli, home: Path, text: st
     refused = bare_cli("config", "show", "--home", str(home))
     assert refused.exit == Exit.USAGE
     assert says in " ".join(refused.err.split())
-    assert "17" not in refused.err
+    assert "90210777" not in refused.err
 
 
 def test_a_server_uses_the_file_of_its_home(home: Path) -> None:

@@ -9,8 +9,9 @@ import base64
 import contextlib
 import http.client
 import json
+import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -36,6 +37,8 @@ class Forge:
     owner: str
     repository: str
     token: str = field(repr=False)
+    may_reach: Callable[[str], bool] | None = None
+    """Whether an address may be connected to. If it is given, failures do not tell what is behind an address."""
 
     def default_branch(self) -> str:
         return str(self._ask("GET", "")["default_branch"])
@@ -85,9 +88,10 @@ class Forge:
         host = parts.hostname or ""
         if parts.scheme not in ("https", "http") or (parts.scheme == "http" and host not in _LOOPBACK):
             raise InvalidRepository(f"{self.api} is not an https URL", hint="--api https://HOST/api/v3")
-        if parts.scheme == "https":
+        context = ssl.create_default_context() if parts.scheme == "https" else None
+        if context is not None:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, parts.port, timeout=_SECONDS, context=ssl.create_default_context()
+                host, parts.port, timeout=_SECONDS, context=context
             )
         else:
             connection = http.client.HTTPConnection(host, parts.port, timeout=_SECONDS)
@@ -102,10 +106,14 @@ class Forge:
             headers["Content-Type"] = "application/json"
         target = f"{parts.path.rstrip('/')}/repos/{quote(self.owner, safe='')}/{quote(self.repository, safe='')}{path}"
         try:
+            if self.may_reach is not None:
+                connection.sock = _open(host, connection.port, context, self.may_reach)
             connection.request(method, target, body, headers)
             response = connection.getresponse()
             answer = response.read(_MOST_ANSWER)
         except (OSError, http.client.HTTPException) as error:
+            if self.may_reach is not None:
+                raise RepositoryFailed(f"cannot reach {host}", hint="it has to be a host of the internet") from None
             raise RepositoryFailed(f"cannot reach {host}: {error}", hint="check --api and the network") from None
         finally:
             connection.close()
@@ -131,6 +139,30 @@ class Forge:
         }
         about = f"{host} refused the request for {self.owner}/{self.repository}: {status}"
         return RepositoryFailed(f"{about}{f' {shown}' if shown else ''}", hint=hints.get(status))
+
+
+def _open(host: str, port: int, context: ssl.SSLContext | None, may_reach: Callable[[str], bool]) -> socket.socket:
+    """Returns a socket that is connected to an address that was checked. Raises OSError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    except UnicodeError:
+        raise OSError("this is no name of a host") from None
+    addresses = [str(address[0]) for *_, address in found]
+    if not addresses or not all(may_reach(each) for each in addresses):
+        raise OSError("this address is not reached from here")
+    failed = OSError()
+    for address in addresses[:4]:
+        try:
+            opened = socket.create_connection((address, port), timeout=_SECONDS)
+        except OSError as error:
+            failed = error
+            continue
+        try:
+            return opened if context is None else context.wrap_socket(opened, server_hostname=host)
+        except BaseException:
+            opened.close()
+            raise
+    raise failed
 
 
 def place_of(url: str) -> tuple[str, str, str]:

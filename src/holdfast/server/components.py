@@ -417,6 +417,7 @@ async def open_session_tools(
         await secrets.get(),
         parse_apis(settings.service_apis),
         link_mark(tenant),
+        public_only=settings.public_only,
     ) as tools:
         yield tools
 

@@ -70,9 +70,11 @@ class ServerTools:
         secrets: Secrets,
         apis: Mapping[str, str],
         hook_mark: str = "",
+        *,
+        public_only: bool = False,
     ) -> AsyncIterator[ServerTools]:
-        """From `secret`, the keys of webhooks are derived. `hook_mark` is how names of webhooks begin. Executions
-        outlive the service.
+        """From `secret`, the keys of webhooks are derived. `hook_mark` is how names of webhooks begin. With
+        `public_only`, git hosts have to be on the internet. Executions outlive the service.
         """
         tree = SessionTree(SessionLog(run_log), projection)
         memories, messages, rows = await load_in_thread(lambda: (storage.memories, storage.messages, storage.workflows))
@@ -100,7 +102,7 @@ class ServerTools:
             Tasks(storage.streams, seals, run_log, tree),
             mailbox,
             workflows,
-            GitHub(secrets, run_log, partial(forge_api, apis=apis)),
+            GitHub(secrets, run_log, partial(forge_api, apis=apis), public_only=public_only),
             channels,
             SecretReferences(secrets, sessions, boxes),
         )

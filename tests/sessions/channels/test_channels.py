@@ -189,3 +189,16 @@ async def test_channels_are_limited(world: ToolWorld, telegram: Telegram) -> Non
 async def test_an_odd_event_is_no_message(odd: Any) -> None:
     assert telegram_message(odd) is None
     assert slack_message(odd) is None
+
+
+async def test_a_webhook_has_another_secret_each_time_it_is_connected(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    first = await connect(world, session, "telegram", "42", token="TG")
+    await world.tools.call(session, "disconnect_channel", {"channelType": "telegram"}, person="ada")
+    second = await connect(world, session, "telegram", "*", token="TG")
+    assert first["secret"] != second["secret"]
+    with pytest.raises(Unauthorized):
+        await receive(world, session, "telegram", {SECRET: first["secret"]}, Telegram.update(1, 42, "x"))
+    for number in (1, 2):  # also once a chat was seen
+        await receive(world, session, "telegram", {SECRET: second["secret"]}, Telegram.update(number, 42, "x"))
+    assert len(await prompts(world, session)) == 2

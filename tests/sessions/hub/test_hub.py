@@ -19,6 +19,7 @@ from holdfast.guest.hub_messages import from_hub, numbered, to_hub
 from holdfast.guest.runner.entries import Entries
 from holdfast.guest.session_runner.link import REPLACED
 from holdfast.guest.turn_messages import message_of
+from holdfast.sessions.hub.connection import RunnerConnection
 from holdfast.sessions.hub.hub import Hub
 from holdfast.sessions.hub.turn_writer import TurnWriter
 from holdfast.threads.access.authority import Authority
@@ -29,13 +30,16 @@ pytestmark = pytest.mark.anyio
 
 
 class FakeInternalApi:
-    """The edge of another part: answers as its routes do."""
+    """The edge of another part: answers as its routes do, once it may."""
 
     def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.asked: list[tuple[str, str, bytes, bytes]] = []
 
     async def respond(self, box: str, method: str, path: str, query: bytes, body: bytes) -> tuple[int, bytes]:
         self.asked.append((method, path, query, body))
+        await self.may_answer.wait()
         if path == "/api/memories":
             return 200, b'{"memories":[{"id":"m-1"}]}'
         return 400, b'{"error":"no such child"}'
@@ -304,6 +308,78 @@ async def test_a_question_expires_and_an_agent_that_is_away_is_said_to_be(house:
         assert await runner.until("answer") == {"questionId": "que_1", "answer": "__expired__"}
         with pytest.raises(NotFound):
             await house.hub.answer(id, "que_1", "a")
+
+
+async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:
+    id, run = await house.at_work()
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        for number in range(70):
+            runner.say("channel-session-created", {"channelKey": f"web:{number}", "opencodeSessionId": "ses_1"})
+        runner.say("channel-session-created", {"channelKey": "x" * 4096, "opencodeSessionId": "ses_1"})
+        await runner.acked(runner.say("models", {"models": [{"provider": "x" * (2 << 20), "models": []}]}))
+        connection = house.hub.connected(id, run.box or "")
+        assert connection is not None
+        assert list(connection.sessions) == [f"web:{number}" for number in range(6, 70)]
+        assert connection.models == []
+        runner.say("question", {"questionId": "long", "text": "x" * (64 << 10)})
+        assert await runner.until("answer") == {"questionId": "long", "answer": "__expired__"}
+        for number in range(101):
+            runner.say("question", {"questionId": f"q{number}", "text": "Which?"})
+        assert await runner.until("answer") == {"questionId": "q100", "answer": "__expired__"}
+        assert len(house.hub.questions(id)) == 100
+
+
+async def test_a_runner_asks_for_so_much_at_once(house: HubTest) -> None:
+    id, run = await house.at_work()
+    house.api.may_answer.clear()
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        for number in range(33):
+            runner.say("memory-read", {"requestId": f"r{number}"})
+        assert (await runner.until("memory-read-result"))["requestId"] == "r32"
+    async with connected(house, id, run) as runner:  # another connection does not help
+        runner.greet(run.run)
+        runner.say("memory-read", {"requestId": "again"}, 34)
+        assert "error" in await runner.until("memory-read-result")
+        house.api.may_answer.set()
+        async with asyncio.timeout(PATIENCE):
+            number = 35
+            while True:
+                runner.say("memory-read", {"requestId": "later"}, number)
+                if "error" not in await runner.until("memory-read-result"):
+                    break
+                number += 1
+
+
+async def test_messages_that_wait_have_a_budget_of_bytes() -> None:
+    received = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal received
+        received += 1
+        return {"type": "websocket.receive", "text": to_hub("question", {"questionId": "q", "text": "x" * (10 << 20)})}
+
+    async def send(message: dict[str, Any]) -> None: ...
+
+    async def refuse(why: str) -> None:
+        raise AssertionError(why)
+
+    connection = RunnerConnection("t-1", "b-1", "0" * 16, "p", receive, send)
+    receiving = asyncio.create_task(connection.receive(refuse))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert received == 4, "three wait, and one is held back"
+    assert len(await connection.messages()) == 3
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert received == 4, "those three are not done yet"
+    taking = asyncio.create_task(connection.messages())
+    async with asyncio.timeout(PATIENCE):
+        assert len(await taking) >= 1
+    await connection.close(1000, "")
+    async with asyncio.timeout(PATIENCE):
+        await receiving
 
 
 async def test_an_answer_of_the_agent_comes_to_whoever_asked(house: HubTest) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.runs.world import SPEC
@@ -14,10 +15,12 @@ from tests.sessions.tools.world import ToolWorld
 
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest
+from holdfast.api.errors.repositories import RepositoryFailed
 from holdfast.api.ids import new_id
 from holdfast.api.run.repositories import Source
 from holdfast.api.secrets import Binding, Placement
 from holdfast.runs.launch.plan import Options
+from holdfast.sessions.tools.github import GitHub
 from holdfast.testing.forge import Forge
 from holdfast.threads.session_events import created
 
@@ -100,6 +103,28 @@ async def test_a_session_reads_files_without_cloning(world: ToolWorld, forge: Fo
             await world.call(session, "read_repo_file", path=path)
     with pytest.raises(HoldfastError, match="404"):
         await world.call(session, "read_repo_file", path="nothing")
+
+
+async def test_a_tenant_reaches_no_private_address_and_learns_nothing_about_its_ports(
+    world: ToolWorld, forge: Forge
+) -> None:
+    session = await a_session(world, "TOKEN")
+    caller = await world.tree.caller(session)
+    port = urlsplit(forge.api).port
+    told = set()
+    for api in (
+        forge.api,
+        f"http://localhost:{port}",
+        "http://localhost:1",
+        f"https://127.0.0.1:{port}",
+        "https://[::1]:1",
+    ):
+        github = GitHub(world.secrets, world.base.base.log, lambda host, api=api: api, public_only=True)
+        with pytest.raises(RepositoryFailed) as failed:
+            await github.list_(caller, {})
+        told.add(failed.value.message.replace(urlsplit(api).hostname or "", "HOST"))
+    assert told == {"cannot reach HOST"}
+    assert forge.requests == []
 
 
 async def test_a_session_uses_only_the_repositories_of_its_secrets(world: ToolWorld, forge: Forge) -> None:

@@ -164,6 +164,16 @@ async def test_a_workflow_that_is_rewritten_while_it_runs_goes_on_as_it_was(worl
     assert (await world.executions.find(id)).status is ExecutionStatus.OK
 
 
+async def test_a_session_called_people_is_a_session_like_any_other(world: ToolWorld) -> None:
+    session = await world.session(id="people")
+    data = {"steps": [command("a", "true")]}
+    made = await world.tools.call(session, "sync_workflow", {"name": "Deploy", "data": data}, person="ada")
+    with pytest.raises(Conflict, match="made by people"):
+        await world.call(session, "update_workflow", id=made["workflow"]["id"], data=data)
+    with pytest.raises(HoldfastError):
+        await world.session(id="@people")
+
+
 async def test_a_tree_changes_its_own_workflows_and_runs_those_of_people(world: ToolWorld) -> None:
     session, stranger = await world.session(), await world.session()
     mine = await sync(world, session, command("a", "echo mine"))
@@ -266,6 +276,17 @@ async def test_a_schedule_of_a_session_that_has_ended_is_disabled(world: ToolWor
     await world.executions.sweep()
     [trigger] = (await world.tools.call(session, "list_triggers", {}, person="ada"))["triggers"]
     assert (trigger["enabled"], "terminated" in trigger["why"]) == (False, True)
+
+
+async def test_a_trigger_that_is_made_again_has_another_secret(world: ToolWorld) -> None:
+    session = await world.session()
+    workflow = await sync(world, session, command("a", "true"))
+    hook = {"name": "t", "workflowId": workflow, "config": {"type": "webhook"}, "key": "ci"}
+    first = (await world.call(session, "create_trigger", **hook))["trigger"]
+    assert (await world.call(session, "create_trigger", **hook))["trigger"]["secret"] == first["secret"]
+    await world.call(session, "delete_trigger", id=first["id"])
+    second = (await world.call(session, "create_trigger", **hook))["trigger"]
+    assert (second["id"], second["secret"] != first["secret"]) == (first["id"], True)
 
 
 async def test_a_signed_webhook_fires_once_however_often_it_is_sent(world: ToolWorld) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.api.tools.channels import ANY_CHAT, ChannelType
@@ -24,6 +24,8 @@ class Channel:
     signing: str | None
     chats: frozenset[str]
     seen: frozenset[str] = frozenset()
+    nonce: str = ""
+    """Chosen when it was connected. The secret of its webhook follows from it."""
 
     def admits(self, chat: str) -> bool:
         """Whether messages from this chat become prompts."""
@@ -52,13 +54,15 @@ def fold(channels: Channels, entry: Mapping[str, Any]) -> Channels:
         if payload["type"] == CONNECTED:
             signing = payload.get("signing")
             chats = frozenset(map(str, payload["chats"]))
-            return Channels({**others, kind: Channel(kind, str(payload["token"]), signing, chats)})
+            nonce = str(payload.get("nonce", ""))
+            connected = Channel(kind, str(payload["token"]), signing, chats, nonce=nonce)
+            return Channels({**others, kind: connected})
         if payload["type"] == DISCONNECTED:
             return Channels(others)
         channel = channels.by_type[kind]
         if payload["type"] == SEEN and len(channel.seen) < MOST_SEEN:
             seen = channel.seen | {str(payload["chat"])}
-            return Channels({**others, kind: Channel(kind, channel.token, channel.signing, channel.chats, seen)})
+            return Channels({**others, kind: replace(channel, seen=seen)})
     except (LookupError, TypeError, ValueError):
         pass  # written by another version
     return channels

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import hmac
 import logging
+import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -92,11 +93,16 @@ class SessionChannels:
             "channel": kind.value,
             "token": token,
             "chats": list(input["chats"]),
+            "nonce": secrets.token_hex(16),
             **({} if signing is None else {"signing": signing}),
         }
         await self._records.change(caller.id, lambda _: payload)
         shown = {"channelType": kind.value, "path": f"/v1/channel-events/{self._mark}{caller.id}/{kind.value}"}
-        return {**shown, "secret": self._webhook_secret(caller.id)} if kind is ChannelType.TELEGRAM else shown
+        return (
+            {**shown, "secret": self._webhook_secret(caller.id, payload["nonce"])}
+            if kind is ChannelType.TELEGRAM
+            else shown
+        )
 
     async def disconnect(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
         kind = ChannelType(input["channelType"])
@@ -166,7 +172,7 @@ class SessionChannels:
 
     def _check(self, session: str, channel: Channel, headers: Mapping[str, str], body: bytes, now: int) -> None:
         if channel.type is ChannelType.TELEGRAM:
-            check_telegram(self._webhook_secret(session), headers.get("x-telegram-bot-api-secret-token"))
+            check_telegram(self._webhook_secret(session, channel.nonce), headers.get("x-telegram-bot-api-secret-token"))
             return
         signing = self._secrets.reveal(channel.signing or "")
         stamp, signature = headers.get("x-slack-request-timestamp"), headers.get("x-slack-signature")
@@ -195,8 +201,9 @@ class SessionChannels:
             if error.status is not None and error.status >= 500:
                 raise
 
-    def _webhook_secret(self, session: str) -> str:
-        return hmac.digest(self._secret, f"telegram\n{session}".encode(), hashlib.sha256).hex()
+    def _webhook_secret(self, session: str, nonce: str) -> str:
+        """Another one each time that the channel is connected, also in a thread with the id of a deleted one."""
+        return hmac.digest(self._secret, f"telegram\n{session}\n{nonce}".encode(), hashlib.sha256).hex()
 
 
 def _printable(author: str) -> str:

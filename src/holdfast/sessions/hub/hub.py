@@ -44,6 +44,13 @@ IDLE_SECONDS: Final = 300.0
 _STOP_SECONDS: Final = 10.0
 _REMEMBERED: Final = 10_000
 _MOST_RECORDED: Final = 64 * 1024
+_MOST_QUESTIONS: Final = 100
+_LONGEST_QUESTION: Final = 64 * 1024
+_LONGEST_MODELS: Final = 1024 * 1024
+_LONGEST_ID: Final = 256
+_MOST_REQUESTS: Final = 32
+"""Requests of one session that are not answered yet."""
+_MOST_REQUESTED: Final = 32 * 1024 * 1024
 _RECORDED: Final = frozenset(
     (
         "runner-health",
@@ -139,6 +146,8 @@ class Hub:
         """Requests to runners, by session and id."""
         self._questions: dict[str, dict[str, Question]] = {}
         """By session and id."""
+        self._requests: dict[str, list[int]] = {}
+        """The sizes of requests of runners that are not answered yet, by session."""
         self._asking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -209,7 +218,7 @@ class Hub:
         old = self._connections.get(thread)
         self._connections[thread] = connection
         if old is not None:
-            connection.sessions.update(old.sessions if old.runner == runner else {})
+            connection.add_sessions(old.sessions if old.runner == runner else {})
             if old.runner == runner:
                 connection.models, connection.last_turn = old.models, old.last_turn
             await old.close(NORMAL, REPLACED)
@@ -317,7 +326,7 @@ class Hub:
             connection.status = fields["status"]
             connection.turns = tuple(fields.get("turns", ()))
             connection.last_turn = fields.get("lastTurn", connection.last_turn)
-            connection.sessions.update(fields.get("sessions", {}))
+            connection.add_sessions(fields.get("sessions", {}))
             for run in connection.turns:
                 self._prompts.pop(run, None)
             connection.greeted.set()
@@ -325,14 +334,15 @@ class Hub:
                 arrived.set()
             await self._look(connection)
         elif type == "channel-session-created":
-            connection.sessions[fields["channelKey"]] = fields["opencodeSessionId"]
+            connection.add_sessions({fields["channelKey"]: fields["opencodeSessionId"]})
         elif type == "session-reset":
             connection.sessions.pop(f"{fields['channelType']}:{fields['channelId']}", None)
             self._answered(thread, str(fields["requestId"]), fields)
         elif type == "models":
-            connection.models = fields["models"]
+            if message.size <= _LONGEST_MODELS:
+                connection.models = fields["models"]
         elif type == "question":
-            self._ask(connection, fields)
+            await self._ask(connection, message)
         elif type == "question-closed":
             self._close_question(thread, fields["questionId"])
         elif type in _ANSWERS:
@@ -345,9 +355,7 @@ class Hub:
         elif type == "opencode-config-applied":
             self._answered(thread, "opencode-config", fields)
         elif type in REQUESTS:
-            task = asyncio.create_task(self._answer_request(connection, type, fields), name=f"{type} of {thread}")
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            await self._begin_request(connection, message)
         elif type == "self-terminate" and self._on_terminate is not None:
             await self._on_terminate(thread)
         elif type in _RECORDED:
@@ -406,6 +414,27 @@ class Hub:
             await self._ends.post(connection.thread, live.run, end, by="hub")
 
     # --- what runners ask for ---
+
+    async def _begin_request(self, connection: RunnerConnection, message: Message) -> None:
+        """Answer a request in the background, unless too much is asked already."""
+        thread, size = connection.thread, message.size
+        pending = self._requests.setdefault(thread, [])
+        if len(pending) >= _MOST_REQUESTS or (pending and sum(pending) + size > _MOST_REQUESTED):
+            answer = {"requestId": str(message.fields["requestId"])[:_LONGEST_ID], "error": "too much is asked at once"}
+            await connection.send(f"{message.type}-result", answer)
+            return
+        pending.append(size)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._asking.discard(task)
+            pending.remove(size)
+            if not pending:
+                self._requests.pop(thread, None)
+
+        work = self._answer_request(connection, message.type, message.fields)
+        task = asyncio.create_task(work, name=f"{message.type} of {thread}")
+        self._asking.add(task)
+        task.add_done_callback(done)
 
     async def _answer_request(self, connection: RunnerConnection, type: str, fields: Mapping[str, Any]) -> None:
         request = str(fields["requestId"])
@@ -487,11 +516,17 @@ class Hub:
         await self._connected(thread).send("answer", {"questionId": question, "answer": answer})
         self._close_question(thread, question)
 
-    def _ask(self, connection: RunnerConnection, fields: Mapping[str, Any]) -> None:
+    async def _ask(self, connection: RunnerConnection, message: Message) -> None:
+        fields = message.fields
         thread, id = connection.thread, str(fields["questionId"])
-        waiting = self._questions.setdefault(thread, {})
-        if id in waiting or len(waiting) >= 100:
+        waiting = self._questions.get(thread, {})
+        if id in waiting:
             return
+        if len(waiting) >= _MOST_QUESTIONS or message.size > _LONGEST_QUESTION or len(id) > _LONGEST_ID:
+            # The agent goes on at once, as if nobody had answered.
+            await connection.send("answer", {"questionId": id[:_LONGEST_ID], "answer": EXPIRED})
+            return
+        waiting = self._questions.setdefault(thread, {})
         loop = asyncio.get_running_loop()
         waiting[id] = Question(
             id,

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from holdfast.api.errors import Forbidden, InvalidRequest
 from holdfast.api.errors.repositories import InvalidRepository
 from holdfast.api.secrets import Placement, SecretRecord
+from holdfast.egress.addresses import refusal
 from holdfast.egress.bound.rules import SecretUse
 from holdfast.redaction import Scrubber
 from holdfast.repositories.forge import Forge, api_of, place_of
@@ -53,8 +54,13 @@ class Repository:
 
 
 class GitHub:
-    def __init__(self, secrets: SecretSource, log: RunLog, api: Callable[[str], str] = api_of) -> None:
-        """`api` returns the base URL of the API of a git host."""
+    def __init__(
+        self, secrets: SecretSource, log: RunLog, api: Callable[[str], str] = api_of, *, public_only: bool = False
+    ) -> None:
+        """`api` returns the base URL of the API of a git host. With `public_only`, no address of this machine or of a
+        private network is reached, whatever name it has.
+        """
+        self._may_reach = _is_public if public_only else None
         self._secrets = secrets
         self._log = log
         self._api = api
@@ -220,7 +226,7 @@ class GitHub:
 
     async def _ask(self, repository: Repository, work: Callable[[Forge], Any]) -> Any:
         token = self._secrets.reveal(repository.secret)
-        forge = Forge(self._api(repository.host), repository.owner, repository.name, token)
+        forge = Forge(self._api(repository.host), repository.owner, repository.name, token, self._may_reach)
         try:
             return await asyncio.to_thread(work, forge)
         except Exception as error:
@@ -228,6 +234,10 @@ class GitHub:
             if isinstance(message, str):
                 error.message = Scrubber(token).text(message)  # type: ignore[attr-defined]
             raise
+
+
+def _is_public(address: str) -> bool:
+    return refusal(address) is None
 
 
 def _may(repository: Repository, push: bool) -> Repository:

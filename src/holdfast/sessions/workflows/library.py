@@ -6,6 +6,7 @@ A workflow that people made can be run by every session, and is changed by peopl
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -20,7 +21,8 @@ MOST_WORKFLOWS: Final = 1_000
 MOST_TRIGGERS: Final = 1_000
 _LISTED: Final = 200
 _SLUG: Final = re.compile(r"[^a-z0-9]+")
-_PEOPLE: Final = "people"
+_PEOPLE: Final = "@people"
+"""The owner of what people made. No session can have this id."""
 TYPES: Final = ("schedule", "webhook", "manual")
 
 
@@ -129,7 +131,7 @@ class Library:
             "owner": _owner(caller),
             "config": config,
             "variableMapping": check_mapping(input.get("variableMapping", {}), definition_of(workflow)),
-            "generation": 1,
+            "generation": secrets.token_hex(16),
             "next": next_time(config, now),
             "by": caller.name,
         }

@@ -28,7 +28,8 @@ class WorkflowKeys:
     def resume_token(self, execution: str, step: str) -> str:
         return self._derive("resume", execution, step)
 
-    def webhook_secret(self, trigger: str, generation: int) -> str:
+    def webhook_secret(self, trigger: str, generation: str | int) -> str:
+        """`generation` is chosen anew for each trigger, because ids with a key come again."""
         return f"whsec_{self._derive('webhook', trigger, str(generation))}"
 
     def _derive(self, *parts: str) -> str:

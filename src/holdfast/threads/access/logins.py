@@ -18,7 +18,8 @@ from holdfast.threads.access.tenant_names import code_prefix, login_prefix
 
 CODE_MS: Final = 10 * 60 * 1000
 LOGIN_MS: Final = 14 * 24 * 3600 * 1000
-_MOST_CODES: Final = 100
+_MOST_CODES: Final = 20
+"""Codes of one caller that were not used. Nobody makes the codes of others void."""
 _HINT: Final = "get a new link: holdfast login"
 
 
@@ -68,10 +69,13 @@ class Logins:
 
     def issue_code(self, grant: Grant) -> tuple[str, int]:
         """Returns a code that logs a browser in as the caller, and when it expires."""
-        while len(self._codes) >= _MOST_CODES:
-            self._codes.pop(next(iter(self._codes)))
+        now = self._clock()
+        self._codes = {digest: each for digest, each in self._codes.items() if now < each[1]}
+        own = [digest for digest, (by, _) in self._codes.items() if _caller(by) == _caller(grant)]
+        for digest in own[: max(0, len(own) - _MOST_CODES + 1)]:
+            del self._codes[digest]
         code = code_prefix(self._tenant) + secrets.token_urlsafe(32)
-        expires_at = self._clock() + CODE_MS
+        expires_at = now + CODE_MS
         self._codes[digest_key(code)] = (grant, expires_at)
         return code, expires_at
 
@@ -99,3 +103,7 @@ class Logins:
     async def list(self) -> list[Login]:
         now = self._clock()
         return [each for each in await self._store.list() if each.expires_at > now]
+
+
+def _caller(grant: Grant) -> tuple[str | None, str | None, str | None]:
+    return grant.user, grant.key, grant.member

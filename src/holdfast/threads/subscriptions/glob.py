@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.threads.access.credentials import AUDIT
 from holdfast.threads.subscriptions.errors import InvalidSubscription
 
 MAX_PATTERN: Final = 1024
@@ -57,7 +58,7 @@ class Glob:
 
     def matches(self, path: str) -> bool:
         """Walk both once. On a mismatch, the last `**` takes one more segment; earlier ones never need to."""
-        if not path.startswith(self.prefix):
+        if not path.startswith(self.prefix) or path == AUDIT:  # which only owners read
             return False
         segments, wild = self.segments, self.wild
         parts = path.split("/")

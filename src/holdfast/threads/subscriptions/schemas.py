@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from holdfast.api.errors import InvalidRequest
+from holdfast.threads.access.credentials import AUDIT
 from holdfast.threads.protocol.framing import parse_json
 from holdfast.threads.protocol.offsets import BEGINNING, format_offset_text
 from holdfast.threads.protocol.surface import THREADS, stream_path
@@ -76,6 +77,8 @@ def parse_path(value: object, field: str) -> str:
         raise InvalidSubscription(f"{field}: {path[:200]!r} is not a valid stream path") from None
     if path.split("/", 1)[0] == CONTROL:
         raise InvalidSubscription(f"{field}: paths that begin with {CONTROL} are not streams")
+    if path == AUDIT:
+        raise InvalidSubscription(f"{field}: {path} is reserved")
     return path
 
 
