@@ -146,6 +146,7 @@ def test_a_login_counts_in_its_cookie_only(world: World) -> None:
     thread = world.owner.post("/v1/threads", json={"title": "of the owner"}).json()["id"]
     with world.logged_in() as browser:
         stolen = browser.cookies["holdfast_login"]
+        assert browser.get("/v1/threads", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     with httpx.Client(base_url=world.server.url, headers={"Authorization": f"Bearer {stolen}"}) as thief:
         assert thief.get("/v1/threads").status_code == 401
         assert thief.post("/v1/keys", json={"name": "mine"}).status_code == 401

@@ -128,17 +128,20 @@ class StreamService:
         request.path = path = stream_path(raw_path)
         if is_control(path):
             return await self._respond_control(request)
-        tenant, author = await self._authorize(request, path)
+        tenant, author, credential, grant = await self._authorize(request, path)
+        if request.method == "GET" and b"live=" in request.query:
+            async with tenant.access.while_granted(credential, grant):
+                return await tenant.surface.respond(request, author)
         response = await tenant.surface.respond(request, author)
         if request.method == "DELETE":
-            grant = await tenant.access.grant(_credential(request))
             tenant.audit.record(grant, "DELETE", f"/v1/stream/{path}", response.status)
         return response
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
         request.path = path = stream_path(raw_path)
-        tenant, _ = await self._authorize(request, path, in_url=True)
-        await tenant.tails.serve(request, channel)
+        tenant, _, credential, grant = await self._authorize(request, path, in_url=True)
+        async with tenant.access.while_granted(credential, grant):
+            await tenant.tails.serve(request, channel)
 
     def refuse(self, error: BaseException, request_id: str) -> Response:
         """Turn any failure into a response. Unexpected ones are logged, without details in the response."""
@@ -166,7 +169,10 @@ class StreamService:
             raise NotFound(f"there is no {path}")
         return response
 
-    async def _authorize(self, request: Request, path: str, *, in_url: bool = False) -> tuple[StreamTenant, Author]:
+    async def _authorize(
+        self, request: Request, path: str, *, in_url: bool = False
+    ) -> tuple[StreamTenant, Author, str | None, Grant]:
+        """Returns the tenant, who writes, the credential, and what it allows."""
         _check_not_reserved(path)
         credential = _credential(request)
         if credential is None and in_url:
@@ -174,11 +180,12 @@ class StreamService:
             values = parse_qs(request.query.decode("latin-1")).get("token")
             credential = values[0] if values else None
         tenant = await self._tenants.streams(tenant_named(credential))
-        author = _author(await tenant.access.grant(credential), request, path)
+        grant = await tenant.access.grant(credential)
+        author = _author(grant, request, path)
         tenant.quotas.take_request()
         if request.method in ("POST", "PUT"):
             tenant.quotas.check_storage()
-        return tenant, author
+        return tenant, author, credential, grant
 
 
 def _check_not_reserved(path: str) -> None:

@@ -20,6 +20,7 @@ from holdfast.server.routes.roles import SOCKET
 from holdfast.server.routes.services import Services, check_route, services_of
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.middleware import failure, refusal
+from holdfast.threads.access.credentials import Grant
 from holdfast.time_limit import time_limit
 
 _SEND_SECONDS: Final = 10.0
@@ -32,15 +33,17 @@ class Left(Exception):
 async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) -> None:
     """Authenticate the client, run `work`, and report how it ended.
 
-    An error before `work` accepts is the answer to the handshake; a later one is the last text frame.
+    An error before `work` accepts is the answer to the handshake; a later one is the last text frame. That the client's
+    credential is revoked is such an error.
     """
     services = services_of(socket)
     request_id = services.next_request_id()
     token = logs.request_id.set(request_id)
     try:
         services.origins.check(dict(socket.scope["headers"]))
-        await check_administer(socket, services)
-        await work(services)
+        credential, grant = await check_administer(socket, services)
+        async with services.access.while_granted(credential, grant):
+            await work(services)
     except (Left, WebSocketDisconnect):
         pass
     except Exception as error:
@@ -57,12 +60,13 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
             await socket.close(1000)
 
 
-async def check_administer(socket: WebSocket, services: Services) -> None:
-    """Close the socket if its key is revoked."""
+async def check_administer(socket: WebSocket, services: Services) -> tuple[str | None, Grant]:
+    """Returns the credential of a socket and what it allows. Raises if that is not enough for this route."""
     credential = _bearer(socket) or login_of(dict(socket.headers.raw), "GET")
     grant = await services.access.grant(credential)
     grant.check_administer()
     check_route(grant, SOCKET, socket, services)
+    return credential, grant
 
 
 def answer_to(error: Exception) -> Response:

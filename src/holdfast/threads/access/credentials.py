@@ -6,10 +6,11 @@ The server stores digests of keys. Tokens are HS256 JWTs, so the server stores n
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,6 +21,7 @@ from holdfast.api.keys import Caller
 from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
 from holdfast.api.tenants import DEFAULT_TENANT, TenantRole
+from holdfast.threads.access.open_work import OpenWork
 from holdfast.threads.access.tenant_names import KEY_PREFIX, LINK_PREFIX, LOGIN_PREFIX, key_prefix, link_mark
 from holdfast.threads.protocol.surface import THREADS
 
@@ -87,6 +89,10 @@ class Grant:
     @property
     def caller(self) -> Caller:
         return Caller(tenant=self.tenant, user=self.user, key=self.key, role=self.role.value)
+
+    def covers(self, earlier: Grant) -> bool:
+        """Whether a credential still allows what it allowed earlier."""
+        return self.role.includes(earlier.role) and self.scope in (earlier.scope, Scope.WRITE)
 
     def check_administer(self) -> None:
         if self.thread is not None:
@@ -254,6 +260,9 @@ class Access:
         self._known: dict[str, tuple[Grant, int]] = {}
         """Grants by credential, each with the time (ms) until which it is cached."""
         self._known_runs: dict[str, tuple[RunGrant, int]] = {}
+        self._changes = 0
+        """How often `review` was called."""
+        self._open = OpenWork()
 
     @property
     def everything(self) -> Grant:
@@ -262,17 +271,38 @@ class Access:
 
     async def grant(self, credential: str | None) -> Grant:
         """Returns what a credential allows. Raises `Unauthorized` if it is not valid."""
-        grant = self.grant_known(credential)
-        if grant is None:
+        while (grant := self.grant_known(credential)) is None:
             assert credential is not None
-            if credential.startswith(LOGIN_PREFIX):
-                if not isinstance(credential, LoginCookie):
-                    raise Unauthorized("a login counts only in its cookie", hint="send an API key instead")
-                return await self._check_login(credential)
-            key = await self._check_key(credential)
-            own = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role, member=key.member)
-            grant = self._remember(credential, own, self._clock() + _KEY_RECHECK_MS)
+            changes = self._changes
+            grant, until = await self._ask_store(credential)
+            if changes == self._changes:  # otherwise the answer can be from before a revocation
+                return self._remember(credential, grant, until)
         return grant
+
+    async def _ask_store(self, credential: str) -> tuple[Grant, int]:
+        """Returns what a credential allows, and until when that need not be asked again. Raises `Unauthorized`."""
+        if credential.startswith(LOGIN_PREFIX):
+            return await self._check_login(credential)
+        key = await self._check_key(credential)
+        grant = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role, member=key.member)
+        return grant, self._clock() + _KEY_RECHECK_MS
+
+    @contextlib.asynccontextmanager
+    async def while_granted(self, credential: str | None, grant: Grant) -> AsyncIterator[None]:
+        """Run a block that stays open for long. It ends with `Unauthorized` when the credential is revoked, or allows
+        less than this grant.
+
+        Whoever takes a right away changes the store first, and then calls `review`. So a block that is counted first
+        and checked afterwards is found by one of the two.
+        """
+        async with self._open.entered(lambda: self._covers(credential, grant)):
+            yield
+
+    async def _covers(self, credential: str | None, earlier: Grant) -> bool:
+        try:
+            return (await self.grant(credential)).covers(earlier)
+        except Unauthorized:
+            return False
 
     def grant_known(self, credential: str | None) -> Grant | None:
         """Like `grant`, without asking the store. Returns None if the store must be asked."""
@@ -280,6 +310,8 @@ class Access:
             return self._everything
         if credential is None:
             raise Unauthorized("this request needs an API key or a thread token", hint="send Authorization: Bearer …")
+        if credential.startswith(LOGIN_PREFIX) and not isinstance(credential, LoginCookie):
+            raise Unauthorized("a login counts only in its cookie", hint="send an API key instead")
         now = self._clock()
         known = self._known.get(credential)
         if known is not None and now < known[1]:
@@ -312,7 +344,7 @@ class Access:
             )
         return found
 
-    async def _check_login(self, credential: str) -> Grant:
+    async def _check_login(self, credential: str) -> tuple[Grant, int]:
         """Check the cookie of a browser. Raises `Unauthorized`."""
         found = None if self._logins is None else await self._logins.find(digest_key(credential))
         if found is None or self._clock() >= found.expires_at:
@@ -320,7 +352,7 @@ class Access:
         grant = Grant(
             self._tenant, user=found.user, key=found.key, role=found.role, member=found.member, login=found.id
         )
-        return self._remember(credential, grant, min(self._clock() + _KEY_RECHECK_MS, found.expires_at))
+        return grant, min(self._clock() + _KEY_RECHECK_MS, found.expires_at)
 
     # --- links: credentials for the web page of a thread ---
 
@@ -525,12 +557,15 @@ class Access:
 
     async def revoke_key(self, id: str) -> bool:
         revoked = await self._keys.revoke_key(id, self._clock())
-        self.forget()
+        await self.review()
         return revoked
 
     def now(self) -> int:
         return self._clock()
 
-    def forget(self) -> None:
-        """Ask the store again about every credential: a key or the role of a member has changed."""
+    async def review(self) -> None:
+        """Ask the store again about every credential, and end what is open without a right to it: a key, a login or the
+        role of a member has changed."""
+        self._changes += 1
         self._known.clear()
+        await self._open.review()

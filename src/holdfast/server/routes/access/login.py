@@ -63,7 +63,7 @@ async def log_out(request: Request, services: Use) -> Response:
         grant = await services.access.grant(credential)
         assert grant.login is not None
         await services.logins.end(grant.login)
-        services.access.forget()
+        await services.access.review()
     response = Response(None, 204)
     _set(response, request, services, "", seconds=0)
     return response
@@ -80,7 +80,7 @@ async def end_login(id: str, services: Use, _: Administrator) -> None:
     """Log a browser out, at once."""
     if not await services.logins.end(id):
         raise NotFound(f"there is no login {id}", hint="list them: GET /v1/logins")
-    services.access.forget()
+    await services.access.review()
 
 
 # --- the identity provider ---

@@ -48,7 +48,7 @@ async def put_member(name: MemberName, new: NewTenantMember, services: Use, gran
     if grant.user == name and new.role is not TenantRole.OWNER:
         raise Conflict("you cannot take the role of owner from yourself", hint="ask another owner")
     member = await services.members.put(name, new.role, services.access.now())
-    services.access.forget()
+    await services.access.review()
     return member
 
 
@@ -59,7 +59,7 @@ async def remove_member(name: MemberName, services: Use, grant: Administrator) -
         raise Conflict("you cannot remove yourself", hint="ask another owner")
     if not await services.members.remove(name, services.access.now()):
         raise NotFound(f"there is no member {name}", hint="list them with holdfast member list")
-    services.access.forget()
+    await services.access.review()
 
 
 @router.get("/audit", response_model=EntryPage, tags=["members"])
