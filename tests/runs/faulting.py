@@ -66,6 +66,9 @@ class NoKeys:
     async def find_key(self, digest: bytes) -> ApiKey | None:
         return None
 
+    async def get_key(self, id: str) -> ApiKey | None:
+        return None
+
     async def list_keys(self) -> list[ApiKey]:
         return []
 

@@ -147,3 +147,56 @@ def test_a_socket_of_a_login_ends_with_the_login(kim: Kim, box: str) -> None:
             assert browser.delete("/v1/login", headers=own_page).status_code == 204
             with pytest.raises(ConnectionClosed):
                 receive_all(socket)
+
+
+# --- tokens of threads ---
+
+
+def chat_by(kim: Kim, token: str) -> int:
+    with kim.client(token) as client:
+        return client.post(f"/v1/threads/{kim.thread}/chat", json={"text": "kim was here"}).status_code
+
+
+def append_by(kim: Kim, token: str) -> int:
+    """On the hot path, which has no time to ask the store."""
+    entry = [{"payload": {"type": "chat", "role": "user", "text": "kim was here"}}]
+    with kim.client(token) as client:
+        return client.post(f"/v1/stream/threads/{kim.thread}", json=entry).status_code
+
+
+def renew(kim: Kim, token: str) -> httpx.Response:
+    with kim.client(token) as client:
+        return client.post("/v1/tokens/renew")
+
+
+@pytest.mark.parametrize("lose", [revoke_key, remove_member], ids=lambda each: each.__name__)
+def test_a_token_ends_with_who_issued_it(kim: Kim, lose: Lose) -> None:
+    token = kim.token()
+    renewed = str(renew(kim, token).json()["token"])
+    for each in (token, renewed):
+        assert chat_by(kim, each) < 300
+        assert append_by(kim, each) < 300
+    lose(kim)
+    for each in (token, renewed):
+        assert (chat_by(kim, each), append_by(kim, each), renew(kim, each).status_code) == (401, 401, 401)
+
+
+def test_a_token_stays_revoked_when_its_member_comes_back(kim: Kim) -> None:
+    token = kim.token()
+    remove_member(kim)
+    assert kim.owner.put(f"/v1/members/{kim.name}", json={"role": "owner"}).status_code == 200
+    assert renew(kim, token).status_code == 401
+
+
+def test_a_token_of_a_member_who_only_views_now_only_reads(kim: Kim) -> None:
+    token = kim.token()
+    lower_role(kim)
+    assert (chat_by(kim, token), append_by(kim, token)) == (403, 403)
+    assert renew(kim, token).json()["scope"] == "read"
+
+
+def test_a_live_read_by_a_token_ends_with_who_issued_it(kim: Kim) -> None:
+    with kim.tail(kim.token("read")) as lines:
+        remove_member(kim)
+        kim.say("said afterwards")
+        assert "said afterwards" not in read_on(lines)

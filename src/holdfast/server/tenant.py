@@ -208,6 +208,7 @@ async def open_tenant(
             session_key=session_key,
             clock=clocks.now,
             logins=storage.logins,
+            members=storage.members,
         )
         logins = Logins(storage.logins, name, clocks.now)
         quotas = Quotas(lambda: server.tenants.quotas_of(name), database_file(home.path), time.monotonic)

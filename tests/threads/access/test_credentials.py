@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jwt
@@ -11,9 +13,10 @@ import pytest
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
 from holdfast.api.tenants import TenantRole
 from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.clock import ManualClock
-from holdfast.threads.access.credentials import Access, Grant, Scope, derive
+from holdfast.threads.access.credentials import Access, ApiKey, Grant, Issuer, Scope, derive
 
 pytestmark = pytest.mark.anyio
 
@@ -146,6 +149,46 @@ async def test_a_key_revoked_by_another_process_stops_working_within_a_second(tm
     with pytest.raises(Unauthorized):
         await credentials.grant(secret)
     await store.close()
+
+
+async def test_a_token_of_a_member_without_a_key_ends_with_the_member(tmp_path: Path) -> None:
+    store = await SqliteStreams.open(tmp_path / "db")
+    clock, members = ManualClock(), SqliteMembers(store)
+    credentials = Access(SqliteApiKeys(store), SECRET, clock=clock.now, members=members)
+    await members.put("kim", TenantRole.MEMBER, clock.now())
+    token = credentials.issue("t-1", Scope.WRITE, 3600, issuer=Issuer(member="kim")).token
+    assert (await credentials.grant(token)).scope is Scope.WRITE
+    await members.remove("kim", clock.now())
+    await credentials.review()
+    with pytest.raises(Unauthorized, match="lost the right"):
+        await credentials.grant(token)
+    clock.advance(1000)
+    await members.put("kim", TenantRole.OWNER, clock.now())  # the name is taken again, perhaps by somebody else
+    with pytest.raises(Unauthorized, match="lost the right"):
+        await credentials.grant(token)
+    await store.close()
+
+
+async def test_what_the_store_said_before_a_revocation_is_not_remembered() -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    key = ApiKey("k-1", "laptop", 1)
+
+    class SlowKeys:
+        async def find_key(self, digest: bytes) -> ApiKey:
+            found = key
+            if not asked.is_set():
+                asked.set()
+                await go_on.wait()
+            return found
+
+    credentials = Access(SlowKeys(), SECRET, clock=ManualClock().now)  # type: ignore[arg-type]
+    granting = asyncio.create_task(credentials.grant("hf_laptop"))
+    await asked.wait()
+    key = replace(key, revoked_at=2)
+    await credentials.review()
+    go_on.set()
+    with pytest.raises(Unauthorized, match="revoked"):
+        await granting
 
 
 def link_of(key: str, thread: str = "t-1") -> str:

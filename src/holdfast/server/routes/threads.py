@@ -147,10 +147,10 @@ async def read_entries(
 
 
 @router.post("/threads/{id}/tokens", status_code=201, tags=["tokens"])
-async def issue_token(id: ThreadId, new: NewToken, services: Use, _: Administrator) -> Token:
-    """Create a token for only this thread."""
+async def issue_token(id: ThreadId, new: NewToken, services: Use, grant: Administrator) -> Token:
+    """Create a token for only this thread. It ends with your key, or when you are no longer a member."""
     await services.threads.get(id)
-    return token_of(services.access.issue(id, new.scope, new.ttl_seconds))
+    return token_of(services.access.issue(id, new.scope, new.ttl_seconds, issuer=grant.as_issuer))
 
 
 @router.post("/threads/{id}/links", status_code=201, tags=["tokens"])

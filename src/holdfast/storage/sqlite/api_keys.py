@@ -28,6 +28,10 @@ class SqliteApiKeys:
         rows = self._streams.look_up(f"{_SELECT} WHERE k.digest = ? AND k.tenant = ?", (digest, self._tenant))
         return _key(rows[0]) if rows else None
 
+    async def get_key(self, id: str) -> ApiKey | None:
+        rows = self._streams.look_up(f"{_SELECT} WHERE k.id = ? AND k.tenant = ?", (id, self._tenant))
+        return _key(rows[0]) if rows else None
+
     async def list_keys(self) -> list[ApiKey]:
         query = f"{_SELECT} WHERE k.tenant = ? ORDER BY k.id"
         rows = await self._streams.query(lambda connection: connection.execute(query, (self._tenant,)).fetchall())

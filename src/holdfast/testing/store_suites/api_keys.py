@@ -31,6 +31,14 @@ class ApiKeySuite:
         for digest in (digest_key("three"), b"", digest_key("one")[:-1], b"k-1"):
             assert await store.find_key(digest) is None
 
+    async def test_a_key_is_got_by_its_id(self, store: KeyStore) -> None:
+        await store.add_key(LAPTOP, digest_key("one"))
+        await store.add_key(PHONE, digest_key("two"))
+        await store.revoke_key("k-2", 77)
+        assert await store.get_key("k-1") == LAPTOP
+        assert await store.get_key("k-2") == replace(PHONE, revoked_at=77)
+        assert await store.get_key("k-9") is None
+
     async def test_keys_are_listed_with_the_oldest_first(self, store: KeyStore) -> None:
         assert await store.list_keys() == []
         await store.add_key(PHONE, digest_key("two"))

@@ -56,6 +56,8 @@ class MemberSuite:
         assert not await members.remove("lee", 8)
         assert [each.revoked_at for each in await keys.list_keys()] == [7, None]
         await members.put("lee", TenantRole.OWNER, 9)
+        assert (key := await keys.get_key("k-1")) is not None
+        assert key.revoked_at == 7
         assert [each.revoked_at for each in await keys.list_keys()] == [7, None]
 
     async def test_tenants_do_not_see_each_other(self, open_store: OpenStore[Stores]) -> None:

@@ -1,6 +1,7 @@
 """Credentials: API keys for people and services, and tokens for one thread and one scope for everything in a box.
 
-The server stores digests of keys. Tokens are HS256 JWTs, so the server stores nothing about them.
+The server stores digests of keys. Tokens are HS256 JWTs, so the server stores nothing about them. A token names the key
+or the member that it was issued by, and ends with them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -27,6 +28,7 @@ from holdfast.threads.protocol.surface import THREADS
 
 if TYPE_CHECKING:
     from holdfast.threads.access.logins import LoginStore
+    from holdfast.threads.access.members import MemberStore
 
 AUDIT: Final = "holdfast/audit"
 """The stream with the audit log of a tenant, which only the server writes and only owners read."""
@@ -66,6 +68,15 @@ class RunScope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Issuer:
+    """Who issued a credential that they can give away. It ends with their right to issue it."""
+
+    key: str | None = None
+    member: str | None = None
+    """Counts if there is no key: they were logged in by an identity provider."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """What a credential allows. An API key allows everything in its tenant; a token allows one thread."""
 
@@ -85,6 +96,14 @@ class Grant:
     """The member whose key or login it is."""
     login: str | None = None
     """The id of the login, if the credential is the cookie of a browser."""
+    issuer: Issuer | None = None
+    """Of a token: who issued it. None if the server requires no credential, for the key of its own home, and for tokens
+    of earlier versions."""
+
+    @property
+    def as_issuer(self) -> Issuer | None:
+        """Who issues what this caller asks for."""
+        return None if self.key is None and self.member is None else Issuer(self.key, self.member)
 
     @property
     def caller(self) -> Caller:
@@ -195,6 +214,10 @@ class KeyStore(Protocol):
         """
         ...
 
+    async def get_key(self, id: str) -> ApiKey | None:
+        """Like `find_key`, by the id of the key."""
+        ...
+
     async def list_keys(self) -> list[ApiKey]:
         """Returns all keys, including revoked ones, oldest first."""
         ...
@@ -244,8 +267,10 @@ class Access:
         session_key: str | None = None,
         clock: Callable[[], int] = now_ms,
         logins: LoginStore | None = None,
+        members: MemberStore | None = None,
     ) -> None:
         self._logins = logins
+        self._members = members
         self._keys = keys
         self._secret = derive(secret, "thread tokens")
         self._link_secret = derive(secret, "links to threads")
@@ -283,6 +308,9 @@ class Access:
         """Returns what a credential allows, and until when that need not be asked again. Raises `Unauthorized`."""
         if credential.startswith(LOGIN_PREFIX):
             return await self._check_login(credential)
+        if not credential.startswith(KEY_PREFIX):
+            grant, expires_at = self._check_token(credential)
+            return await self._as_issued(grant), min(expires_at, self._clock() + _KEY_RECHECK_MS)
         key = await self._check_key(credential)
         grant = Grant(self._tenant, user=key.member or key.name, key=key.id, role=key.role, member=key.member)
         return grant, self._clock() + _KEY_RECHECK_MS
@@ -320,9 +348,8 @@ class Access:
             return None
         if not credential.startswith(KEY_PREFIX):
             is_link = credential.startswith(LINK_PREFIX)
-            return self._remember(
-                credential, *(self._check_link(credential) if is_link else self._check_token(credential))
-            )
+            grant, until = self._check_link(credential) if is_link else self._check_token(credential)
+            return self._remember(credential, grant, until) if grant.issuer is None else None
         if hmac.compare_digest(digest_key(credential), self._session_digest):
             return self._remember(credential, self._everything, now + _KEY_RECHECK_MS)
         return None
@@ -343,6 +370,22 @@ class Access:
                 f"the API key {found.name!r} ({found.id}) was revoked", hint="create one: holdfast key create NAME"
             )
         return found
+
+    async def role_of(self, issuer: Issuer, since: int) -> TenantRole | None:
+        """Returns the role that an issuer has now. None if their key was revoked, or they are not the member that they
+        were at `since`, in seconds."""
+        if issuer.key is not None:
+            key = await self._keys.get_key(issuer.key)
+            return None if key is None or key.revoked_at is not None else key.role
+        member = None if self._members is None else await self._members.find(issuer.member or "")
+        return None if member is None or member.created_at // 1000 > since else member.role
+
+    async def _as_issued(self, grant: Grant) -> Grant:
+        """Returns what is left of the grant of a token: not more than its issuer may do now. Raises `Unauthorized`."""
+        role = None if grant.issuer is None else await self.role_of(grant.issuer, grant.first_issued)
+        if role is None:
+            raise Unauthorized("whoever issued this token has lost the right to it", hint="request a new one")
+        return grant if role.includes(TenantRole.MEMBER) else replace(grant, scope=Scope.READ)
 
     async def _check_login(self, credential: str) -> tuple[Grant, int]:
         """Check the cookie of a browser. Raises `Unauthorized`."""
@@ -399,21 +442,31 @@ class Access:
             expires_at = int(claims["exp"]) * 1000
             if claims["ten"] != self._tenant:
                 raise ValueError("a token of another tenant")
-            grant = Grant(str(claims["ten"]), str(claims["sub"]), Scope(claims["scope"]), int(claims["first"]))
+            key, member = claims.get("key"), claims.get("member")
+            issuer = None if key is None and member is None else Issuer(key, member)
+            grant = Grant(self._tenant, str(claims["sub"]), Scope(claims["scope"]), int(claims["first"]), issuer=issuer)
         except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
             raise Unauthorized("this token is not valid on this server") from None
         if self._clock() >= expires_at:
             raise Unauthorized("this token has expired", hint="request a new one; renew tokens before they expire")
         return grant, expires_at
 
-    def issue(self, thread: str, scope: Scope, ttl_seconds: int, *, first_issued: int | None = None) -> IssuedToken:
+    def issue(
+        self,
+        thread: str,
+        scope: Scope,
+        ttl_seconds: int,
+        *,
+        first_issued: int | None = None,
+        issuer: Issuer | None = None,
+    ) -> IssuedToken:
         if not 1 <= ttl_seconds <= MAX_TOKEN_SECONDS:
             raise InvalidRequest(f"a token must live 1 to {MAX_TOKEN_SECONDS} seconds, not {ttl_seconds}")
         import jwt
 
         now = self._clock() // 1000
         expires = now + ttl_seconds
-        claims = {
+        claims: dict[str, str | int | None] = {
             "iss": _ISSUER,
             "sub": thread,
             "ten": self._tenant,
@@ -423,6 +476,8 @@ class Access:
             "first": now if first_issued is None else first_issued,
             "jti": new_id("j"),
         }
+        if issuer is not None:
+            claims |= {"key": issuer.key, "member": issuer.member}
         return IssuedToken(jwt.encode(claims, self._secret, "HS256"), thread, scope, expires * 1000)
 
     async def renew(self, token: str | None) -> IssuedToken:
@@ -438,7 +493,11 @@ class Access:
         if self._clock() // 1000 - grant.first_issued > _MAX_RENEWED_SECONDS:
             raise Forbidden("this token has been renewed for a week: request a new one with an API key")
         return self.issue(
-            grant.thread, grant.scope, int(claims["exp"]) - int(claims["iat"]), first_issued=grant.first_issued
+            grant.thread,
+            grant.scope,
+            int(claims["exp"]) - int(claims["iat"]),
+            first_issued=grant.first_issued,
+            issuer=grant.issuer,
         )
 
     # --- runs ---
