@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class World:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     home = tmp_path_factory.mktemp("quotas") / "home"
-    with ServerProcess(home, providers=dummies) as server, api_of(server) as owner:
+    with ServerProcess(home, providers=dummies, daytona=True) as server, api_of(server) as owner:
         key = owner.post("/v1/tenants", json={"name": "acme"}).json()["key"]["key"]
         headers = {"Authorization": f"Bearer {key}"}
         with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as tenant:
@@ -55,6 +56,25 @@ def test_a_tenant_sends_so_many_requests_a_second(world: World) -> None:
         assert "0.05 requests a second" in each.json()["error"]["message"]
         assert each.json()["error"]["hint"]
     assert world.owner.get("/v1/caller").status_code == 200, "of another tenant"
+
+
+def test_the_daytona_api_and_ports_count_as_requests_and_changes_are_audited(world: World) -> None:
+    box = world.tenant.post("/v1/boxes", json={}).json()["box"]["id"]
+    for path in ("/compat/daytona/sandbox", f"/v1/boxes/{box}/ports/3000/"):
+        world.limit(requests=0.05)
+        answers = [world.tenant.get(path).status_code for _ in range(3)]
+        assert answers[1:] == [429, 429], (path, answers)
+    world.limit()
+    world.tenant.delete(f"/v1/boxes/{box}")
+    assert world.tenant.delete("/compat/daytona/sandbox/none").status_code == 404
+    assert world.tenant.delete("/compat/daytona/toolbox/none/files?path=x").status_code == 404
+    deadline = time.monotonic() + 30
+    audited: list[tuple[str, str]] = []
+    while ("DELETE", "/compat/daytona/sandbox/none") not in audited:
+        assert time.monotonic() < deadline, audited
+        entries = world.tenant.get("/v1/audit?limit=1000").json()["entries"]
+        audited = [(each["payload"]["method"], each["payload"]["path"]) for each in entries]
+    assert not [path for _, path in audited if "/toolbox/" in path], "by the hundred"
 
 
 def test_a_tenant_has_so_many_boxes(world: World) -> None:

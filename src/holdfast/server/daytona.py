@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp
 
 from holdfast.boxes.service.boxes import Boxes
@@ -14,12 +15,14 @@ from holdfast.compat.daytona.service import Dependencies, opened_daytona
 from holdfast.images.registry.pull import Puller
 from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy, load_in_thread
+from holdfast.server.quotas import Quotas
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.wire.middleware import GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.storage import Storage
-from holdfast.threads.access.credentials import Access
+from holdfast.threads.access.credentials import Access, Grant
 
 
 @asynccontextmanager
@@ -34,6 +37,7 @@ async def open_daytona(
     origins: OriginPolicy,
     shutdown: Shutdown,
     secret: bytes,
+    quotas: Quotas,
 ) -> AsyncIterator[ASGIApp]:
     """`secret` signs URLs of files."""
 
@@ -42,6 +46,12 @@ async def open_daytona(
 
     async def network_ready() -> None:
         await (await egress.get()).ready()
+
+    def note_caller(connection: HTTPConnection, grant: Grant) -> None:
+        connection.scope[GRANT] = grant
+        quotas.take_request()
+        if connection.scope.get("method") in ("POST", "PUT", "PATCH"):
+            quotas.check_storage()
 
     needs = Dependencies(
         access,
@@ -54,6 +64,7 @@ async def open_daytona(
         secret,
         origins.check,
         shutdown.until_stopping,
+        note_caller,
     )
     async with opened_daytona(needs) as daytona:
         yield create_app(daytona)

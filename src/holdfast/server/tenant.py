@@ -380,7 +380,7 @@ async def open_tenant(
             hub=hub,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
-        ports = Ports(access, origins, previews, hosts)
+        ports = Ports(access, origins, previews, hosts, quotas.take_request)
 
         async def serve_preview(listener: socket.socket, address: PreviewAddress) -> asyncio.AbstractServer:
             return await server.listen(listener, front, address)
@@ -454,6 +454,7 @@ async def open_tenant(
                         origins,
                         shutdown,
                         derive(secret, "daytona file urls"),
+                        quotas,
                     )
                     mounts[PREFIX] = await parts.enter_async_context(opening)
                 yield await load_in_thread(make_app)

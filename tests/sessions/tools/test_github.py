@@ -119,7 +119,7 @@ async def test_a_tenant_reaches_no_private_address_and_learns_nothing_about_its_
         f"https://127.0.0.1:{port}",
         "https://[::1]:1",
     ):
-        github = GitHub(world.secrets, world.base.base.log, lambda host, api=api: api, public_only=True)
+        github = GitHub(world.secrets, world.base.base.log, {"github.com": api}.__getitem__, public_only=True)
         with pytest.raises(RepositoryFailed) as failed:
             await github.list_(caller, {})
         told.add(failed.value.message.replace(urlsplit(api).hostname or "", "HOST"))

@@ -78,6 +78,8 @@ class Dependencies:
     """Raises for requests of web pages that may not ask this server."""
     until_stopping: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
     """Ends a stream when the server stops."""
+    note_caller: Callable[[HTTPConnection, Grant], None]
+    """Counts a request of a caller, for the quotas and the audit log of the tenant. Raises if it is one too many."""
 
 
 class Daytona:
@@ -156,6 +158,7 @@ class Daytona:
     async def grant(self, connection: HTTPConnection) -> Grant:
         scheme, _, credential = connection.headers.get("authorization", "").partition(" ")
         grant = await self.needs.access.grant(credential.strip() or None if scheme.lower() == "bearer" else None)
+        self.needs.note_caller(connection, grant)
         grant.check_administer()
         grant.check_role(TenantRole.MEMBER)
         return grant

@@ -7,6 +7,7 @@ the API. Requests that may pass are relayed by `gateway.proxy`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,6 +77,8 @@ class Ports:
     origins: OriginPolicy
     previews: Previews
     hosts: BoxHosts = field(default_factory=BoxHosts)
+    take_request: Callable[[], None] = lambda: None
+    """Counts a request for the quota of the tenant. Raises if it is one too many."""
 
     def find(self, headers: list[Header], raw_path: bytes, address: PreviewAddress | None = None) -> PortTarget | None:
         """`address` is the one through which the request came, if it is not the server's own."""
@@ -101,6 +104,7 @@ class Ports:
             shown.append(target.token)
         opens = bool(tokens) and method == "GET" and is_navigation(headers)
         passing_authorization = await self._authenticate(target, headers, shown, host, origin, opens=opens)
+        self.take_request()
         if opens:
             return Exchange(without_authority(location), self._cookie(target))
         if not target.path:
