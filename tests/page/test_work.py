@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledA
 
 @pytest.fixture(scope="module")
 def repaired(bench: Workbench) -> str:
-    """A thread with two turns, which changed files."""
+    """A thread with two turns, which changed files. Its box is used by several tests."""
+    return repair(bench)
+
+
+def repair(bench: Workbench) -> str:
     prices = "def price(amount):\n    discount = 0.1\n    return amount * (1 - discount)\n"
     thread = bench.run(
         "Write the prices.",
@@ -140,9 +145,8 @@ async def test_the_server_dies_in_mid_run_and_the_page_catches_up_whole(page: Pa
     assert sum("echo before" in each for each in shown) == 1
 
 
-async def test_a_thread_is_forked_at_a_checkpoint_and_rewound(
-    page: Page, bench: Workbench, repaired: str, picture: Picture
-) -> None:
+async def test_a_thread_is_forked_at_a_checkpoint_and_rewound(page: Page, bench: Workbench, picture: Picture) -> None:
+    repaired = await asyncio.to_thread(repair, bench)  # one of its own: a rewind replaces the box
     await enter(page, bench, f"/t/{repaired}")
     first = page.locator(".checkpoint", has_text="turn 1")
     await expect(first).to_be_visible()

@@ -190,7 +190,7 @@ def test_an_interpreter_belongs_to_the_caller_that_its_key_names(
     api: httpx.Client, interpreter_server: ServerProcess
 ) -> None:
     home = {"tenant": "default", "user": "default", "key": None}
-    assert api.get("/v1/caller").json() == home
+    assert api.get("/v1/caller").json() == {**home, "role": "owner"}
     for claim in ({"user": "ada"}, {"tenant": "other"}, {"creator": home}):
         assert api.post("/v1/interpreters", json=claim).status_code == 422, "nobody says who they are"
     with called(interpreter_server, api, "ada") as (ada, key):

@@ -158,7 +158,7 @@ class ServerProcess:
         if self._pid is None:
             return
         self._check_alive()
-        os.kill(self._pid, signal.SIGTERM)
+        self._signal(self._pid, signal.SIGTERM)
         try:
             code = int(self._expect("ended"))
         except ServerFailed:
@@ -173,12 +173,17 @@ class ServerProcess:
         if self._pid is None:
             return
         self._check_alive()
-        os.kill(self._pid, signal.SIGKILL)
+        self._signal(self._pid, signal.SIGKILL)
         while not (said := self._listen()).startswith("ended"):
             if not said:
                 raise self._failed(f"it did not end within {self._patience:g} s of SIGKILL")
             # It may have reported that it is ready before.
         self._note_end()
+
+    @staticmethod
+    def _signal(pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended, and that is about to be reported
+            os.kill(pid, number)
 
     def restart(self) -> None:
         """Stop the server, and start it on the same port."""

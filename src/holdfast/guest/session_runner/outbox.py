@@ -64,6 +64,12 @@ class Outbox:
                 self._on_way_bytes -= len(self._on_way.popleft()[1])
                 self._sent = max(0, self._sent - 1)
 
+    @property
+    def acknowledged(self) -> int:
+        """How many messages the hub has taken."""
+        with self._changed:
+            return self._count - len(self._on_way)
+
     def start_again(self) -> None:
         """A new connection: what was not acknowledged is sent again."""
         with self._changed:
