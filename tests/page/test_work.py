@@ -290,7 +290,9 @@ async def test_a_refused_host_is_allowed_from_the_page(page: Page, bench: Workbe
     await enter(page, bench, f"/t/{thread}")
     refused = page.get_by_label("Inspector").get_by_text("files.example.com")
     await page.keyboard.press("Escape")
-    if not await page.get_by_label("Inspector").is_visible():
+    toggle = page.get_by_role("button", name="Inspector", exact=True)
+    await expect(toggle).to_be_visible()
+    if await toggle.get_attribute("aria-pressed") == "false":
         await page.keyboard.press("i")
     await expect(refused).to_be_visible(timeout=15_000)
     await page.get_by_role("button", name="Allow").click()

@@ -189,12 +189,12 @@ def settings_of(api: httpx.Client, id: str) -> list[dict[str, Any]]:
 def test_an_interpreter_belongs_to_the_caller_that_its_key_names(
     api: httpx.Client, interpreter_server: ServerProcess
 ) -> None:
-    home = {"tenant": "default", "user": "default", "key": None}
-    assert api.get("/v1/caller").json() == {**home, "role": "owner"}
+    home = {"tenant": "default", "user": "default", "key": None, "role": "owner"}
+    assert api.get("/v1/caller").json() == home
     for claim in ({"user": "ada"}, {"tenant": "other"}, {"creator": home}):
         assert api.post("/v1/interpreters", json=claim).status_code == 422, "nobody says who they are"
     with called(interpreter_server, api, "ada") as (ada, key):
-        me = {"tenant": "default", "user": "ada", "key": key}
+        me = {"tenant": "default", "user": "ada", "key": key, "role": "owner"}
         assert ada.get("/v1/caller").json() == me
         made = ada.post("/v1/interpreters", json={"workspace": "shop", "labels": {"user": "root"}}).json()
         id = made["id"]
