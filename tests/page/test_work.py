@@ -174,7 +174,9 @@ async def test_a_thread_is_forked_at_a_checkpoint_and_rewound(page: Page, bench:
     await page.locator(".checkpoint", has_text="turn 1").get_by_role("button", name="Rewind to here").click()
     await expect(page.locator(".mark.rewound")).to_contain_text("rewound to the end of turn 1")
     await expect(page.locator(".prose.dimmed")).to_contain_text("Two.")
+    await expect(page.get_by_text("Rewound to the end of turn 1.")).to_be_visible()  # the request has ended
     await page.get_by_role("button", name="Undo rewind").click()
+    await expect(page.get_by_text("The rewind is undone.")).to_be_visible()
     await expect(page.locator(".prose.dimmed")).to_have_count(0)
 
 
