@@ -373,9 +373,10 @@ def test_code_act_runs_its_code_in_a_box(server: ServerProcess) -> None:
 @pytest.mark.skipif(dspy.__version__ == OLDEST, reason="this is it")
 def test_all_but_the_facade_works_with_the_oldest_dspy_too(tmp_path: Path) -> None:
     """This very file, with that dspy in the place of ours. All that it needs is here already."""
+    whole = {name: value for name, value in os.environ.items() if name != "HOLDFAST_TEST_SAMPLE"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-rs", "--basetemp", tmp_path / "inner", __file__],
-        env={**os.environ, "PYTHONPATH": str(packages_of("oldest"))},
+        env={**whole, "PYTHONPATH": str(packages_of("oldest"))},
         capture_output=True,
         text=True,
         timeout=300,

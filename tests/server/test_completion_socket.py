@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -251,9 +252,14 @@ async def test_a_key_that_was_revoked_asks_for_nothing_more(
         await opened.send(question("a"))
         assert "completion" in await answer(opened)
         assert (await api.delete(f"/v1/keys/{key['id']}")).status_code == 204
-        await opened.send(question("b"))
-        told = await answer(opened)
-    assert (told["id"], told["status"], told["error"]["code"]) == ("b", 401, "unauthorized")
+        told = []
+        with contextlib.suppress(ConnectionClosed):  # the server ends it, perhaps before it reads the question
+            await opened.send(question("b"))
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                told.append(await answer(opened))
+    assert [each["error"]["code"] for each in told] in (["unauthorized"], ["unauthorized"] * 2)
+    assert opened.close_code == 1008
     assert len(model.requests) == 1
 
 

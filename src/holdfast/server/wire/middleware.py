@@ -6,6 +6,7 @@ import errno
 import logging
 import re
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from fastapi.responses import Response
@@ -36,7 +37,7 @@ _TOOLBOX: Final = "/compat/daytona/toolbox/"
 
 
 class Audit(Protocol):
-    def record(self, grant: Any, method: str, path: str, status: int) -> None: ...
+    def record(self, grant: Any, method: str, path: str, status: int) -> Awaitable[None]: ...
 
 
 class EnvelopeServices(Protocol):
@@ -100,7 +101,7 @@ class RequestMiddleware:
             return
         id = self._services.next_request_id()
         token = logs.request_id.set(id)
-        answer = _Answer(send, id)
+        answer = _Answer(send, id, lambda status: self._audit(scope, status))
         began = time.perf_counter()
         try:
             self._services.origins.check(dict(scope["headers"]))
@@ -112,6 +113,8 @@ class RequestMiddleware:
             await answer.instead(failure(error), scope)
         finally:
             self._note(scope, answer.status, time.perf_counter() - began)
+            if not answer.started:  # the client left
+                self._audit(scope, answer.status)
             logs.request_id.reset(token)
 
     def _bounded(self, receive: Receive) -> Receive:
@@ -133,26 +136,36 @@ class RequestMiddleware:
         details: dict[str, Any] = {"method": method, "path": path, "status": status, "ms": round(seconds * 1000, 1)}
         log.log(logging.ERROR if status >= 500 else logging.INFO, "%s %s %s", method, path, status, extra=details)
         self._services.metrics.count(method, status)
-        if method in _UNSAFE and GRANT in scope:
+
+    def _audit(self, scope: Scope, status: int) -> Awaitable[None] | None:
+        """Record a request that changes something, or was refused. The result, if any, ends when that is on disk."""
+        method, path = scope["method"], scope["path"]
+        if GRANT not in scope:
+            return None
+        if status not in (401, 403):
             route = getattr(scope.get("route"), "path", path)
             is_frequent = path.startswith(_TOOLBOX) or _FREQUENT.fullmatch(f"{method} {route}") is not None
-            if status in (401, 403) or not is_frequent:
-                self._services.audit.record(scope[GRANT], method, path, status)
+            if is_frequent or method not in _UNSAFE:
+                return None
+        return self._services.audit.record(scope[GRANT], method, path, status)
 
 
 class _Answer:
-    """Forwards the app's answer, adds the common headers, and remembers how much was sent."""
+    """Forwards the app's answer once it is recorded, adds the common headers, and remembers how much was sent."""
 
-    def __init__(self, send: Send, id: str) -> None:
+    def __init__(self, send: Send, id: str, record: Callable[[int], Awaitable[None] | None]) -> None:
         self._send = send
         self._id = id
-        self._started = False
+        self._record = record
+        self.started = False
         self.status = 500
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._started = True
+            self.started = True
             self.status = message["status"]
+            if (recorded := self._record(self.status)) is not None:
+                await recorded
             message = {
                 **message,
                 "headers": [
@@ -165,7 +178,7 @@ class _Answer:
 
     async def instead(self, response: Response, scope: Scope) -> None:
         """Send this answer, unless the app has started its own."""
-        if not self._started:
+        if not self.started:
             await response(scope, _never, self)
 
 

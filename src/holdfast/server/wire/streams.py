@@ -134,7 +134,7 @@ class StreamService:
                 return await tenant.surface.respond(request, author)
         response = await tenant.surface.respond(request, author)
         if request.method == "DELETE":
-            tenant.audit.record(grant, "DELETE", f"/v1/stream/{path}", response.status)
+            await tenant.audit.record(grant, "DELETE", f"/v1/stream/{path}", response.status)
         return response
 
     async def tail(self, raw_path: str, request: Request, channel: Channel) -> None:
