@@ -60,6 +60,10 @@ def test_a_workflow_is_made_run_and_approved(cli: Cli, session: str, tmp_path: P
     assert "resumeToken" not in json.dumps(started)
     assert "Go on with it?" in cli("workflow", "show", started["id"]).out
     (asked,) = cli("inbox", "list", "--to", "flo", "--json").json()["messages"]
+    waits = cli("inbox", "waiting").out
+    assert f"holdfast workflow approve {started['id']}" in " ".join(waits.split())
+    [waiting] = cli("inbox", "waiting", "--json").json()["waiting"]
+    assert (waiting["kind"], waiting["text"]) == ("approval", "Go on with it?"), "and not its message once more"
     shown = cli("inbox", "show", asked["id"])
     assert f"holdfast workflow approve {started['id']}" in shown.err
     assert "inbox reply" not in shown.err

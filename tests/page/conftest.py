@@ -136,6 +136,11 @@ def posted(api: httpx.Client, path: str, body: Any) -> Any:
     return answer.json()
 
 
+def put(api: httpx.Client, path: str, body: Any) -> None:
+    answer = api.put(path, json=body)
+    assert answer.status_code < 300, answer.text
+
+
 def fetched(api: httpx.Client, path: str) -> Any:
     return api.get(path).json()
 

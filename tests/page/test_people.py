@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httpx
 import pytest
 from playwright.async_api import Page, expect
-from tests.page.conftest import Picture, Told, fetched, make_thread, posted, serious_problems
+from tests.page.conftest import Picture, Told, fetched, make_thread, posted, put, serious_problems
+from tests.server.box_providers import dummies
 
 from holdfast.testing.server import ServerProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("page")]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Its boxes are dummies: sessions ask and tell here, and no agent works."""
+    with ServerProcess(tmp_path_factory.mktemp("people") / "home", providers=dummies) as server:
+        yield server
+
+
 @pytest.fixture
 def viewer(api: httpx.Client) -> str:
     """The key of a viewer."""
-    assert api.put("/v1/members/vera", json={"role": "viewer"}).status_code < 300
+    put(api, "/v1/members/vera", {"role": "viewer"})
     return str(posted(api, "/v1/keys", {"name": "vera", "member": "vera"})["key"])
 
 
@@ -64,3 +74,54 @@ async def test_a_viewer_is_offered_nothing_that_is_refused(
     assert await page.locator(".remedies, .composer").count() == 0
     assert told.refusals == []
     assert told.complaints == []
+
+
+async def test_what_waits_for_a_person_is_in_the_inbox_and_is_answered_there(
+    page: Page, api: httpx.Client, server: ServerProcess, viewer: str, told: Told, picture: Picture
+) -> None:
+    model = {"apis": ["openai-chat"], "baseUrl": "http://127.0.0.1:9/v1", "model": "m"}
+    put(api, "/v1/models/mine", model)
+    session = posted(api, "/v1/sessions", {"agent": "pi", "model": "mine", "title": "Release", "tools": ["workflows"]})
+    tools = f"/v1/sessions/{session['id']}/tools"
+    steps = [
+        {"id": "gate", "type": "approval", "prompt": "Publish <b>{{variables.what}}</b>?", "items": ["the wheel"]},
+        {"id": "again", "type": "approval", "prompt": "Really?"},
+    ]
+    data = {"steps": steps, "variables": {"what": "x"}}
+    flow = posted(api, f"{tools}/sync_workflow", {"name": "A flow", "data": data})
+    started = {"workflowId": flow["workflow"]["id"], "variables": {"what": "1.0"}}
+    execution = posted(api, f"{tools}/run_workflow", started)["execution"]["executionId"]
+    note = {"toHandle": "@ada", "content": "It is ready.", "messageType": "notification"}
+    posted(api, f"{tools}/send_notification", note)
+
+    await page.goto(f"{server.url}/#key={server.api_key}")
+    rail = page.get_by_role("navigation", name="Threads")
+    await expect(rail.get_by_role("link", name="Inbox 2")).to_be_visible()
+    await expect(page.locator("#threads li li", has_text="A flow").locator(".state")).to_have_text("◆ needs you")
+    await page.keyboard.press("g")
+    await page.keyboard.press("i")
+    asks = page.get_by_role("article", name="waits for approval")
+    await expect(asks).to_contain_text("Publish <b>1.0</b>?")
+    await expect(asks).to_contain_text("the wheel")
+    await picture("inbox")
+    assert await serious_problems(page) == []
+    await asks.get_by_label("Reason").fill("looks good")
+    await asks.get_by_role("button", name="Approve").click()
+    await expect(page.get_by_text("Approved.")).to_be_visible()
+    await page.get_by_role("button", name="Mark as read").click()
+    await expect(rail.get_by_role("link", name="Inbox 1")).to_be_visible()
+
+    await page.goto(f"{server.url}/t/{execution}")
+    await expect(page.locator("#status")).to_have_text("◆ needs approval")
+    steps_shown = page.get_by_label("Workflow").locator("li")
+    await expect(steps_shown.first).to_contain_text("done")
+    await expect(steps_shown.nth(1)).to_contain_text("waits for approval")
+    await picture("workflow")
+    assert await serious_problems(page) == []
+    await page.get_by_role("button", name="Deny").click()
+    await expect(page.locator("#status")).to_have_text("✗ failed")
+    await expect(page.get_by_label("Workflow")).to_contain_text("step again failed: denied")
+    await expect(rail.get_by_role("link", name="Inbox", exact=True)).to_be_visible()
+    await page.goto(f"{server.url}/inbox")
+    await expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+    assert told.complaints == [], told.refusals

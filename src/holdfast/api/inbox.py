@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from holdfast.api.document import Document
 from holdfast.api.limits import PromptText
@@ -31,6 +32,40 @@ class InboxMessage(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPage(Document):
     messages: tuple[InboxMessage, ...]
+    """Oldest first."""
+
+
+class WaitingKind(StrEnum):
+    QUESTION = "question"
+    PERMISSION = "permission"
+    APPROVAL = "approval"
+    MESSAGE = "message"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingItem(Document):
+    """Something that waits for a person."""
+
+    kind: WaitingKind
+    id: str
+    """Of the question, the execution or the message."""
+    thread: str | None
+    """The session that asks, or the thread of the execution."""
+    text: str
+    """Written by an agent: it may say anything."""
+    asked_at: int
+    options: tuple[str, ...] = ()
+    """Answers to choose from. Of an approval: what it is about."""
+    to: str | None = None
+    """The person that a message is to. Everything else is for any member."""
+    expires_at: int | None = None
+    can_reply: bool = True
+    """Whether anybody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingList(Document):
+    waiting: tuple[WaitingItem, ...]
     """Oldest first."""
 
 

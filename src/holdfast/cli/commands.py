@@ -99,6 +99,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
         "Inbox: what the agents of sessions tell people, and how to answer.",
         {
             "list": "sessions.inbox:list_",
+            "waiting": "sessions.inbox:waiting",
             "show": "sessions.inbox:show",
             "reply": "sessions.inbox:reply",
             "delete": "sessions.inbox:delete",

@@ -351,6 +351,10 @@ class Sessions:
         await self._sessions.find(id)
         return [] if self.hub is None else self.hub.questions(id)
 
+    def all_questions(self) -> Sequence[tuple[str, Question]]:
+        """Returns the questions that agents wait for, each with its session."""
+        return [] if self.hub is None else self.hub.all_questions()
+
     async def answer(self, id: str, question: str, answer: str) -> None:
         """Answer a question of the agent."""
         await self._sessions.find(id)

@@ -328,6 +328,7 @@ async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:
             runner.say("question", {"questionId": f"q{number}", "text": "Which?"})
         assert await runner.until("answer") == {"questionId": "q100", "answer": "__expired__"}
         assert len(house.hub.questions(id)) == 100
+        assert house.hub.all_questions() == [(id, each) for each in house.hub.questions(id)]
 
 
 async def test_a_runner_asks_for_so_much_at_once(house: HubTest) -> None:

@@ -71,5 +71,9 @@ export interface ExecutionInfo {
   id: string; workflow: string; name: string; session: string; status: string;
   requiresApproval: { stepId: string; prompt: string; items: string[]; resumeToken: string } | null;
 }
+export interface WaitingItem {
+  kind: "question" | "permission" | "approval" | "message"; id: string; thread: string | null; text: string; askedAt: number; options: string[];
+  to: string | null; expiresAt: number | null; canReply: boolean;
+}
 export interface Tunnel { name: string; port: number; protocol: string; path: string; url: string | null }
 export interface SessionInfo { id: string; state: string; jointState: string; agentState: string; sandboxState: string }

@@ -14,8 +14,10 @@ const DECISIONS = new Set([
   "memory_limit", "context_exceeded", "timed_out", "no_model", "model_missing",
 ]);
 
-export function stateOf(thread: ThreadInfo, asleep: ReadonlySet<string> = new Set()): ThreadState {
+/** `asleep` are the threads whose box sleeps, and `asking` those that wait for an answer. */
+export function stateOf(thread: ThreadInfo, asleep: ReadonlySet<string> = new Set(), asking: ReadonlySet<string> = new Set()): ThreadState {
   const run = thread.run;
+  if (asking.has(thread.id)) return "needs you";
   if (thread.status === "running") return "working";
   if (run && run.waiting > 0) return "needs you"; // prompts wait, and nothing works on them
   if (thread.status === "failed") return run?.error && DECISIONS.has(run.error.code) ? "needs you" : "failed";
@@ -28,6 +30,10 @@ export const titleOf = (thread: ThreadInfo): string => firstLine(thread.title ??
 export const isPinned = (thread: ThreadInfo): boolean => thread.labels.pinned === "true";
 
 export interface Branch { thread: ThreadInfo; how: "root" | "fork" | "child"; children: Branch[] }
+
+/** Whether something below a thread waits for an answer. Then it is not folded away. */
+export const asksBelow = (branch: Branch, asking: ReadonlySet<string>): boolean =>
+  branch.children.some((each) => asking.has(each.thread.id) || asksBelow(each, asking));
 
 /** Threads as trees, in their order. A thread whose source or parent is not among them is a root. Cycles end at the first. */
 export function treeOf(threads: readonly ThreadInfo[]): Branch[] {

@@ -7,6 +7,7 @@ export type Route =
   | { page: "threads" }
   | { page: "new" }
   | { page: "thread"; thread: string; view: View }
+  | { page: "inbox" }
   | { page: "boxes" }
   | { page: "compare"; a: string; b: string }
   | { page: "settings"; part: string }
@@ -27,6 +28,7 @@ export function routeOf(path: string): Route {
   if (first === "t" && second && parts.length === 2) return { page: "thread", thread: second, view: "timeline" };
   if (first === "t" && second && third && VIEWS.has(third)) return { page: "thread", thread: second, view: third as View };
   if (first === "new") return { page: "new" };
+  if (first === "inbox") return { page: "inbox" };
   if (first === "boxes") return { page: "boxes" };
   if (first === "compare" && second && third) return { page: "compare", a: second, b: third };
   if (first === "settings") return { page: "settings", part: second ?? "models" };

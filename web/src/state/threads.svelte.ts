@@ -1,7 +1,7 @@
 // The list of threads, kept fresh while the page is visible: often while something works, seldom otherwise.
 
 import { Refused, at, call, get, query } from "../api/client.ts";
-import type { BoxRecord, ThreadInfo } from "../api/types.ts";
+import type { BoxRecord, ThreadInfo, WaitingItem } from "../api/types.ts";
 import { isPinned, stateOf, titleOf } from "../model/threads.ts";
 import { session } from "./session.svelte.ts";
 import { notify } from "./notices.svelte.ts";
@@ -15,6 +15,9 @@ const SPARK = 24;
 class Threads {
   all = $state.raw<ThreadInfo[]>([]);
   asleep = $state.raw<ReadonlySet<string>>(new Set());
+  /** What waits for a person, oldest first. */
+  waiting = $state.raw<WaitingItem[]>([]);
+  readonly asking = $derived<ReadonlySet<string>>(new Set(this.waiting.filter((each) => each.kind !== "message").map((each) => each.thread ?? "")));
   loaded = $state(false);
   trouble = $state("");
   more = $state(false);
@@ -53,6 +56,7 @@ class Threads {
     try {
       const wanted = query("/v1/threads", { limit: PAGE, archived: this.archived ? "any" : null });
       const page = await get<{ threads: ThreadInfo[]; nextCursor: string | null }>(wanted);
+      await this.findWaiting();
       this.#note(page.threads);
       this.all = page.threads;
       this.more = page.nextCursor !== null;
@@ -79,6 +83,12 @@ class Threads {
     } catch { /* then the list itself is searched */ }
   }
 
+  async findWaiting(): Promise<void> {
+    try {
+      this.waiting = (await get<{ waiting: WaitingItem[] }>("/v1/inbox/waiting")).waiting;
+    } catch { /* then the list is as it was */ }
+  }
+
   async findSleepers(): Promise<void> {
     try {
       const page = await get<{ boxes: BoxRecord[] }>("/v1/boxes?state=hibernated&state=paused&state=stopped&limit=200");
@@ -90,13 +100,18 @@ class Threads {
     const activity = new Map<string, number[]>();
     for (const thread of threads) {
       activity.set(thread.id, [...(this.activity.get(thread.id) ?? [thread.entryCount]), thread.entryCount].slice(-SPARK));
-      const state = stateOf(thread);
+      const state = stateOf(thread, this.asleep, this.asking);
       const before = this.#states.get(thread.id);
       this.#states.set(thread.id, state);
-      if (before === "working" && state !== "working" && document.hidden) notify(`${titleOf(thread)}: ${state}`, thread.id);
+      if (document.hidden && before !== undefined && before !== state && (before === "working" || state === "needs you")) notify(`${titleOf(thread)}: ${state}`, thread.id);
     }
     this.activity = activity;
     if (!Object.keys(this.seen).length && threads.length) this.#keepSeen(Object.fromEntries(threads.map((thread) => [thread.id, thread.entryCount])));
+  }
+
+  titleOf(id: string): string {
+    const found = this.all.find((each) => each.id === id);
+    return found ? titleOf(found) : id;
   }
 
   isUnread(thread: ThreadInfo): boolean {

@@ -14,7 +14,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.visible_text import visible
 
 if TYPE_CHECKING:
-    from holdfast.api.inbox import InboxMessage, SentReply
+    from holdfast.api.inbox import InboxMessage, SentReply, WaitingItem
     from holdfast.client import Client
 
 MessageArgument = Annotated[str, Argument(metavar="MESSAGE", help="Id of the message.", show_default=False)]
@@ -48,6 +48,22 @@ def list_(
     else:
         now = time.time()
         write_table(("message", "to", "type", "from", "age", "text"), [_row(each, now) for each in found])
+
+
+def waiting(*, where: Where, as_json: JsonOption = False) -> None:
+    """List what waits for people: questions of agents, approvals of workflows, and unread messages."""
+
+    async def work(client: Client) -> tuple[WaitingItem, ...]:
+        return await client.inbox.waiting()
+
+    found = ask(where, work)
+    if as_json:
+        write_json({"waiting": [each.to_json() for each in found]})
+    elif not found:
+        write_field("nothing waits", hint("agents of sessions ask, and workflows with a step of type approval"))
+    else:
+        now = time.time()
+        write_table(("waits", "thread", "age", "text", "next"), [_waiting_row(each, now) for each in found])
 
 
 def show(message: MessageArgument, *, where: Where, as_json: JsonOption = False) -> None:
@@ -103,13 +119,31 @@ def delete(message: MessageArgument, *, where: Where) -> None:
     write_field("deleted", message)
 
 
+def _waiting_row(each: WaitingItem, now: float) -> list[Cell | str]:
+    answers = {
+        "approval": f"holdfast workflow approve {each.id}",
+        "message": f"holdfast inbox show {each.id}",
+    }
+    return [
+        Cell(each.kind.value, "bold"),
+        each.thread or "",
+        f"{describe_duration(max(0.0, now - each.asked_at / 1000))} ago",
+        _line(each.text),
+        answers.get(each.kind.value, f"holdfast session answer {each.thread} {each.id} ANSWER"),
+    ]
+
+
+def _line(text: str) -> str:
+    line = visible(text.strip().partition("\n")[0])
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
 def _row(each: InboxMessage, now: float) -> list[Cell | str]:
-    line = visible(each.content.strip().partition("\n")[0])
     return [
         Cell(each.id, "bold"),
         each.to,
         each.type.value,
         each.session or each.person or "",
         f"{describe_duration(max(0.0, now - each.created_at / 1000))} ago",
-        line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…",
+        _line(each.content),
     ]

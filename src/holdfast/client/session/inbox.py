@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply
+from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply, WaitingItem, WaitingList
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import Resource
 
@@ -20,6 +20,10 @@ class Inbox:
         wanted = {"to": to, "unread": "true" if unread else None, "after": after, "limit": str(limit)}
         parameters = [(name, value) for name, value in wanted.items() if value is not None]
         return list((await self._inbox.ask("GET", parameters=parameters)).read(InboxPage.from_json).messages)
+
+    async def waiting(self) -> tuple[WaitingItem, ...]:
+        """Returns what waits for people, oldest first: questions, permissions, approvals and unread messages."""
+        return (await self._inbox.ask("GET", "/waiting")).read(WaitingList.from_json).waiting
 
     async def read(self, id: str) -> InboxMessage:
         """Returns a message, and marks it as read."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.budgets import Budget
     from holdfast.api.gateway import Link, Member, Role, Tunnel
-    from holdfast.api.inbox import InboxMessage, SentReply
+    from holdfast.api.inbox import InboxMessage, SentReply, WaitingItem
     from holdfast.api.run.repositories import ClonedRepository, Source
     from holdfast.api.sessions import (
         AgentModel,
@@ -254,6 +254,10 @@ class SyncInbox(SyncHandle):
     ) -> list[InboxMessage]:
         """Returns messages to one person, or to all people, oldest first."""
         return self._loop.run(self._async.list(to=to, unread=unread, after=after, limit=limit))
+
+    def waiting(self) -> tuple[WaitingItem, ...]:
+        """Returns what waits for people, oldest first: questions, permissions, approvals and unread messages."""
+        return self._loop.run(self._async.waiting())
 
     def read(self, id: str) -> InboxMessage:
         """Returns a message, and marks it as read."""

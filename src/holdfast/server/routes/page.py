@@ -53,6 +53,7 @@ _HEADERS: Final = {
 
 @router.get("/")
 @router.get("/new")
+@router.get("/inbox")
 @router.get("/boxes")
 @router.get("/settings")
 @router.get("/settings/{part}")

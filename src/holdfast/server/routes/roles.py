@@ -30,7 +30,7 @@ GET /v1/environments  GET /v1/environments/{name}  GET /v1/environments/{name}/v
 GET /v1/models  GET /v1/models/{name}  GET /v1/prices  GET /v1/costs  GET /v1/budgets
 GET /v1/providers  GET /v1/providers/{name}
 POST /v1/login/links
-GET /v1/members  GET /v1/inbox  GET /v1/session-tools
+GET /v1/members  GET /v1/inbox  GET /v1/inbox/waiting  GET /v1/session-tools
 """
 
 _MEMBER: Final = """
@@ -100,6 +100,7 @@ PUBLIC: Final = frozenset(
     {
         ("GET", "/"),
         ("GET", "/new"),
+        ("GET", "/inbox"),
         ("GET", "/boxes"),
         ("GET", "/settings"),
         ("GET", "/settings/{part}"),

@@ -506,6 +506,10 @@ class Hub:
     def questions(self, thread: str) -> list[Question]:
         return list(self._questions.get(thread, {}).values())
 
+    def all_questions(self) -> list[tuple[str, Question]]:
+        """Returns the questions of all sessions, each with its session."""
+        return [(thread, each) for thread, waiting in self._questions.items() for each in waiting.values()]
+
     async def answer(self, thread: str, question: str, answer: Any) -> None:
         """Answer a question of the agent. Raises `NotFound` if it does not wait any more."""
         if question not in self._questions.get(thread, {}):

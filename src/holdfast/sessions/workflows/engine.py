@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -219,6 +219,15 @@ class Executions:
 
     async def list(self, workflow: str | None, limit: int) -> list[WorkflowRow]:
         return await self._rows.list(WorkflowKind.EXECUTION, group=workflow, limit=limit)
+
+    async def waiting(self) -> Sequence[dict[str, Any]]:
+        """Returns the executions that wait for approval, latest first. Without their resume tokens."""
+        found = []
+        for row in await self._rows.list(WorkflowKind.EXECUTION, only_open=True, limit=MOST_OPEN):
+            with suppress(NotFound):  # deleted meanwhile
+                if (asked := waiting_step(await self.find(row.id))) is not None:
+                    found.append({**await self.get(row.id), "askedAt": asked[1].started_at})
+        return found
 
     # --- deciding ---
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply
+from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply, WaitingItem, WaitingKind, WaitingList
 from holdfast.api.limits import Printable
+from holdfast.api.tools.mailbox import MessageType
 from holdfast.server.routes.requests import BOX_ERRORS
-from holdfast.server.routes.services import Administrator, Use
+from holdfast.server.routes.services import Administrator, Use, UseSessions
 from holdfast.sessions.tools.mailbox import Mailbox
 from holdfast.sessions.tools.mailbox_rows import MessageRow
 
@@ -20,6 +21,7 @@ async def _mailbox(services: Use, _: Administrator) -> Mailbox:
     return (await services.session_tools.get()).mailbox
 
 
+_MOST_MESSAGES = 200
 UseMailbox = Annotated[Mailbox, Depends(_mailbox)]
 
 
@@ -34,6 +36,52 @@ async def list_messages(
     """List messages to people, oldest first."""
     found = await mailbox.inbox(to, after=after, unread=unread, limit=limit)
     return InboxPage(messages=tuple(map(_message, found)))
+
+
+@router.get("/waiting")
+async def list_waiting(services: Use, sessions: UseSessions, mailbox: UseMailbox) -> WaitingList:
+    """List what waits for people: questions and permissions of agents, approvals of workflows, and unread messages."""
+    executions = (await services.session_tools.get()).workflows.executions
+    found = [
+        WaitingItem(
+            kind=WaitingKind.PERMISSION if each.kind == "permission" else WaitingKind.QUESTION,
+            id=each.id,
+            thread=thread,
+            text=each.text,
+            options=each.options,
+            asked_at=each.asked_at,
+            expires_at=each.expires_at,
+        )
+        for thread, each in sessions.all_questions()
+    ]
+    for execution in await executions.waiting():
+        asked = execution["requiresApproval"]
+        found.append(
+            WaitingItem(
+                kind=WaitingKind.APPROVAL,
+                id=execution["executionId"],
+                thread=execution["executionId"],
+                text=asked["prompt"],
+                options=tuple(asked["items"]),
+                asked_at=execution["askedAt"],
+            )
+        )
+    approvals = tuple(f"Execution {each.id} of " for each in found if each.kind is WaitingKind.APPROVAL)
+    for row in await mailbox.inbox(None, after=None, unread=True, limit=_MOST_MESSAGES):
+        if row.type is MessageType.APPROVAL and row.content.startswith(approvals):
+            continue  # the approval itself is listed
+        found.append(
+            WaitingItem(
+                kind=WaitingKind.MESSAGE,
+                id=row.id,
+                thread=row.from_session,
+                text=row.content,
+                to=row.to,
+                asked_at=row.created_at,
+                can_reply=row.from_session is not None,
+            )
+        )
+    return WaitingList(waiting=tuple(sorted(found, key=lambda each: each.asked_at)))
 
 
 @router.post("/{id}/read")
