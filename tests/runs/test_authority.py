@@ -12,9 +12,9 @@ from tests.runs.world import PATIENCE, SPEC, World
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import ProcessState
-from holdfast.api.entries import Entry
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunOver
 from holdfast.api.run.info import CancelKind, RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.runs.launch.plan import Options, Prompt, spec_of
 from holdfast.threads import run_events
 from holdfast.threads.entries import keyed
