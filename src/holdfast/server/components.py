@@ -349,8 +349,11 @@ async def open_sessions(
     internal_api: Callable[[], Awaitable[InternalApi]],
     clocks: Clocks,
     most: int,
+    question_seconds: float,
 ) -> AsyncIterator[Sessions]:
-    """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
+    """`most` sessions may have a box that runs, at once. A question of an agent waits for `question_seconds`. Sessions
+    outlive the service.
+    """
     opened = await runs.get()
     await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
     from holdfast.runs.run_log import RunLog
@@ -370,6 +373,7 @@ async def open_sessions(
         clock=clocks.now,
         internal_api=internal_api,
         on_terminate=sessions.terminate,
+        question_seconds=question_seconds,
     )
     sessions.use_hub(hub)
     try:

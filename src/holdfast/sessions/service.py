@@ -162,6 +162,8 @@ class Sessions:
         if opening.prompt is not None:
             check_prompt(opening.prompt)
         checked = await self._runs.check(options)
+        if checked.asks and not self._runs.is_hosted(checked.agent):
+            raise InvalidRun(f"{checked.agent} cannot ask for permissions", hint="use an agent with a server: opencode")
         if checked.workspace is not None:
             self._runs.workspaces.check(checked.workspace)
         if opening.parent is not None:

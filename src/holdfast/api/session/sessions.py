@@ -111,6 +111,27 @@ class PromptMode(StrEnum):
     """Together with other prompts of this mode, once none has come for three seconds."""
 
 
+class Permission(StrEnum):
+    """What the agent of a session may have to ask for, in OpenCode's words."""
+
+    BASH = "bash"
+    EDIT = "edit"
+    """Change files."""
+    READ = "read"
+    GLOB = "glob"
+    GREP = "grep"
+    LIST = "list"
+    TASK = "task"
+    """Start a subagent."""
+    SKILL = "skill"
+    WEBFETCH = "webfetch"
+    WEBSEARCH = "websearch"
+    EXTERNAL_DIRECTORY = "external_directory"
+    """Use files outside of the workspace."""
+    ALL = "all"
+    """All of these, and the tools of MCP servers."""
+
+
 class StepState(StrEnum):
     """What became of one part of a session: a step that is done once, or a program that is kept running."""
 
@@ -197,6 +218,8 @@ class NewSession(Document):
     """Files for the agent, such as personas: `MOST_CONTEXT` characters together."""
     tools: Annotated[tuple[ToolGroup, ...], Limits(max_length=len(ToolGroup))] = ()
     """What else the session and its agent may ask for: docs/session-tools.md."""
+    ask: Annotated[tuple[Permission, ...], Limits(max_length=len(Permission))] = ()
+    """What the agent may do only if somebody permits it each time. Only for agents with a server."""
     author_id: Printable | None = None
 
 

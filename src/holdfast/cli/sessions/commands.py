@@ -106,6 +106,14 @@ def new(
             help="What the agent may ask for, separated by commas, or all. holdfast session tools lists the groups.",
         ),
     ] = None,
+    permissions: Annotated[
+        str | None,
+        Option(
+            "--ask",
+            metavar="WHAT",
+            help="What the agent may do only if you permit it each time, separated by commas: bash,edit, or all.",
+        ),
+    ] = None,
     no_wait: Annotated[bool, Option("--no-wait", help="Do not wait until its box runs.")] = False,
     *,
     files: FilesOptions,
@@ -131,13 +139,14 @@ def new(
     from holdfast.cli.run.workspace.files import opened, send_files
     from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
-    from holdfast.cli.sessions.tools import split_groups
+    from holdfast.cli.sessions.tools import split_groups, split_permissions
 
     chosen = files.choose(Path.cwd(), Path.home(), continues=False)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
     told = {Path(each).name: _read_context(each) for each in context or ()}
     groups = split_groups(tools)
+    asked = split_permissions(permissions)
     home = home_or_default(where.home)
     with ExitStack() as clone:  # until it is uploaded
         local = clone.enter_context(opened(chosen, home, quiet=as_json))
@@ -191,6 +200,7 @@ def new(
                 workstation=workstation,
                 context=told,
                 tools=groups,
+                ask=asked,
             )
             return made if no_wait else await client.sessions.wait(made.id)
 

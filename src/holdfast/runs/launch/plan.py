@@ -75,6 +75,8 @@ class Options:
     """Give the agent the tools to delegate tasks."""
     tools: tuple[str, ...] = ()
     """Of a session: the groups of operations that it may use (`holdfast.api.tools`)."""
+    asks: tuple[str, ...] = ()
+    """Of a session: what its agent may do only if somebody permits it (`holdfast.api.session.sessions.Permission`)."""
     shares: str | None = None
     """The thread whose box is used, instead of a box of its own."""
     forks: str | None = None
@@ -108,6 +110,7 @@ class Options:
             **({} if self.budget is None else {"budget": self.budget.to_json()}),
             **({"delegates": True} if self.delegates else {}),
             **({"tools": list(self.tools)} if self.tools else {}),
+            **({"asks": list(self.asks)} if self.asks else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
             **({"workstation": True} if self.workstation else {}),
@@ -133,6 +136,7 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         budget=budget_in(kept),
         delegates=kept.get("delegates") is True,
         tools=tools_in(kept),
+        asks=_texts(kept.get("asks")),
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
         workstation=kept.get("workstation") is True,
@@ -143,7 +147,10 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
 
 def tools_in(kept: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the groups of operations from options that were kept on the thread."""
-    names = kept.get("tools")
+    return _texts(kept.get("tools"))
+
+
+def _texts(names: object) -> tuple[str, ...]:
     return tuple(each for each in names if isinstance(each, str)) if isinstance(names, list) else ()
 
 

@@ -419,6 +419,12 @@ class Launcher:
             )
         if self.hub is not None and is_hosted(launch.before, harness, prepared.guest_api):
             return await self._start_hosted(launch, plan, prepared, placed, python, self.hub)
+        if launch.options.asks:
+            raise LaunchFailed(
+                "cannot_ask",
+                f"{harness.title} cannot ask for permissions in this box, and may do nothing without them",
+                "create a session without --ask, or at a provider whose boxes are on this machine",
+            )
         # The runner takes a moment to start and then waits for its code, so we configure the agent meanwhile.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
         try:
@@ -550,6 +556,7 @@ class Launcher:
                 max_tokens=model.max_tokens,
             ),
             tools=tool_access(state, python) if has_tools else None,
+            asks=launch.options.asks,
         )
 
     async def _report_provisioned(

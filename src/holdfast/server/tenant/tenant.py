@@ -298,6 +298,7 @@ async def open_tenant(
                 internal_api,
                 clocks,
                 settings.max_sessions,
+                settings.question_timeout,
             ),
         )
         session_tools = Lazy(

@@ -86,6 +86,7 @@ async def create_session(
         delegates=new.delegate,
         context=new.context,
         tools=tuple(each.value for each in dict.fromkeys(new.tools)),
+        asks=tuple(each.value for each in dict.fromkeys(new.ask)),
     )
     options = await with_workstation(options, new.workstation, boxes)
     opening = Opening(new.new_session, new.title, dict(new.labels), new.parent, new.author_id)
