@@ -49,7 +49,14 @@ from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
 from holdfast.runs.launch.context_files import context_hint
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
-from holdfast.runs.launch.hosted import CONNECT_SECONDS, AgentHub, is_hosted, prompt_fields, session_of, spawn_runner
+from holdfast.runs.launch.hosted import (
+    CONNECT_SECONDS,
+    HostedRunners,
+    is_hosted,
+    prompt_fields,
+    session_of,
+    spawn_runner,
+)
 from holdfast.runs.launch.plan import LaunchPlan, Options, key_of
 from holdfast.runs.launch.services import start_services
 from holdfast.runs.launch.sessions import FilesHow, SessionHow, SessionTranscript, context_note, plan_session
@@ -156,8 +163,9 @@ class Launcher:
         ticks: Callable[[], int],
         network_ready: Callable[[], Awaitable[None]],
         setups: RunSetups | None = None,
-        hub: AgentHub | None = None,
+        runners: HostedRunners | None = None,
     ) -> None:
+        """Agents with a server get the prompts of sessions over `runners`."""
         self._log = log
         self._boxes = boxes
         self._workspaces = workspaces
@@ -166,8 +174,7 @@ class Launcher:
         self._ticks = ticks
         self._network_ready = network_ready
         self._setups = setups
-        self.hub = hub
-        """Set when there are sessions."""
+        self._runners = runners
         self._homes: OrderedDict[str, str] = OrderedDict()
 
     async def carry_out(self, launch: Launch, plan: LaunchPlan) -> int:
@@ -417,8 +424,8 @@ class Launcher:
                 ),
                 box.python(),
             )
-        if self.hub is not None and is_hosted(launch.before, harness, prepared.guest_api):
-            return await self._start_hosted(launch, plan, prepared, placed, python, self.hub)
+        if self._runners is not None and is_hosted(launch.before, harness, prepared.guest_api):
+            return await self._start_hosted(launch, plan, prepared, placed, python, self._runners)
         if launch.options.asks:
             raise LaunchFailed(
                 "cannot_ask",
@@ -441,11 +448,11 @@ class Launcher:
         prepared: LaunchBox,
         placed: Placed,
         python: tuple[str, ...],
-        hub: AgentHub,
+        runners: HostedRunners,
     ) -> int:
         """Send the prompt to the runner of the session, which is started if there is none."""
         box, harness, thread = prepared.box, plan.harness, launch.thread
-        runner = hub.connected(thread, box.id)
+        runner = runners.connected(thread, box.id)
         known = session_of(runner, launch.before)
         # These tokens are for all runs of the session: the guest API asks which of them is alive.
         issue = partial(self._access.issue_run, thread, "", 0, box.id)
@@ -470,11 +477,11 @@ class Launcher:
                 state=f"{prepared.home}/.holdfast/sessions/{thread}",
             )
             try:
-                runner = await hub.wait(thread, box.id, process.id, CONNECT_SECONDS)
+                runner = await runners.wait(thread, box.id, process.id, CONNECT_SECONDS)
             except BaseException:
                 await asyncio.shield(_kill(process))
                 raise
-        hub.expect(launch.run)
+        runners.expect(launch.run)
         try:
             epoch = await self._claim_runner(launch, runner.process)
             timeout = self._timeout(launch).get("timeout_left")
@@ -487,9 +494,9 @@ class Launcher:
                 attachments=launch.attachments,
                 timeout=timeout,
             )
-            await hub.prompt(runner, launch.run, fields)
+            await runners.prompt(runner, launch.run, fields)
         except BaseException:
-            hub.forget(launch.run)
+            runners.forget(launch.run)
             raise
         return epoch
 
