@@ -114,7 +114,8 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    credential = credentials.credentials if credentials else login_of(dict(request.headers.raw), request.method)
+    headers = dict(request.headers.raw)
+    credential = credentials.credentials if credentials else login_of(headers, request.method, services.public_url)
     grant = await services.access.grant(credential)
     check_route(grant, request.method, request, services)
     return grant
