@@ -7,11 +7,10 @@ import html
 from collections.abc import AsyncIterator, Callable
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.process import Connection
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.gateway.proxy.headers import Header
 from holdfast.gateway.proxy.relay import ANSWER_SECONDS, CONNECT_SECONDS, Receive, Relay, Scope, Send, connect
-from holdfast.gateway.proxy.site import Reply, Site, Visit
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit
 from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
@@ -35,7 +34,7 @@ class PortSite(Site):
         return _reply(visit) if isinstance(visit, Exchange) else visit
 
     @contextlib.asynccontextmanager
-    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+    async def connected(self, visit: Visit, *, may_reuse: bool = False) -> AsyncIterator[Lease]:
         boxes = await self._boxes.get()
         id, port = self._target.box, self._target.port
         with boxes.working(id):
@@ -44,7 +43,7 @@ class PortSite(Site):
                 await boxes.open(id) as box,
                 await connect(box, port, self._connect_seconds) as connection,
             ):
-                yield connection
+                yield Lease(connection)
 
 
 class PortRelay:
