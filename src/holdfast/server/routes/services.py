@@ -32,7 +32,7 @@ from holdfast.server.quotas import Quotas
 from holdfast.server.routes.roles import OPERATOR, least_role
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.login_cookie import login_of
-from holdfast.server.wire.middleware import GRANT
+from holdfast.server.wire.middleware import CREDENTIAL, GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
@@ -117,6 +117,7 @@ async def _grant(
     headers = dict(request.headers.raw)
     credential = credentials.credentials if credentials else login_of(headers, request.method, services.public_url)
     grant = await services.access.grant(credential)
+    request.scope[CREDENTIAL] = credential
     check_route(grant, request.method, request, services)
     return grant
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 from collections.abc import AsyncIterator, Callable
 
@@ -15,7 +16,7 @@ from holdfast.server.lazy import Lazy
 from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.wire.box_hosts import PortTarget
-from holdfast.server.wire.ports import Exchange, Ports
+from holdfast.server.wire.ports import Exchange, KeyVisit, Ports
 
 
 class PortSite(Site):
@@ -40,10 +41,17 @@ class PortSite(Site):
         with boxes.working(id):
             box: Box
             async with (
+                self._watched(visit),
                 await boxes.open(id) as box,
                 await connect(box, port, self._connect_seconds) as connection,
             ):
                 yield Lease(connection)
+
+    def _watched(self, visit: Visit) -> contextlib.AbstractAsyncContextManager[None]:
+        """Ends a visit by an API key when the key loses the right to it."""
+        if not isinstance(visit, KeyVisit) or visit.grant is None or visit.over is None:
+            return contextlib.nullcontext()
+        return self._ports.access.watched(visit.credential, visit.grant, functools.partial(visit.over.set_result, None))
 
 
 class PortRelay:
