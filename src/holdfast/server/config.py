@@ -97,6 +97,13 @@ class Settings:
     max_sessions: int = setting(
         DEFAULT_SESSIONS, "How many sessions may be awake at once.", metavar="N", least=1, most=100_000
     )
+    question_timeout: int = setting(
+        600,
+        "How long a question or a permission of a session's agent waits for somebody.",
+        metavar="SECONDS",
+        least=1,
+        most=7 * 24 * 3600,
+    )
     allow_private: tuple[str, ...] = setting(
         (), "Private host, address or network that boxes may reach. Can be given several times.", metavar="HOST"
     )

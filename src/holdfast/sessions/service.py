@@ -18,7 +18,7 @@ from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import (
+from holdfast.api.session.sessions import (
     MAX_ATTACHMENTS,
     MOST_PROMPTS,
     Attachment,
@@ -162,6 +162,8 @@ class Sessions:
         if opening.prompt is not None:
             check_prompt(opening.prompt)
         checked = await self._runs.check(options)
+        if checked.asks and not self._runs.is_hosted(checked.agent):
+            raise InvalidRun(f"{checked.agent} cannot ask for permissions", hint="use an agent with a server: opencode")
         if checked.workspace is not None:
             self._runs.workspaces.check(checked.workspace)
         if opening.parent is not None:

@@ -21,7 +21,6 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import Process
 from holdfast.api.box.records import BoxState, Owner
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.entries import Entry
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.boxes import (
     BoxConflict,
@@ -34,6 +33,7 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.api.errors.runs import RunOver
 from holdfast.api.run.tasks import TOOLS
+from holdfast.api.thread.entries import Entry
 from holdfast.api.tools.catalogue import tools_of
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import BASE, BASE_LOST, KEY, MOVED_FROM, TENANT
@@ -419,6 +419,12 @@ class Launcher:
             )
         if self.hub is not None and is_hosted(launch.before, harness, prepared.guest_api):
             return await self._start_hosted(launch, plan, prepared, placed, python, self.hub)
+        if launch.options.asks:
+            raise LaunchFailed(
+                "cannot_ask",
+                f"{harness.title} cannot ask for permissions in this box, and may do nothing without them",
+                "create a session without --ask, or at a provider whose boxes are on this machine",
+            )
         # The runner takes a moment to start and then waits for its code, so we configure the agent meanwhile.
         booting = asyncio.create_task(box.spawn(boot_argv(python), cwd=box.spec.workdir, stdin=True, tree=True))
         try:
@@ -550,6 +556,7 @@ class Launcher:
                 max_tokens=model.max_tokens,
             ),
             tools=tool_access(state, python) if has_tools else None,
+            asks=launch.options.asks,
         )
 
     async def _report_provisioned(
