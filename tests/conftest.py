@@ -101,6 +101,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_GUARD].close()
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.suite.schedule import PieceScheduling  # which only the process that hands tests out needs
+
+    return PieceScheduling(config, log)
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """A quick run does not even import the files that it leaves out whole."""
     return True if os.environ.get("HOLDFAST_TEST_QUICK") and needs.marks_of_file(collection_path) else None

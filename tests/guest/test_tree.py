@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.guest import tree
-from holdfast.guest.tree import BadArchive, HostileArchive, pack, unpack, unpack_item
+from holdfast.guest.init import tree
+from holdfast.guest.init.tree import BadArchive, HostileArchive, pack, unpack, unpack_item
 
 
 def packed(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.runs.world import PATIENCE, SPEC, Runner, World
 from tests.runs.world import a_world as a_world_of_runs
 
-from holdfast.api.sessions import PromptMode, SessionState
+from holdfast.api.session.sessions import PromptMode, SessionState
 from holdfast.runs.launch.plan import Options
 from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.entries import Entry
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
-from holdfast.api.sessions import PromptMode
-from holdfast.api.threads import ThreadStatus
+from holdfast.api.session.sessions import PromptMode
+from holdfast.api.thread.entries import Entry
+from holdfast.api.thread.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import lineage, run_events, session_events

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from holdfast.api.errors.runs import InvalidRun
-from holdfast.api.models import Api as Api
+from holdfast.api.model.models import Api as Api
 from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.runner_archive import pack
 from holdfast.harnesses.tool_server import ToolAccess

@@ -21,7 +21,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
-    from holdfast.api.sessions import SessionStep
+    from holdfast.api.session.sessions import SessionStep
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.environments import ServerEnvironments
-    from holdfast.server.gateway import SessionGateway
-    from holdfast.server.interpreters import ServerInterpreters
-    from holdfast.server.providers import ServerProviders
-    from holdfast.server.quotas import Quotas
-    from holdfast.server.session_tools import ServerTools
+    from holdfast.server.interpreter.interpreters import ServerInterpreters
+    from holdfast.server.provider.providers import ServerProviders
+    from holdfast.server.session.gateway import SessionGateway
+    from holdfast.server.session.tools import ServerTools
+    from holdfast.server.tenant.quotas import Quotas
     from holdfast.sessions.hub.hub import InternalApi
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
@@ -101,10 +101,10 @@ async def open_accounts(
     storage: Storage, secret: bytes, egress: Lazy[ServerEgress], open_providers: OpenProviders, settings: Settings
 ) -> AsyncIterator[ServerProviders]:
     """Open all providers, and the accounts that were added. `secret` seals their credentials."""
-    await _load("holdfast.server.providers", "holdfast.providers.registry")
+    await _load("holdfast.server.provider.providers", "holdfast.providers.registry")
     from holdfast.providers.accounts import Accounts
     from holdfast.providers.registry import descriptors
-    from holdfast.server.providers import ServerProviders
+    from holdfast.server.provider.providers import ServerProviders
 
     kinds = {
         each.name: each
@@ -401,10 +401,10 @@ async def open_session_tools(
 ) -> AsyncIterator[ServerTools]:
     """The limits of trees of tasks hold for trees of sessions too. From `secret`, the keys of workflows are derived."""
     opened = await sessions.get()
-    await _load("holdfast.server.session_tools")
+    await _load("holdfast.server.session.tools")
     from holdfast.api.run.tasks import DelegationLimits
     from holdfast.runs.run_log import RunLog
-    from holdfast.server.session_tools import ServerTools, parse_apis
+    from holdfast.server.session.tools import ServerTools, parse_apis
     from holdfast.threads.access.tenant_names import link_mark
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
@@ -468,10 +468,10 @@ async def open_session_gateway(
     tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
-    await _load("holdfast.server.gateway", "holdfast.server.session_tools", "jwt")
+    await _load("holdfast.server.session.gateway", "holdfast.server.session.tools", "jwt")
     await load_in_thread(lambda: storage.gateway_cookies)
-    from holdfast.server.gateway import SessionGateway
-    from holdfast.server.session_tools import internal_routes
+    from holdfast.server.session.gateway import SessionGateway
+    from holdfast.server.session.tools import internal_routes
     from holdfast.sessions.tools.service import SessionTools
 
     async def operations() -> SessionTools:
@@ -511,10 +511,10 @@ async def open_interpreters(
 
     The boxes of interpreters outlive the service.
     """
-    await _load("holdfast.server.interpreters", "holdfast.server.template_builder")
-    from holdfast.server.interpreter_host import ServerHost
-    from holdfast.server.interpreters import ServerInterpreters
-    from holdfast.server.template_builder import ServerTemplates
+    await _load("holdfast.server.interpreter.interpreters", "holdfast.server.interpreter.template_builder")
+    from holdfast.server.interpreter.host import ServerHost
+    from holdfast.server.interpreter.interpreters import ServerInterpreters
+    from holdfast.server.interpreter.template_builder import ServerTemplates
 
     opened, network = await boxes.get(), await egress.get()
     templates = ServerTemplates(opened, network.ready, home, environment)

@@ -18,7 +18,7 @@ from holdfast.api.errors import DiskFull, HoldfastError, NotFound, Refused, Unav
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.api.errors.sessions import SessionConflict
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes

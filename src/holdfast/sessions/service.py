@@ -18,7 +18,7 @@ from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import (
+from holdfast.api.session.sessions import (
     MAX_ATTACHMENTS,
     MOST_PROMPTS,
     Attachment,

@@ -14,7 +14,7 @@ from tests.sessions.hub.world import HubWorld, a_hub_world, until
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound
 from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy
-from holdfast.api.sessions import Attachment
+from holdfast.api.session.sessions import Attachment
 from holdfast.client import SyncClient
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Said

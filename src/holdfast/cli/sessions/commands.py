@@ -14,7 +14,6 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.files import FilesOptions
 from holdfast.cli.run.options import (
     BudgetOption,
     CheckpointsOption,
@@ -24,6 +23,7 @@ from holdfast.cli.run.options import (
     make_budget,
     split_models,
 )
+from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     Cell,
@@ -39,7 +39,7 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import PromptInfo, SessionInfo
+    from holdfast.api.session.sessions import PromptInfo, SessionInfo
     from holdfast.client import Client
 
 SessionArgument = Annotated[
@@ -136,8 +136,8 @@ def new(
 
     from holdfast.cli.environment.place import explaining_consent
     from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
-    from holdfast.cli.run.files import opened, send_files
-    from holdfast.cli.run.repositories import clone_all, repositories_in
+    from holdfast.cli.run.workspace.files import opened, send_files
+    from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
     from holdfast.cli.sessions.tools import split_groups, split_permissions
 

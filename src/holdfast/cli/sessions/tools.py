@@ -29,7 +29,7 @@ def split_groups(text: str | None) -> tuple[str, ...]:
 
 def split_permissions(text: str | None) -> tuple[str, ...]:
     """Returns the permissions that an option names. Raises `CommandError`."""
-    from holdfast.api.sessions import Permission
+    from holdfast.api.session.sessions import Permission
 
     return _split(text, "permission", "--ask", tuple(Permission))
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.model.budgets import Budget
 from holdfast.api.run.repositories import ClonedRepository, Source
-from holdfast.api.sessions import (
+from holdfast.api.session.sessions import (
     AgentModel,
     AgentModels,
     Attachment,

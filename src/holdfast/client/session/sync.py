@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.api.gateway import LINK_SECONDS, TunnelProtocol
+from holdfast.api.session.gateway import LINK_SECONDS, TunnelProtocol
 from holdfast.sync_twin import SyncHandle, SyncIterator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from holdfast.api.budgets import Budget
-    from holdfast.api.gateway import Link, Member, Role, Tunnel
-    from holdfast.api.inbox import InboxMessage, SentReply
+    from holdfast.api.model.budgets import Budget
     from holdfast.api.run.repositories import ClonedRepository, Source
-    from holdfast.api.sessions import (
+    from holdfast.api.session.gateway import Link, Member, Role, Tunnel
+    from holdfast.api.session.inbox import InboxMessage, SentReply
+    from holdfast.api.session.sessions import (
         AgentModel,
         Attachment,
         PromptInfo,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         SessionInfo,
         SessionPage,
     )
+    from holdfast.api.session.workflows import ExecutionInfo
     from holdfast.api.tools.records import ToolRecord
-    from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.session.gateway import SessionGateways
     from holdfast.client.session.inbox import Inbox
     from holdfast.client.session.sessions import Sessions

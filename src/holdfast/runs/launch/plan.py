@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
-from holdfast.api.budgets import Budget
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_FALLBACKS, MAX_PROMPT, MAX_TIMEOUT
-from holdfast.api.models import Api, Price, shared
+from holdfast.api.model.budgets import Budget
+from holdfast.api.model.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
-from holdfast.api.sessions import ContextFile
+from holdfast.api.session.sessions import ContextFile
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import would_pull
 from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES, WORKSTATION
@@ -76,7 +76,7 @@ class Options:
     tools: tuple[str, ...] = ()
     """Of a session: the groups of operations that it may use (`holdfast.api.tools`)."""
     asks: tuple[str, ...] = ()
-    """Of a session: what its agent may do only if somebody permits it (`holdfast.api.sessions.Permission`)."""
+    """Of a session: what its agent may do only if somebody permits it (`holdfast.api.session.sessions.Permission`)."""
     shares: str | None = None
     """The thread whose box is used, instead of a box of its own."""
     forks: str | None = None

@@ -21,7 +21,6 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import Process
 from holdfast.api.box.records import BoxState, Owner
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.entries import Entry
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.boxes import (
     BoxConflict,
@@ -34,6 +33,7 @@ from holdfast.api.errors.boxes import (
 )
 from holdfast.api.errors.runs import RunOver
 from holdfast.api.run.tasks import TOOLS
+from holdfast.api.thread.entries import Entry
 from holdfast.api.tools.catalogue import tools_of
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import BASE, BASE_LOST, KEY, MOVED_FROM, TENANT
