@@ -12,7 +12,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import Attachment
+    from holdfast.api.session.sessions import Attachment
 
 _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
@@ -20,7 +20,7 @@ _BYTES: Final = "application/octet-stream"
 
 def read_attachments(paths: Sequence[Path]) -> list[Attachment]:
     """Returns files as attachments of a prompt. Raises `CommandError`."""
-    from holdfast.api.sessions import MAX_ATTACHMENTS, MOST_ATTACHMENTS, Attachment
+    from holdfast.api.session.sessions import MAX_ATTACHMENTS, MOST_ATTACHMENTS, Attachment
 
     if len(paths) > MOST_ATTACHMENTS:
         raise CommandError(
