@@ -214,11 +214,12 @@ export class Timeline {
     const role = text(payload.role) || "user";
     if (role === "user" && !this.firstPrompt) this.firstPrompt = firstLine(said);
     const mode = text(fields(payload.prompt).mode);
+    const channel = firstLine(fields(payload.prompt).channel);
     const waits = payload.queued === true || payload.interrupt === true || mode !== "";
     const tag = payload.interrupt === true || mode === "steer" ? "interrupts" : payload.queued === true || mode ? "queued" : role === "user" ? "" : firstLine(role);
     if (waits && id) this.waiting.set(id, firstLine(said));
     else this.#settle(); // a prompt that waits ends no message
-    const key = this.#add({ kind: "prompt", text: said, tag, author: firstLine(author), entry: id }, ts);
+    const key = this.#add({ kind: "prompt", text: said, tag, author: [channel, firstLine(author)].filter(Boolean).join(" · "), entry: id }, ts);
     if (waits && id) {
       this.#change<PromptItem>(key, { turn: 0 });
       this.#waitingKeys.set(id, key);
