@@ -191,6 +191,8 @@ def test_a_question_of_the_agent_waits_for_somebody_and_gets_the_answer(world: H
     assert (question.kind, question.text, question.options) == ("question", "Which database?", ("SQLite", "PostgreSQL"))
     with pytest.raises(NotFound):
         world.client.sessions.answer(session.id, "que_other", "SQLite")
+    [waiting] = [each for each in world.client.inbox.waiting() if each.thread == session.id]
+    assert (waiting.kind, waiting.id, waiting.options) == ("question", question.id, question.options)
     world.client.sessions.answer(session.id, question.id, "PostgreSQL")
     assert world.ended(session.id, prompt) == "completed"
     assert world.client.sessions.questions(session.id) == []
