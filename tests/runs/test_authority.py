@@ -91,6 +91,12 @@ async def test_the_process_of_somebody_elses_box_is_neither_asked_nor_signalled(
     assert info.state is ProcessState.RUNNING
 
 
+async def test_a_run_without_a_box_hides_no_files_of_the_thread(world: World) -> None:
+    thread = await finished_run(world)
+    await forge(world, thread, claim())
+    assert (await world.runs.changes(thread)).files == ()
+
+
 async def test_who_goes_on_after_a_run_that_nobody_can_prove_gets_no_more_than_a_default_box(world: World) -> None:
     thread = (await world.threads.create()).id
     await forge(world, thread, claim(), end())

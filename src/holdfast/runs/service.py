@@ -493,13 +493,10 @@ class Runs:
         await self.rewinds.finish(thread)
         thread_row = await self._log.row(thread)
         runs = thread_row.runs
-        box_id = runs.latest.box if runs.latest is not None and runs.latest.is_ours else None
-        if box_id is not None or thread_row.lineage.base is not None:
-            row = await self._planner.box_of(thread)
-            if row is not None:
-                box_id = row.id  # it may have been moved since the run
-            elif thread_row.lineage.base is not None:
-                box_id = None  # the box of the run has other files, if it is there at all
+        row = await self._planner.box_of(thread)  # not that of its latest run, which may have none yet
+        box_id = None if row is None else row.id
+        if row is None and thread_row.lineage.base is None and runs.latest is not None and runs.latest.is_ours:
+            box_id = runs.latest.box
         if box_id is None:
             raise _no_files(thread, runs)
         base = None

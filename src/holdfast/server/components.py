@@ -81,8 +81,9 @@ async def open_egress(
     guest_api: GuestApi,
     secrets: Lazy[Secrets],
     certificate_secret: bytes,
+    package_cache: int,
 ) -> AsyncIterator[ServerEgress]:
-    """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
+    """From `certificate_secret`, the authorities of boxes that use secrets are derived. `package_cache` is in bytes."""
     await _load("holdfast.server.egress", "holdfast.egress.bound")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.egress.bound import ServerSecrets
@@ -90,7 +91,7 @@ async def open_egress(
 
     outside = await load_in_thread(make_outside)
     bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
-    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
+    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound, package_cache=package_cache)
     try:
         await egress.open()
         yield egress

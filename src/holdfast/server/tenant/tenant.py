@@ -248,7 +248,13 @@ async def open_tenant(
         egress = Lazy(
             "egress",
             lambda: open_egress(
-                storage, home.path, make_outside, guest_api, secrets, derive(secret, "certificates of boxes")
+                storage,
+                home.path,
+                make_outside,
+                guest_api,
+                secrets,
+                derive(secret, "certificates of boxes"),
+                settings.package_cache << 20,
             ),
         )
         providers = Lazy(
