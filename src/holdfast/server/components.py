@@ -461,6 +461,7 @@ async def open_session_gateway(
     relay: Callable[[], Relay],
     secret: bytes,
     clock: Callable[[], int],
+    access: Access,
     tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
@@ -486,6 +487,7 @@ async def open_session_gateway(
         relay(),
         secret,
         clock,
+        access,
         internal_routes(operations),
     ) as gateway:
         yield gateway
