@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.budgets import Cost
-from holdfast.api.entries import Entry
+from holdfast.api.model.budgets import Cost
+from holdfast.api.thread.entries import Entry
 from holdfast.exports.page import Exported, render
 
 HOSTILE = [

@@ -12,28 +12,28 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocket, WebSocketState
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.box.box import Box
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
-from holdfast.api.gateway import NewTunnel, Role
-from holdfast.api.tenants import TenantRole
+from holdfast.api.session.gateway import NewTunnel, Role
 from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
 from holdfast.gateway.app import Gateway, _take_input
-from holdfast.gateway.cookie_values import new_value
-from holdfast.gateway.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
+from holdfast.gateway.credentials.cookie_values import new_value
+from holdfast.gateway.credentials.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
+from holdfast.gateway.credentials.issuers import Issuers
+from holdfast.gateway.credentials.tokens import digest
 from holdfast.gateway.hosts import SessionHosts
-from holdfast.gateway.issuers import Issuers
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.kept_connections import KeptConnections
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import ProgramView, SessionView
-from holdfast.gateway.terminals import Terminals
-from holdfast.gateway.tokens import digest
-from holdfast.gateway.tunnel_registry import TunnelRegistry
+from holdfast.gateway.terminal.terminals import Terminals
+from holdfast.gateway.tunnel.registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitor, Visitors
+from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.database import Database
-from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.access.credentials import Issuer
 from holdfast.threads.access.seals import Seals

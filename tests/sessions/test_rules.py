@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.box.records import BoxState
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
-from holdfast.api.sessions import AgentState, JointState, PromptMode, SandboxState, SessionState
+from holdfast.api.session.sessions import AgentState, JointState, PromptMode, SandboxState, SessionState
 from holdfast.sessions.queue import COLLECT_MS, LONGEST_COLLECT_MS, Later, Next, in_order, next_prompts
 from holdfast.sessions.rules import (
     Boot,

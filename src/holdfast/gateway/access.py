@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from holdfast.api.errors import Conflict, Forbidden, HoldfastError, InvalidRequest, NotFound, Unauthorized
-from holdfast.api.gateway import MAX_MEMBERS, Role
-from holdfast.gateway import tokens
-from holdfast.gateway.cookies import IDLE_SECONDS, Cookies
-from holdfast.gateway.issuers import Issuers, mark
+from holdfast.api.session.gateway import MAX_MEMBERS, Role
+from holdfast.gateway.credentials import tokens
+from holdfast.gateway.credentials.cookies import IDLE_SECONDS, Cookies
+from holdfast.gateway.credentials.issuers import Issuers, mark
+from holdfast.gateway.credentials.tickets import UsedTickets
 from holdfast.gateway.record import MEMBER, REVOKED, GatewayRecord
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
-from holdfast.gateway.tickets import UsedTickets
 from holdfast.gateway.visitors import Visitor, Visitors, refusal_of
 from holdfast.threads.access.credentials import Issuer
 

@@ -19,7 +19,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from holdfast.api.box.process import Process
 from holdfast.api.errors import HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.boxes import BoxError, ProcessLost
-from holdfast.gateway import terminal_protocol as protocol
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.hosts import SessionHost, SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
@@ -30,7 +29,8 @@ from holdfast.gateway.proxy.site import refusal
 from holdfast.gateway.routes import TERMINAL_SOCKET
 from holdfast.gateway.sessions import Sessions, SessionView
 from holdfast.gateway.site import NotReady, SessionSite, check_origin
-from holdfast.gateway.terminals import MAIN, Terminals, check_name, follow, replay_of
+from holdfast.gateway.terminal import protocol as protocol
+from holdfast.gateway.terminal.terminals import MAIN, Terminals, check_name, follow, replay_of
 from holdfast.gateway.uses import Use, may
 from holdfast.gateway.visitors import Visitor
 from holdfast.time_limit import time_limit

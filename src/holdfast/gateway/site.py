@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Refused, Unauthorized
 from holdfast.api.errors.boxes import BoxError
 from holdfast.gateway import pages
-from holdfast.gateway.cookies import COOKIE, SECURE_COOKIE
+from holdfast.gateway.credentials.cookies import COOKIE, SECURE_COOKIE
+from holdfast.gateway.credentials.tokens import is_of_holdfast, looks_like_token
 from holdfast.gateway.hosts import SessionHost
 from holdfast.gateway.proxy.headers import (
     HOP_BY_HOP,
@@ -36,8 +37,7 @@ from holdfast.gateway.proxy.relay import connect
 from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal
 from holdfast.gateway.routes import Kind, Route, parse_path
 from holdfast.gateway.sessions import SessionView
-from holdfast.gateway.tokens import is_of_holdfast, looks_like_token
-from holdfast.gateway.tunnels import host_label
+from holdfast.gateway.tunnel.tunnels import host_label
 from holdfast.gateway.uses import Use, may
 from holdfast.gateway.visitors import Visitor
 

@@ -15,8 +15,8 @@ from holdfast.compat.daytona.service import Dependencies, opened_daytona
 from holdfast.images.registry.pull import Puller
 from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy, load_in_thread
-from holdfast.server.quotas import Quotas
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.middleware import CREDENTIAL, GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews

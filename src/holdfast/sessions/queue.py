@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from holdfast.api.sessions import PromptMode
+from holdfast.api.session.sessions import PromptMode
 from holdfast.threads.session_events import QueuedPrompt
 
 COLLECT_MS: Final = 3_000

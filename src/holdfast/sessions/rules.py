@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.api.box.records import BoxState
 from holdfast.api.run.info import CancelKind, Stage
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.sessions.queue import Later, Next, interrupts, next_prompts
 from holdfast.threads.run_events import ThreadRuns
 

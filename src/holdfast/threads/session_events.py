@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.api.run.info import RunStatus
-from holdfast.api.sessions import MOST_PROMPTS, PromptMode, PromptStatus, SessionState
+from holdfast.api.session.sessions import MOST_PROMPTS, PromptMode, PromptStatus, SessionState
 
 SESSION_PRODUCER: Final = "session"
 """The idempotent producer of changes of a session. Its epoch is the number of the change."""

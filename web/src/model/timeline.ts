@@ -13,6 +13,9 @@ import { type Described, type Todo, type ToolStatus, describeCall, summarize } f
 const CHUNK = 40;
 const MOST_LIVE = 64 * 1024;
 const MOST_CALLS = 1000;
+const MOST_OPTIONS = 50;
+/** The answer to a question that nobody has answered in time. */
+const EXPIRED = "__expired__";
 const SESSIONS: Record<string, string> = {
   "continued": "session continued",
   "rebuilt": "session rebuilt from the thread",
@@ -46,6 +49,15 @@ export interface ToolItem extends Base {
 export interface RemarkItem extends Base { kind: "remark"; text: string; serious: boolean }
 export interface MarkItem extends Base { kind: "mark"; style: string; text: string; details: string[]; below: string; code: string; run: string }
 export interface CheckpointItem extends Base { kind: "checkpoint"; number: number; skipped: string }
+export interface QuestionItem extends Base {
+  kind: "question";
+  question: string;
+  text: string;
+  options: string[];
+  permission: boolean;
+  /** In words, or null while it waits for somebody. */
+  answer: string | null;
+}
 export interface ChildItem extends Base { kind: "child"; thread: string; title: string; agent: string; status: string }
 export interface CellCall { name: string; status: string; seconds: number; detail: string }
 export interface CellItem extends Base {
@@ -63,7 +75,7 @@ export interface CellItem extends Base {
   running: boolean;
   seconds: number | null;
 }
-export type Item = PromptItem | WhoItem | ProseItem | FoldedItem | ToolItem | RemarkItem | MarkItem | CheckpointItem | ChildItem | CellItem;
+export type Item = PromptItem | WhoItem | ProseItem | FoldedItem | ToolItem | RemarkItem | MarkItem | CheckpointItem | QuestionItem | ChildItem | CellItem;
 // Without the fields that the timeline gives each item.
 type Made<T> = T extends Item ? Omit<T, "key" | "ts" | "when" | "turn"> : never;
 
@@ -133,6 +145,8 @@ export class Timeline {
   readonly #calls = new Map<string, { key: string; ts: number }>();
   readonly #children = new Map<string, string>();
   readonly #cells = new Map<string, string>();
+  /** Questions that wait for somebody: their items, by their ids. */
+  readonly #questions = new Map<string, string>();
   readonly #waitingKeys = new Map<string, string>();
   #live: { text: string; thinking: string; prose: string; folded: string } | null = null;
   #undo: ReadonlySet<number>[] = [];
@@ -186,7 +200,7 @@ export class Timeline {
     else if (family === "signal.model") this.#model(name, payload, ts);
     else if (family === "signal.thread") this.#thread(name, payload, ts);
     else if (kind.startsWith("signal.")) {
-      if (family === "signal.session") this.isSession = true;
+      if (family === "signal.session") this.#session(name);
       this.#remarkOn(kind, payload, ts);
     }
     else if (family === "interpreter") this.#interpreter(name, payload, ts);
@@ -222,7 +236,7 @@ export class Timeline {
       run.provider = firstLine(payload.provider);
       for (const prompt of Array.isArray(payload.prompts) ? payload.prompts : []) {
         this.waiting.delete(text(prompt));
-        this.#change<PromptItem>(this.#waitingKeys.get(text(prompt)) ?? "", { turn: run.number });
+        this.#takePrompt(text(prompt), { turn: run.number });
       }
     } else if (name === "box") {
       run.box = firstLine(payload.box);
@@ -324,6 +338,21 @@ export class Timeline {
     this.waiting.clear();
   }
 
+  #session(name: string): void {
+    this.isSession = true;
+    if (name !== "terminated" && name !== "error") return;
+    const tag = name === "terminated" ? "cancelled" : "failed";
+    for (const id of this.waiting.keys()) this.#takePrompt(id, { tag });
+    this.waiting.clear();
+  }
+
+  /** A prompt waits no longer: it is not labelled as queued any more. One that interrupted stays labelled so. */
+  #takePrompt(id: string, change: Partial<PromptItem>): void {
+    const key = this.#waitingKeys.get(id) ?? "";
+    const item = this.#find(key);
+    if (item?.kind === "prompt") this.#change<PromptItem>(key, { tag: item.tag === "queued" ? "" : item.tag, ...change });
+  }
+
   #remarkOn(kind: string, payload: Fields, ts: number): void {
     const said = describeSignal(kind.replace(/^signal\./, ""), payload);
     if (said) this.#add({ kind: "remark", text: firstLine(said), serious: false }, ts);
@@ -387,6 +416,8 @@ export class Timeline {
     run.cost = number(fields(payload.usage).cost) ?? run.cost;
     for (const { key } of this.#calls.values()) this.#change<ToolItem>(key, { status: "interrupted", summary: "interrupted" });
     this.#calls.clear();
+    for (const key of this.#questions.values()) this.#change<QuestionItem>(key, { answer: "not answered" });
+    this.#questions.clear();
     const error = sentence(failure.message);
     const hint = firstLine(failure.hint);
     const tally = [count(this.boxes.size, "box", "boxes"), count(this.entries, "entry", "entries")];
@@ -433,6 +464,8 @@ export class Timeline {
     else if (name === "assistant") this.#assistant(payload, ts);
     else if (name === "call") this.#call(payload, ts);
     else if (name === "tool") this.#tool(payload, ts);
+    else if (name === "question") this.#ask(payload, ts);
+    else if (name === "answer") this.#answer(payload);
     else if (name === "retry") {
       const attempt = number(payload.attempt);
       this.#add({ kind: "remark", text: `⟳ retrying${attempt === null ? "" : ` (${attempt})`}: ${sentence(payload.message)}`, serious: true }, ts);
@@ -442,6 +475,20 @@ export class Timeline {
       const serious = payload.level === "warning" || payload.level === "error";
       this.#add({ kind: "remark", text: `${serious ? "!" : "i"} ${sentence(payload.text)}`, serious }, ts);
     }
+  }
+
+  #ask(payload: Fields, ts: number): void {
+    const question = text(payload.question);
+    const options = (Array.isArray(payload.options) ? payload.options : []).slice(0, MOST_OPTIONS).map((each) => firstLine(each)).filter(Boolean);
+    const key = this.#add({ kind: "question", question, text: plain(payload.text).trim(), options, permission: payload.kind === "permission", answer: null }, ts);
+    this.#questions.set(question, key);
+  }
+
+  #answer(payload: Fields): void {
+    const question = text(payload.question);
+    const said = typeof payload.answer === "string" ? payload.answer : JSON.stringify(payload.answer ?? "");
+    this.#change<QuestionItem>(this.#questions.get(question) ?? "", { answer: said === EXPIRED ? "nobody answered in time" : firstLine(said) });
+    this.#questions.delete(question);
   }
 
   #delta(payload: Fields, ts: number): void {

@@ -136,6 +136,10 @@ export class ThreadView {
     }
   }
 
+  answer(question: string, answer: string): Promise<unknown> {
+    return call("POST", at("sessions", this.id, "answers"), { question, answer });
+  }
+
   stop(): Promise<unknown> {
     return call("POST", at("runs", this.id, "cancel"), {});
   }

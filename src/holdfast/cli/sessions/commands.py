@@ -14,7 +14,6 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.files import FilesOptions
 from holdfast.cli.run.options import (
     BudgetOption,
     CheckpointsOption,
@@ -24,6 +23,7 @@ from holdfast.cli.run.options import (
     make_budget,
     split_models,
 )
+from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     Cell,
@@ -39,7 +39,7 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import PromptInfo, SessionInfo
+    from holdfast.api.session.sessions import PromptInfo, SessionInfo
     from holdfast.client import Client
 
 SessionArgument = Annotated[
@@ -106,6 +106,14 @@ def new(
             help="What the agent may ask for, separated by commas, or all. holdfast session tools lists the groups.",
         ),
     ] = None,
+    permissions: Annotated[
+        str | None,
+        Option(
+            "--ask",
+            metavar="WHAT",
+            help="What the agent may do only if you permit it each time, separated by commas: bash,edit, or all.",
+        ),
+    ] = None,
     no_wait: Annotated[bool, Option("--no-wait", help="Do not wait until its box runs.")] = False,
     *,
     files: FilesOptions,
@@ -128,16 +136,17 @@ def new(
 
     from holdfast.cli.environment.place import explaining_consent
     from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
-    from holdfast.cli.run.files import opened, send_files
-    from holdfast.cli.run.repositories import clone_all, repositories_in
+    from holdfast.cli.run.workspace.files import opened, send_files
+    from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
-    from holdfast.cli.sessions.tools import split_groups
+    from holdfast.cli.sessions.tools import split_groups, split_permissions
 
     chosen = files.choose(Path.cwd(), Path.home(), continues=False)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
     told = {Path(each).name: _read_context(each) for each in context or ()}
     groups = split_groups(tools)
+    asked = split_permissions(permissions)
     home = home_or_default(where.home)
     with ExitStack() as clone:  # until it is uploaded
         local = clone.enter_context(opened(chosen, home, quiet=as_json))
@@ -191,6 +200,7 @@ def new(
                 workstation=workstation,
                 context=told,
                 tools=groups,
+                ask=asked,
             )
             return made if no_wait else await client.sessions.wait(made.id)
 

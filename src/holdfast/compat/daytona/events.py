@@ -13,12 +13,12 @@ from typing import Final
 
 from starlette.websockets import WebSocket
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Refused
-from holdfast.api.tenants import TenantRole
-from holdfast.compat.daytona.errors import ApiError
+from holdfast.compat.daytona.http.errors import ApiError
+from holdfast.compat.daytona.http.websockets import both, close, receive, serve
 from holdfast.compat.daytona.sandbox_record import Sandbox, sandbox_json
 from holdfast.compat.daytona.service import daytona_of, toolbox_url
-from holdfast.compat.daytona.websockets import both, close, receive, serve
 from holdfast.time_limit import time_limit
 
 _PING_SECONDS: Final = 25.0

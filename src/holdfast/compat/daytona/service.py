@@ -15,15 +15,15 @@ from typing import Final, Protocol
 
 from starlette.requests import HTTPConnection
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import HoldfastError
-from holdfast.api.tenants import TenantRole
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.compat.daytona.errors import ApiError
-from holdfast.compat.daytona.images import Images
+from holdfast.compat.daytona.http.errors import ApiError
 from holdfast.compat.daytona.records import RecordStore
 from holdfast.compat.daytona.sandbox_record import Sandbox
 from holdfast.compat.daytona.sandboxes import Sandboxes
-from holdfast.compat.daytona.snapshots import Snapshots
+from holdfast.compat.daytona.snapshot.images import Images
+from holdfast.compat.daytona.snapshot.snapshots import Snapshots
 from holdfast.compat.daytona.volumes import Volumes
 from holdfast.images.registry.pull import Puller
 from holdfast.threads.access.credentials import Access, Grant

@@ -12,18 +12,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Refused
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.runs import InvalidRun, RunOver, ThreadBusy
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import RunStatus
 from holdfast.api.run.runs import Launched
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
+from holdfast.api.thread.entries import Entry
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import is_session, thread_busy
+from holdfast.runs.launch.launch import Launch
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options
-from holdfast.runs.launch.steps import Launch, Launcher
+from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.rules import End, should_repeat, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds

@@ -18,27 +18,12 @@ from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import now_ms
 from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
-from holdfast.server.routes import (
-    agents,
-    completion_socket,
-    costs,
-    egress,
-    environments,
-    forks,
-    images,
-    interpreters,
-    models,
-    page,
-    providers,
-    runs,
-    runtime_tests,
-    secrets,
-    tasks,
-    threads,
-)
+from holdfast.server.routes import egress, environments, images, interpreters, page, providers, secrets, threads
 from holdfast.server.routes.access import keys, login, login_page, members, shares
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
+from holdfast.server.routes.model import completion_socket, costs, models
 from holdfast.server.routes.requests import ClientLeft
+from holdfast.server.routes.run import agents, forks, runs, runtime_tests, tasks
 from holdfast.server.routes.services import Services, UseMetrics, services_of
 from holdfast.server.routes.session import channels, gateway, inbox, sessions, tools, workflows
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal

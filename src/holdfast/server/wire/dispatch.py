@@ -17,7 +17,7 @@ from holdfast.server.wire.box_hosts import PortTarget, PreviewAddress
 from holdfast.server.wire.ports import Ports
 
 if TYPE_CHECKING:
-    from holdfast.server.gateway import SessionGateway
+    from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.wire.port_relay import PortRelay
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]

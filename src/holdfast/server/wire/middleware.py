@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import DISK_HINT
-from holdfast.server import logs
-from holdfast.server.metrics import Metrics
+from holdfast.server.telemetry import logs
+from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.credentials import Access
 from holdfast.threads.protocol.messages import error_body

@@ -13,8 +13,8 @@ from holdfast.gateway.proxy.headers import Header
 from holdfast.gateway.proxy.relay import ANSWER_SECONDS, CONNECT_SECONDS, Receive, Relay, Scope, Send, connect
 from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit
 from holdfast.server.lazy import Lazy
-from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.wire.box_hosts import PortTarget
 from holdfast.server.wire.ports import Exchange, KeyVisit, Ports
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
-from holdfast.api.tenants import TenantRole
 from holdfast.gateway.proxy.headers import (
     HOP_BY_HOP,
     NOT_TO_THE_BOX,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, Refused
-from holdfast.api.tenants import TenantRole
-from holdfast.server.audit import AuditLog
-from holdfast.server.quotas import Quotas
+from holdfast.server.tenant.audit import AuditLog
+from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.threads.access.authority import KEY, TOKEN, Author

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
+from holdfast.api.access.tenants import TENANT_NAME
 from holdfast.api.guest_url import GUEST_PREFIX
-from holdfast.api.tenants import TENANT_NAME
 from holdfast.gateway.hosts import SessionHost
 from holdfast.gateway.proxy.headers import Header, bearer, first
 from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal

@@ -15,9 +15,9 @@ from starlette.websockets import WebSocketState
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.problems import describe_problem
-from holdfast.server import logs
 from holdfast.server.routes.roles import SOCKET
 from holdfast.server.routes.services import Services, check_route, services_of
+from holdfast.server.telemetry import logs
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.middleware import failure, refusal
 from holdfast.threads.access.credentials import Grant

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from starlette.responses import RedirectResponse
 
+from holdfast.api.access.keys import Caller
+from holdfast.api.access.login import LoginCode, LoginLink, LoginList, LoginMethods, LoginRecord
+from holdfast.api.access.tenants import DEFAULT_TENANT, TENANT_NAME
 from holdfast.api.errors import Forbidden, NotFound
-from holdfast.api.keys import Caller
-from holdfast.api.login import LoginCode, LoginLink, LoginList, LoginMethods, LoginRecord
-from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME
 from holdfast.server.oidc import SECURE_STATE_COOKIE, STATE_COOKIE, STATE_SECONDS, Oidc
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Services, Use, answer
-from holdfast.server.tenants import Tenants
+from holdfast.server.tenant.tenants import Tenants
 from holdfast.server.wire.login_cookie import came_over_https, login_of, set_cookie
 from holdfast.server.wire.origins import is_same_site
 from holdfast.threads.access.credentials import Grant
