@@ -242,8 +242,12 @@ class Sessions:
         mode: PromptMode = PromptMode.FOLLOWUP,
         priority: int = 0,
         attachments: Sequence[Attachment] = (),
+        channel: str | None = None,
     ) -> QueuedPrompt | EndedPrompt:
-        """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps."""
+        """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps.
+
+        Each `channel` has a conversation of its own with the agent. None: the usual one.
+        """
         check_prompt(text)
         session = session_of(await self._sessions.find(id))
         self._check_attachments(session.agent, attachments)
@@ -256,7 +260,7 @@ class Sessions:
                 f"{MOST_PROMPTS} prompts already wait in session {id}", hint="wait until some of them have ended"
             )
         entry = self._log.entry(
-            prompted(text, mode, priority, _plain(attachments)), id=prompt_id or new_entry_id(), author=author
+            prompted(text, mode, priority, _plain(attachments), channel), id=prompt_id or new_entry_id(), author=author
         )
         await self._log.append(id, entry)
         found = session_of(await self._sessions.find(id)).find(entry.id)

@@ -33,6 +33,8 @@ class Launch:
     """The files that the box has to start from."""
     attachments: tuple[dict[str, Any], ...] = ()
     """Files and images of its prompts."""
+    channel: str = ""
+    """Of a session: the channel of its prompts, which have a conversation of their own."""
 
     @property
     def is_fork(self) -> bool:

@@ -53,6 +53,7 @@ from holdfast.threads.run_events import (
     FINISHED,
     STARTED,
     ThreadRuns,
+    conversation_of,
     installing,
     provisioned,
     runner_started,
@@ -152,7 +153,7 @@ class Launcher:
         """Send the prompt to the runner of the session, which is started if there is none."""
         box, harness, thread = prepared.box, plan.harness, launch.thread
         runner = runners.connected(thread, box.id)
-        known = session_of(runner, launch.before)
+        known = session_of(runner, launch.before, launch.channel)
         # These tokens are for all runs of the session: the guest API asks which of them is alive.
         issue = partial(self._access.issue_run, thread, "", 0, box.id)
         token = issue(RunScope.MODEL, model=str(plan.model)).token
@@ -191,6 +192,7 @@ class Launcher:
                 harness=harness,
                 task=task,
                 attachments=launch.attachments,
+                channel=launch.channel,
                 timeout=timeout,
             )
             await runners.prompt(runner, launch.run, fields)
@@ -285,13 +287,13 @@ class Launcher:
         """Write the agent's files, including its session, and the given ones. Returns how the session was made, and the
         agent's command.
         """
-        plan = plan_session(launch.before, harness.agent, prepared.box.id)
+        plan = plan_session(launch.before, harness.agent, prepared.box.id, launch.channel)
         if prepared.changed and plan.how is SessionHow.CONTINUED:
             plan = replace(plan, how=SessionHow.REBUILT, session=None)
         how, session = plan.how, plan.session
         commands: tuple[tuple[str, ...], ...] = ()
         if how is SessionHow.REBUILT:
-            rebuilt = await rebuild(self._log, launch.thread, launch.run, harness, task)
+            rebuilt = await rebuild(self._log, launch.thread, launch.run, harness, task, launch.channel)
             if rebuilt is None:
                 how = SessionHow.HANDED_OVER if plan.others else SessionHow.NEW
             else:
@@ -303,10 +305,11 @@ class Launcher:
         context = context_note(
             launch.before,
             prepared.files,
-            prepared.changed,
+            prepared.changed or plan.moved,
             handed_over,
             how,
             context_hint(launch.options) if how is not SessionHow.CONTINUED else None,
+            launch.channel,
         )
         if handover is not None and handover.file is not None:
             files[transcript] = handover.file.encode("utf-8", "replace")
@@ -325,7 +328,7 @@ class Launcher:
 
     async def _handover(self, launch: Launch, agent: str, model: ModelAccess, path: str) -> HandOver | None:
         """Returns what was said and done on the thread since this agent last worked there."""
-        last = launch.before.sessions.get(agent)
+        last = launch.before.sessions.get(conversation_of(agent, launch.channel))
         room = room_for_transcript(model.context_window, model.max_tokens)
 
         def make(thread: Iterable[dict[str, Any]]) -> HandOver | None:
@@ -411,9 +414,11 @@ class Launcher:
         await report(self._log, launch, payload)
 
 
-async def rebuild(log: RunLog, thread: str, run: str, harness: Harness, task: Task) -> Rebuilt | None:
+async def rebuild(
+    log: RunLog, thread: str, run: str, harness: Harness, task: Task, channel: str = ""
+) -> Rebuilt | None:
     """Rebuild the session of an agent from the entries of a thread before a run. Returns None if there are none."""
-    transcript = SessionTranscript(harness.name, without=run)
+    transcript = SessionTranscript(harness.name, without=run, channel=channel)
     return await log.make_of(
         thread, lambda entries: harness.rebuild((each for entry in entries for each in transcript.take(entry)), task)
     )
