@@ -381,6 +381,7 @@ async def open_tenant(
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
                 clocks.now,
+                access,
                 session_tools,
             ),
         )

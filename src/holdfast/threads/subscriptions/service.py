@@ -20,6 +20,7 @@ import orjson
 
 from holdfast.api.access.tenants import DEFAULT_TENANT
 from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
+from holdfast.threads.access.credentials import AUDIT
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import AppendRequest, Change, Keyed, StreamStore, is_json
 from holdfast.threads.subscriptions import rules, schemas
@@ -148,6 +149,9 @@ class SubscriptionService:
         for count, path in enumerate(list(live.links.links)):
             if count % _BATCH == 0:
                 await asyncio.sleep(0)
+            if path == AUDIT:  # of a time when subscriptions could have it
+                live.set_link(path, None)
+                continue
             tail = await self._tail(path)
             link = live.links.links.get(path)
             if link is None:
