@@ -33,7 +33,7 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.runs.workspace.store import Workspaces
 from holdfast.server.clocks import Clocks
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows

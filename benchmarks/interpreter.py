@@ -23,7 +23,7 @@ from kernels import PIECE, Ipykernel, Local, forget_peak, printing, resident
 from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, in_rounds, options, print_results
 from report import Goal, Result, Row, percentile
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import Client
 from holdfast.interpreter.bridge.budget import Limits
 from holdfast.interpreter.client_host import ClientHost

@@ -26,7 +26,7 @@ from report import Goal, Result, Row, percentile
 from roles import Roles, started
 
 from holdfast.api.ids import now_ms
-from holdfast.api.models import Api, Price
+from holdfast.api.model.models import Api, Price
 from holdfast.egress.models import (
     Budgets,
     LoopbackUpstream,

@@ -17,8 +17,8 @@ import uvloop
 from measuring import Samples, add_folder, add_rounds, folder_of_boxes, in_rounds, options, print_results
 from report import Goal, Result, Row
 
-from holdfast.api.entries import Entry
 from holdfast.api.ids import now_ms
+from holdfast.api.thread.entries import Entry
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.registry import find
 from holdfast.runs.launch.steps import rebuild

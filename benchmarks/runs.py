@@ -26,7 +26,7 @@ from measuring import Samples, add_folder, add_rounds, chosen, folder_of_boxes, 
 from report import Goal, Result, Row, percentile
 from tests.harnesses import scripted_agent
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import Client
 from holdfast.harnesses.harness import ModelAccess, Place, Task
 from holdfast.harnesses.installation import Installed, Tools

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-import uvloop
+from live_readers import Work, measure
 from measuring import Samples, add_folder, folder_of_boxes, options, print_results
 from report import Goal, Row, percentile
 
@@ -165,63 +165,17 @@ def measure_readers(samples: Samples, folder: Path, threads: int, readers: int, 
     with serving(folder / "readers") as (url, headers, pid):
         asyncio.run(_fill(url, headers, threads))
         settle(pid)
-        delays, dropped = uvloop.run(_read_all(url, headers, threads, readers, seconds))
+        port = int(url.rpartition(":")[2])
+        before = processor_ms(pid)
+        delays, dropped = measure(Work(port, headers["Authorization"], threads, readers, 5.0, seconds))
         samples.add(
-            "readers", "holdfast", percentile(delays, 0.99), p50=percentile(delays, 0.5), dropped=float(dropped)
+            "readers",
+            "holdfast",
+            percentile(delays, 0.99),
+            p50=percentile(delays, 0.5),
+            dropped=float(dropped),
+            **{"server's processor %": (processor_ms(pid) - before) / seconds / 10, "load": os.getloadavg()[0]},
         )
-
-
-async def _read_all(
-    url: str, headers: dict[str, str], threads: int, readers: int, seconds: float
-) -> tuple[list[float], int]:
-    """Returns how long each entry took to each of its readers in ms, and how many did not arrive."""
-    host, port = url.removeprefix("http://").split(":")
-    token = headers["Authorization"]
-    delays: list[float] = []
-    sent = 0
-    ready = asyncio.Semaphore(0)
-
-    async def read(number: int) -> None:
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-        path = f"/v1/stream/threads/t-{number % threads:05}?offset=now&live=sse"
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {token}\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        ready.release()
-        mark = b'"sent":'
-        try:
-            while line := await reader.readline():
-                if mark in line:
-                    now = time.perf_counter()
-                    for part in line.split(mark)[1:]:
-                        delays.append((now - float(part[:18].split(b"}")[0].split(b",")[0])) * 1000)
-        finally:
-            writer.close()
-
-    async def write(number: int, client: httpx.AsyncClient) -> None:
-        nonlocal sent
-        await asyncio.sleep(number / threads / 5)
-        end = time.perf_counter() + seconds
-        while (now := time.perf_counter()) < end:
-            payload = {"type": "bench", "text": "x" * 200, "sent": now}
-            path = f"/v1/stream/threads/t-{number:05}"
-            (await client.post(path, json=[{"payload": payload}])).raise_for_status()
-            sent += 1
-            await asyncio.sleep(max(0.0, now + 0.2 - time.perf_counter()))
-
-    tasks = [asyncio.create_task(read(number)) for number in range(readers)]
-    for _ in tasks:
-        await ready.acquire()
-    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30) as client:
-        await asyncio.gather(*(write(number, client) for number in range(threads)))
-    expected = sent * readers // threads
-    for _ in range(100):
-        if len(delays) >= expected:
-            break
-        await asyncio.sleep(0.1)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return delays, expected - len(delays)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from measuring import Samples, add_rounds, chosen, in_rounds, options, print_results
 from report import Goal, Result, Row
 
-from holdfast.api.sessions import SessionDiagnosis, StepState
+from holdfast.api.session.sessions import SessionDiagnosis, StepState
 from holdfast.client import SyncClient
 from holdfast.testing.server import ServerProcess
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.agents import InstalledAgents
 
 from holdfast import SyncClient
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 

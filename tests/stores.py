@@ -14,7 +14,7 @@ from holdfast.providers.registry import descriptors
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
-from holdfast.storage.sqlite.models import SqliteModels
+from holdfast.storage.sqlite.model.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.api.entries import Entry
+    from holdfast.api.thread.entries import Entry
     from holdfast.client import Client, SyncClient
     from holdfast.interpreter.interpreter import Interpreter
     from holdfast.interpreter.sync import SyncInterpreter
@@ -20,7 +20,7 @@ __all__ = ["Client", "Entry", "Interpreter", "SyncClient", "SyncInterpreter", "_
 _HOMES = {
     "Client": "holdfast.client",
     "SyncClient": "holdfast.client",
-    "Entry": "holdfast.api.entries",
+    "Entry": "holdfast.api.thread.entries",
     "Interpreter": "holdfast.interpreter.interpreter",
     "SyncInterpreter": "holdfast.interpreter.sync",
 }

@@ -11,7 +11,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.attacks.conftest import Outside
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.steps import bash, text

@@ -15,7 +15,7 @@ from tests.attacks.conftest import Outside
 
 from holdfast import SyncClient
 from holdfast.api.errors.interpreters import WorkspaceFailed
-from holdfast.cli.run.workspace import Folder, pack
+from holdfast.cli.run.workspace.folder import Folder, pack
 from holdfast.interpreter.workspace.repositories import HostGit
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 from tests.attacks.conftest import Outside
 from tests.threads.access.test_authority import PAYLOADS
 
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.authority import MAY_WRITE, Writer
 from holdfast.threads.access.credentials import Access, RunScope

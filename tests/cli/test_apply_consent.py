@@ -9,7 +9,7 @@ from tests.repositories.changed import Tree, changed
 from tests.repositories.repository import ENVIRONMENT, commit, git, new_repository
 
 from holdfast.cli.errors import CommandError
-from holdfast.cli.run.apply import consent
+from holdfast.cli.run.changes.apply import consent
 from holdfast.repositories.git import Git
 from holdfast.repositories.surroundings import CommittedFiles, FolderOnDisk, Surroundings
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli
 
-from holdfast.api.budgets import Cost
-from holdfast.cli.cost import describe_spent
+from holdfast.api.model.budgets import Cost
+from holdfast.cli.model.cost import describe_spent
 from holdfast.cli.run.options import make_budget, split_models
 
 

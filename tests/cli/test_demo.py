@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.agents import InstalledAgents
 
-from holdfast.cli.demo import one_at_a_time
-from holdfast.cli.demo_sample import FILES
+from holdfast.cli.demo.demo import one_at_a_time
+from holdfast.cli.demo.sample import FILES
 from holdfast.cli.exits import Exit
 from holdfast.client.local_server import is_alive, read_running
 

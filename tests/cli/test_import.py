@@ -12,7 +12,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.cli.conftest import Cli
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.server import ServerProcess

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.agents import InstalledAgents
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.server import ServerProcess

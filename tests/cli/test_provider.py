@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 from holdfast.cli.errors import CommandError
-from holdfast.cli.provider import parse_credential
+from holdfast.cli.provider.commands import parse_credential
 from holdfast.cli.server.provider_options import split_by_source
 from holdfast.providers.modal.descriptor import MODAL
 from holdfast.providers.sprites.descriptor import SPRITES

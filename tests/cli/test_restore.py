@@ -12,7 +12,7 @@ from tests.cli.test_maintenance import JSON, client_of, entries_of, fill
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.server.backup import TENANTS
-from holdfast.server.tenants import FOLDER
+from holdfast.server.tenant.tenants import FOLDER
 from holdfast.storage import maintenance
 from holdfast.testing.server import ServerProcess
 

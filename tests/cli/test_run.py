@@ -22,8 +22,8 @@ from tests.agents import InstalledAgents
 from tests.cli.conftest import Cli
 from tests.runs.faulting import marked
 
-from holdfast.api.models import Api
-from holdfast.cli.demo_sample import FILES
+from holdfast.api.model.models import Api
+from holdfast.cli.demo.sample import FILES
 from holdfast.client import SyncClient
 from holdfast.testing.model import Gate, ScriptedModel, bash, edit, error, held, text
 from holdfast.testing.server import ServerProcess

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.story import BEGAN, HOSTILE, Story, hostile, repaired
 
 from holdfast import Entry
-from holdfast.api.money import describe_cost
+from holdfast.api.model.money import describe_cost
 from holdfast.api.run.info import RunInfo, RunStatus, Stage
 from holdfast.cli.run.follow import conclude
 from holdfast.cli.run.status import describe_status

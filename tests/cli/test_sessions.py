@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli, Outcome
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.server import ServerProcess
 

@@ -19,7 +19,7 @@ from tests.agents import InstalledAgents
 from tests.repositories.git_servers import HttpsGit, with_home
 from tests.repositories.repository import git, new_repository
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.forge import Forge
 from holdfast.testing.model import ScriptedModel, bash, text

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.errors import CommandError
-from holdfast.cli.run import workspace
-from holdfast.cli.run.workspace import Folder, Packed, choose_folder, pack
+from holdfast.cli.run.workspace import folder as workspace
+from holdfast.cli.run.workspace.folder import Folder, Packed, choose_folder, pack
 from holdfast.client.host_git import without_credentials
 
 

@@ -17,10 +17,10 @@ from tests.serving import with_model
 from websockets.asyncio.client import ClientConnection
 
 from holdfast.api.errors import Conflict, Forbidden, HoldfastError, Unauthorized
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import Client, InvalidRequest, NotFound, ServerFailed, SyncClient, Unreachable
-from holdfast.client.completions import AT_ONCE, Completions
 from holdfast.client.local_server import read_running
+from holdfast.client.model.completions import AT_ONCE, Completions
 from holdfast.client.transport.websockets import open_once
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, error, held, text
 from holdfast.testing.server import ServerProcess
@@ -375,7 +375,7 @@ async def test_a_client_that_is_closed_when_its_socket_has_just_opened_lets_go_o
         await client.aclose()
 
     under_way: list[asyncio.Task[Any]] = []
-    monkeypatch.setattr("holdfast.client.completions.open_once", open_and_tell)
+    monkeypatch.setattr("holdfast.client.model.completions.open_once", open_and_tell)
     closing = asyncio.create_task(close())
     assert completions_of(client)._find_line() is None, "it is opened beside"
     async with asyncio.timeout(TIMEOUT):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guest import codec, files, frames, init, stream_server
+from holdfast.guest.init import codec, files, frames, init, stream_server
 
 SPEC = (Path(__file__).parents[2] / "docs/guest-stream.md").read_text()
 _PRIVATE = {"bridge", "hold", "discard"}

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 from tests.egress.model_world import KEY, SECRET, WAIT, grant_of, serving
 
-from holdfast.api.budgets import Budget
 from holdfast.api.ids import now_ms
-from holdfast.api.models import Api, Price
+from holdfast.api.model.budgets import Budget
+from holdfast.api.model.models import Api, Price
 from holdfast.egress.models import Budgets, LoopbackUpstream, Meter, ModelGateway, Models, Prices, ThreadJournal
 from holdfast.egress.models.ledger import load_from
 from holdfast.egress.models.meter import Terms

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from tests.stores import open_models
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models import Answered, GatewayLimits, LoopbackUpstream, ModelGateway, Models
 from holdfast.server.wire.uvicorn_adapter import HttpToolsProtocol, ServerState, make_config
 from holdfast.testing.model import ScriptedModel

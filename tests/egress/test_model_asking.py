@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.egress.model_world import KEY, World, make_world
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models import Completion, InvalidModel, ModelFailed, ask
 from holdfast.egress.models.completion import question_of, read_answer
 from holdfast.testing.model import Gate, Step, Usage, error, held, text

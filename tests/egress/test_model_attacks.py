@@ -11,7 +11,7 @@ import pytest
 from tests.egress.model_world import KEY, WAIT, World, make_world
 from tests.testing.test_model import body_of, every_api
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.gateway import GatewayLimits
 from holdfast.egress.models.headers import find_route, headers_for_agent, headers_for_provider
 from holdfast.redaction import Scrubber

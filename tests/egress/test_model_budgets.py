@@ -16,11 +16,11 @@ from tests.egress.metered_world import CALL_COST, MeteredWorld, make_metered, op
 from tests.egress.model_world import KEY, serving
 from tests.testing.test_model import PATHS, body_of, every_api
 
-from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.models import InvalidModel
 from holdfast.api.ids import now_ms
-from holdfast.api.models import Api, Price
+from holdfast.api.model.budgets import Budget, BudgetScope
+from holdfast.api.model.models import Api, Price
 from holdfast.api.run.tasks import BoxMode
 from holdfast.egress.models.budgets import Amount, Limit, find_reached, find_warnings
 from holdfast.egress.models.completion import ask as complete

@@ -16,8 +16,8 @@ from tests.egress.metered_world import MeteredWorld, make_metered
 from tests.egress.model_world import KEY, serving
 from tests.testing.test_model import PATHS, body_of, events_of, every_api, streamed
 
-from holdfast.api.budgets import Budget
-from holdfast.api.models import Api
+from holdfast.api.model.budgets import Budget
+from holdfast.api.model.models import Api
 from holdfast.egress.models.failover import Failure, Opening, Pauses, Reason, classify, pause_of
 from holdfast.testing.model import FOR_EVER, Gate, Step, error, held, text
 

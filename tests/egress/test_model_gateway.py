@@ -17,7 +17,7 @@ import pytest
 from tests.egress.model_world import KEY, World, make_world
 from tests.testing.test_model import PATHS, body_of, events_of, every_api, streamed
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models import GatewayLimits, probe
 from holdfast.testing.model import Gate, Step, error, held, text
 

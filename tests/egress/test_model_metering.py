@@ -13,7 +13,7 @@ from tests.egress.metered_world import CALL_COST, MeteredWorld, make_metered
 from tests.egress.model_world import serving
 from tests.testing.test_model import PATHS, body_of, every_api
 
-from holdfast.api.models import Api, Price
+from holdfast.api.model.models import Api, Price
 from holdfast.egress.models.prices import cost_of, find_shipped, shipped_prices
 from holdfast.egress.models.usage import Answer, Ending, Measured, UsageReader, charged_usage
 from holdfast.testing.model import Gate, Step, Usage, error, held, text

@@ -11,7 +11,7 @@ import pytest
 from tests.egress.model_world import KEY, SECRET
 from tests.stores import open_models
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models import PROVIDERS, InvalidModel, ModelKeyMissing, ModelNotFound, Models
 from holdfast.egress.models.catalog import SIZES
 from holdfast.egress.models.upstream import proxy_for

@@ -16,7 +16,7 @@ from tests.providers.local.world import Request
 from tests.server.egress_world import names_beside, outside
 from tests.serving import serving
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess

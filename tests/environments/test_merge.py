@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.budgets import Budget
 from holdfast.api.environments import Gap, GapKind
 from holdfast.api.errors.environments import EnvironmentIncomplete, EnvironmentNotAllowed
 from holdfast.api.errors.secrets import SecretMissing
+from holdfast.api.model.budgets import Budget
 from holdfast.api.run.runs import NewRun, RunBox
 from holdfast.environments.parsing import parse_environment
 from holdfast.server.environments import given_by, merged, network_with, refuse_gaps

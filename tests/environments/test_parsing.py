@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.budgets import Budget
 from holdfast.api.environments import MAX_TEXT, Service
 from holdfast.api.errors.environments import InvalidEnvironment
+from holdfast.api.model.budgets import Budget
 from holdfast.environments.environment import Environment, Limits, Repository
 from holdfast.environments.parsing import FIELDS, line_of, parse_environment
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.run.imports import NewImport
+from holdfast.api.thread.entries import Entry
 from holdfast.exports.thread_file import conversation, entry_line, head_line, is_thread_file, read_thread_file
 from holdfast.runs.thread_import import check_agents, compose_entries
 from holdfast.threads.access.seals import Seals

@@ -14,23 +14,24 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
-from holdfast.api.gateway import NewTunnel, Role
+from holdfast.api.session.gateway import NewTunnel, Role
 from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
 from holdfast.gateway.app import Gateway, _take_input
-from holdfast.gateway.cookie_values import new_value
-from holdfast.gateway.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
+from holdfast.gateway.credentials.cookie_values import new_value
+from holdfast.gateway.credentials.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
+from holdfast.gateway.credentials.tokens import digest
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
+from holdfast.gateway.proxy.kept_connections import KeptConnections
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import ProgramView, SessionView
-from holdfast.gateway.terminals import Terminals
-from holdfast.gateway.tokens import digest
-from holdfast.gateway.tunnel_registry import TunnelRegistry
+from holdfast.gateway.terminal.terminals import Terminals
+from holdfast.gateway.tunnel.registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitor, Visitors
+from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.database import Database
-from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.store import StreamConfig
@@ -202,7 +203,7 @@ async def ask(world: World, cookie: str, *, socket: bool) -> int:
     sessions, never = OneSession(), asyncio.get_running_loop().create_future()
     relay = Relay(lambda: "q-1", lambda _, __: None, lambda: never)
     hosts, boxes = SessionHosts("http", ":1"), OpenBoxes(sessions.open_box)
-    gateway = Gateway(sessions, world.access, hosts, Terminals(), relay, boxes)
+    gateway = Gateway(sessions, world.access, hosts, Terminals(), relay, boxes, KeptConnections())
     host = b"t-1.localhost:1" if socket else b"app--t-1.localhost:1"
     scope: dict[str, Any] = {
         "type": "websocket" if socket else "http",
@@ -213,6 +214,7 @@ async def ask(world: World, cookie: str, *, socket: bool) -> int:
         "query_string": b"",
         "headers": [(b"host", host), (b"cookie", f"{COOKIE}={cookie}".encode())],
         "subprotocols": ["tty"],
+        "state": {"lost": never},
         "extensions": {"websocket.http.response": {}},
     }
     sent: list[dict[str, Any]] = []

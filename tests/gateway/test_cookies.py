@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.gateway.cookies import IDLE_SECONDS, CookieRow, Cookies
-from holdfast.gateway.tokens import digest
+from holdfast.gateway.credentials.cookies import IDLE_SECONDS, CookieRow, Cookies
+from holdfast.gateway.credentials.tokens import digest
+from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.database import Database
-from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
 
 pytestmark = pytest.mark.anyio
 

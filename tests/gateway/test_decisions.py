@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import Conflict, Forbidden, InvalidRequest
-from holdfast.api.gateway import MAX_TUNNELS, NewTunnel, Role, TunnelProtocol
+from holdfast.api.session.gateway import MAX_TUNNELS, NewTunnel, Role, TunnelProtocol
 from holdfast.gateway.hosts import SessionHost, SessionHosts
 from holdfast.gateway.record import GatewayRecord, fold, without_expired
 from holdfast.gateway.routes import Kind, Route, parse_path
 from holdfast.gateway.site import check_origin, for_the_browser, for_the_program
-from holdfast.gateway.tunnels import Tunnels, host_label, parse_tunnel, with_tunnel
+from holdfast.gateway.tunnel.tunnels import Tunnels, host_label, parse_tunnel, with_tunnel
 from holdfast.gateway.uses import Use, may
 
 # --- tunnels ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.api.errors import InvalidRequest
-from holdfast.gateway.terminal_protocol import Flow, Hello, Input, Message, Resize, parse, parse_hello
+from holdfast.gateway.terminal.protocol import Flow, Hello, Input, Message, Resize, parse, parse_hello
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from websockets.frames import Close
 from websockets.sync.client import ClientConnection
 
 from holdfast import SyncClient
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.box

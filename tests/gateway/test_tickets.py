@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.gateway.tickets import UsedTickets
+from holdfast.gateway.credentials.tickets import UsedTickets
 
 
 def test_a_ticket_counts_once() -> None:

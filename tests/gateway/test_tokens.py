@@ -11,7 +11,7 @@ import jwt
 import pytest
 
 from holdfast.api.errors import Unauthorized
-from holdfast.gateway.tokens import Claims, issue, session_key, verify
+from holdfast.gateway.credentials.tokens import Claims, issue, session_key, verify
 
 SECRET = b"s" * 32
 KEY = session_key(SECRET, "t-1", "a/0")

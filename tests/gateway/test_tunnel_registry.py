@@ -17,7 +17,7 @@ from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import ProgramView, SessionView
-from holdfast.gateway.tunnel_registry import TunnelRegistry
+from holdfast.gateway.tunnel.registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitors
 from holdfast.storage.sqlite.storage import SqliteStorage
 from holdfast.threads.access.seals import Seals

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Refused, Unauthorized
 from holdfast.api.ids import now_ms
+from holdfast.api.thread.entries import Entry
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.threads.access.authority import KEY, Author, Authority, Writer
 from holdfast.threads.access.seals import Seals

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.guest import discard
+from holdfast.guest.init import discard
 
 
 class Loop:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.guest.egress_listener import make_listener
+from holdfast.guest.init.egress_listener import make_listener
 
 
 def test_connections_of_an_earlier_guest_do_not_keep_the_port() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.guest import folder_tree, tree
+from holdfast.guest import folder_tree
+from holdfast.guest.init import tree
 
 PROGRAM = Path(folder_tree.__file__).read_text()
 

@@ -15,13 +15,13 @@ from tests.server.test_guest_api import Part, Relay, Runs
 from tests.stores import open_records
 
 from holdfast.api.box.process import Process
-from holdfast.api.entries import Entry
+from holdfast.api.thread.entries import Entry
 from holdfast.boxes import Box, BoxSpec
 from holdfast.egress import EgressProxy
 from holdfast.harnesses import runner_archive
 from holdfast.providers.local import LocalProvider
 from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.outside import Nowhere
 from holdfast.threads.access.authority import Authority

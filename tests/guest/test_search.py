@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guest import search as module
-from holdfast.guest.search import describe, find, list_folder, remove_tree, replace, search
+from holdfast.guest.init import search as module
+from holdfast.guest.init.search import describe, find, list_folder, remove_tree, replace, search
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guest import terminal
+from holdfast.guest.init import terminal
 from holdfast.providers.host.process import _next_data
 
 PIECE = b"x" * 2048

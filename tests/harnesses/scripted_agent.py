@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.harnesses import registry, runner_archive
 from holdfast.harnesses.harness import Command, Harness, Package, Rebuilt, Task
 

@@ -17,7 +17,7 @@ from holdfast import Client, Interpreter
 from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import BoxConflict, BoxDiffers
 from holdfast.api.errors.interpreters import CompletionFailed, RecordUnwritten, WorkspaceConflict
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import RemoteBox, Unreachable
 from holdfast.client.local_server import HomeAddress, is_alive, read_running

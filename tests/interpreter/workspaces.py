@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.api.access.keys import Caller
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import VolumeExists
-from holdfast.api.keys import Caller
 from holdfast.api.progress import Progress
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes

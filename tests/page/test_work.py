@@ -15,7 +15,7 @@ from tests.serving import serving
 
 from holdfast import SyncClient
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.model import Gate, ScriptedModel, Step, bash, held, text, write
 from holdfast.testing.server import ServerProcess
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tests.agents import InstalledAgents
 from tests.serving import serving_agents
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.api.run.info import RunInfo
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text, write

@@ -18,7 +18,7 @@ from tests.providers.docker.engine import DockerEngine, python_files
 from tests.runs.clouds import AGENTS, add_agents, take_agents_snapshot
 
 from holdfast.api.errors.boxes import BoxConflict, Unsupported
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.modal import ModalCloudThread
 from holdfast.testing.model import ScriptedModel, bash, text

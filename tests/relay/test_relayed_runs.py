@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.agents import InstalledAgents
 from tests.providers.local.world import Authority
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.outside import LoopbackConnector, StaticNames

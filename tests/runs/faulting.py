@@ -24,7 +24,7 @@ from tests.runs.clouds import Cloud, open_cloud
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.api.run.info import RunInfo
 from holdfast.client import Client
 from holdfast.testing.clock import ShiftedClocks

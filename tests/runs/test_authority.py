@@ -12,9 +12,9 @@ from tests.runs.world import PATIENCE, SPEC, World
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import ProcessState
-from holdfast.api.entries import Entry
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunOver
 from holdfast.api.run.info import CancelKind, RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.runs.launch.plan import Options, Prompt, spec_of
 from holdfast.threads import run_events
 from holdfast.threads.entries import keyed
@@ -89,6 +89,12 @@ async def test_the_process_of_somebody_elses_box_is_neither_asked_nor_signalled(
     async with await world.boxes.open(victim.box) as opened:
         info = await (await opened.process(victim.process)).info()
     assert info.state is ProcessState.RUNNING
+
+
+async def test_a_run_without_a_box_hides_no_files_of_the_thread(world: World) -> None:
+    thread = await finished_run(world)
+    await forge(world, thread, claim())
+    assert (await world.runs.changes(thread)).files == ()
 
 
 async def test_who_goes_on_after_a_run_that_nobody_can_prove_gets_no_more_than_a_default_box(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.run.hints import hint_for_session
 from holdfast.api.run.info import RunStatus
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.runs.blocked_egress import Block, explain, find_blocked, read_line, remedy, still_away
 from holdfast.runs.diagnosis import _more_budget, diagnose
 from holdfast.runs.reconcile.rules import Thresholds

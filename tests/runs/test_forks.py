@@ -10,10 +10,10 @@ import pytest
 from tests.runs.turns import begin, box_of, finish, read, saved, snapshots, told, turn, write
 from tests.runs.world import SEALS, World, a_world
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict, HoldfastError
 from holdfast.api.errors.boxes import WrongSnapshot
 from holdfast.api.errors.runs import NoCheckpoint, NoFiles, ThreadBusy, TurnNotFound
+from holdfast.api.thread.entries import Entry
 from holdfast.runs.launch.plan import Prompt, key_of
 from holdfast.threads.checkpoints import Files, ForkOf
 from holdfast.threads.entries import keyed

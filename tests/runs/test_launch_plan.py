@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models import PROVIDERS, Model
 from holdfast.harnesses import registry
 from holdfast.runs.launch.plan import offers

@@ -13,15 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runs.world import SPEC
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import RunOver, ThreadBusy
 from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.ids import now_ms
 from holdfast.api.run.info import CancelKind, RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.runs.launch.launch import Launch
 from holdfast.runs.launch.plan import LaunchPlanner, Options, Prompt
-from holdfast.runs.launch.steps import Launch, Launcher
+from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Unavailable
 from holdfast.api.errors.agents import UnknownAgent
 from holdfast.api.run.runs import Launched
+from holdfast.api.thread.entries import Entry
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.egress.models.model import ModelChoice
@@ -31,7 +31,7 @@ from holdfast.runs.reconcile.rules import Thresholds
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.runs.workspace.store import Workspaces
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import InvalidRequest, SyncClient
 from holdfast.harnesses import registry
 from holdfast.testing.server import ServerProcess

@@ -14,8 +14,8 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Connection
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.server.lazy import Lazy
-from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.port_relay import PortRelay
 from holdfast.server.wire.ports import Ports

@@ -15,9 +15,9 @@ from tests.serving import with_model
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import Client
-from holdfast.server.routes.completion_socket import AT_ONCE, MAX_WAITING
+from holdfast.server.routes.model.completion_socket import AT_ONCE, MAX_WAITING
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, Usage, error, held, text
 from holdfast.testing.server import ServerProcess
 

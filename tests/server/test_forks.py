@@ -12,7 +12,7 @@ from tests.agents import InstalledAgents
 from tests.harnesses.test_rebuilt_twice import conversation, without_ids
 from tests.serving import add_models, serving_agents
 
-from holdfast.api.entries import Entry
+from holdfast.api.thread.entries import Entry
 from holdfast.client import Conflict, HoldfastError, NotFound, SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
 from holdfast.testing.model.gates import Gate

@@ -23,7 +23,7 @@ from holdfast.api.errors import Conflict
 from holdfast.egress import EgressProxy
 from holdfast.egress.models.meter import Terms
 from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.outside import Nowhere
 from holdfast.threads.access.authority import Authority, EntryKind

@@ -15,7 +15,7 @@ from tests.server.test_guest_api import Runs, World, world
 from tests.stores import open_models
 from tests.testing.test_model import PATHS, body_of, events_of, every_api, streamed
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models import LoopbackUpstream, ModelGateway
 from holdfast.testing.model import FOR_EVER, Gate, ScriptedModel, Step, held, text
 from holdfast.threads.access.credentials import RunScope

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.server.box_metrics import BoxSamples, most_active
+from holdfast.server.telemetry.box_metrics import BoxSamples, most_active
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
 from holdfast.testing.server import ServerProcess

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harnesses.npm_world import Registry, script_agent
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.server import ServerProcess
 

@@ -13,7 +13,7 @@ import pytest
 from tests.server.conftest import api_of
 
 from holdfast.api.interpreters import CallLimits, InterpreterSettings
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.interpreter.workspace.volumes import volume_name
 from holdfast.server.routes.interpreters import read_made, to_made
 from holdfast.testing.model import ScriptedModel

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from holdfast.server import logs
+from holdfast.server.telemetry import logs
 
 
 @pytest.mark.parametrize(

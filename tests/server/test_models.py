@@ -9,7 +9,7 @@ import pytest
 from tests.server.conftest import api_of
 
 from holdfast.api.errors import Conflict
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import Client, InvalidRequest, NotFound, SyncClient
 from holdfast.testing.model import ScriptedModel, error
 from holdfast.testing.server import ServerProcess

@@ -13,7 +13,7 @@ from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CreateFailed, Pr
 from holdfast.boxes.rows import BoxFilter
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool_rules import PoolSettings
-from holdfast.server.provider_smoke_test import try_provider
+from holdfast.server.provider.smoke_test import try_provider
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.testing.dummy import DummyProvider
 

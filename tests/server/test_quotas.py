@@ -12,11 +12,11 @@ import pytest
 from tests.server.box_providers import dummies
 from tests.server.conftest import api_of
 
-from holdfast.api.budgets import Budget, BudgetScope
+from holdfast.api.access.tenants import TenantQuotas
 from holdfast.api.errors import QuotaExceeded, TooManyRequests
-from holdfast.api.tenants import TenantQuotas
+from holdfast.api.model.budgets import Budget, BudgetScope
 from holdfast.egress.models.budgets import Budgets
-from holdfast.server.quotas import Quotas
+from holdfast.server.tenant.quotas import Quotas
 from holdfast.testing.server import ServerProcess
 
 

@@ -8,9 +8,9 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.serving import serving_agents
 
-from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import Refused
-from holdfast.api.models import Api, Price
+from holdfast.api.model.budgets import Budget, BudgetScope
+from holdfast.api.model.models import Api, Price
 from holdfast.client import SyncClient
 from holdfast.testing.model import FOR_EVER, ScriptedModel, Usage, bash, error, text
 from holdfast.testing.server import ServerProcess

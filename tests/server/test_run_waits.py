@@ -9,7 +9,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.serving import serving
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
 

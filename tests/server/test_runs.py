@@ -17,7 +17,7 @@ from tests.runs.faulting import guest_of, marked
 from tests.server.conftest import api_of
 from tests.serving import serving_agents
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import Client, Conflict, HoldfastError, InvalidRequest, NotFound, SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.gates import Gate

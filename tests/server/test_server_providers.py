@@ -21,7 +21,7 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.service.pool_rules import PoolSettings
 from holdfast.providers.accounts import AccountRow, Accounts
 from holdfast.providers.descriptor import ProviderDescriptor, Setting
-from holdfast.server.providers import ServerProviders
+from holdfast.server.provider.providers import ServerProviders
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts

@@ -16,7 +16,7 @@ from tests.runs.faulting import marked
 
 from holdfast.api.errors import HoldfastError, NotFound
 from holdfast.api.errors.sessions import IsSession, SessionBusy, SessionConflict, SessionLimit, SessionNotFound
-from holdfast.api.sessions import PromptInfo, SessionInfo
+from holdfast.api.session.sessions import PromptInfo, SessionInfo
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.steps import bash, held, text, write
 

@@ -23,10 +23,11 @@ from tests.server.conftest import api_of
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from holdfast.api.tenants import TenantRole
+from holdfast.api.access.tenants import TenantRole
 from holdfast.server.routes import app as app_module
-from holdfast.server.routes import completion_socket, roles
+from holdfast.server.routes import roles
 from holdfast.server.routes.box import websockets as box_websockets
+from holdfast.server.routes.model import completion_socket
 from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.tenant_names import tenant_named
 

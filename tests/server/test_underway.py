@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.box.process import Stream
 from holdfast.interpreter.execution import Execution, OutputCallback
-from holdfast.server.interpreters import Missed, Underway
+from holdfast.server.interpreter.interpreters import Missed, Underway
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from tests.sessions.world import SessionWorld
 
 from holdfast.api.box.records import TOMBSTONES, BoxState
 from holdfast.api.errors import HoldfastError
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 
 pytestmark = pytest.mark.anyio
 S = SessionState

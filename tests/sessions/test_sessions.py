@@ -20,7 +20,7 @@ from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
 from holdfast.api.errors.sessions import IsSession, SessionBusy, SessionConflict, SessionLimit, SessionNotFound
 from holdfast.api.run.info import RunStatus
 from holdfast.api.run.tasks import NewTask
-from holdfast.api.sessions import MOST_PROMPTS, ContextFile, SessionState
+from holdfast.api.session.sessions import MOST_PROMPTS, ContextFile, SessionState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import NoSecrets
 from holdfast.runs.launch.plan import Options, Prompt

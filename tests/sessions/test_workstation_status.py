@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.sessions import SessionStep, StepState
+from holdfast.api.session.sessions import SessionStep, StepState
 from holdfast.sessions.programs import PROGRAMS
 from holdfast.sessions.workstation import parse_status
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.model import (
     EXHAUSTED,
     FOR_EVER,

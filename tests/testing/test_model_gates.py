@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.testing.test_model import PATHS, body_of, events_of, every_api, streamed
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.model import Gate, Request, ScriptedModel, Step, bash, held, text
 
 pytestmark = pytest.mark.anyio

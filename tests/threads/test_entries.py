@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors.threads import InvalidEntry
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.entries import keyed, keyed_entries, type_matches
 
 

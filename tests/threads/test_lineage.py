@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.entries import Entry
 from holdfast.api.run.info import RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.checkpoints import Base, Files, ForkOf, Undo
 from holdfast.threads.lineage import checkpoint_id, checkpoint_skipped, checkpointed, forked, rewound

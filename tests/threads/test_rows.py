@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import Conflict, InvalidRequest, NotFound
-from holdfast.api.threads import ThreadStatus
+from holdfast.api.thread.threads import ThreadStatus
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 from holdfast.threads import projection, selection, service

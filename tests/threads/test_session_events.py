@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.entries import Entry
 from holdfast.api.run.info import RunStatus
-from holdfast.api.sessions import MOST_PROMPTS, PromptMode, PromptStatus, SessionState
+from holdfast.api.session.sessions import MOST_PROMPTS, PromptMode, PromptStatus, SessionState
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.rows import ThreadRow, fold
 from holdfast.threads.run_events import ThreadRuns, end_id, finished, fold_run, start_id, started

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from holdfast.api.access.keys import Caller
 from holdfast.api.document import Document, Limits
-from holdfast.api.keys import Caller
 from holdfast.api.limits import (
     OUTPUT_LIMIT,
     ExecutionId,

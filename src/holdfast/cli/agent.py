@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.model import model_state
+from holdfast.cli.model.commands import model_state
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument
 from holdfast.cli.session import ask

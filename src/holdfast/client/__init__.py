@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api.access.keys import CreatedKey, Key, Token
     from holdfast.api.box.records import BoxRecord, BoxRecordPage, MadeBox, Pruned
     from holdfast.api.box.usage import BoxUsage, BoxUsages
-    from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, Cost, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
-    from holdfast.api.entries import Acknowledgement, Entry
     from holdfast.api.errors import (
         Conflict,
         DiskFull,
@@ -30,17 +29,18 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from holdfast.api.errors.threads import Closed, ProducerGap, StaleEpoch
-    from holdfast.api.gateway import Link, Member, Role, Tunnel, TunnelProtocol
     from holdfast.api.interpreters import InterpreterDetail, InterpreterInfo, InterpreterPage, RemoteExecution
-    from holdfast.api.keys import CreatedKey, Key, Token
-    from holdfast.api.models import ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
+    from holdfast.api.model.budgets import Budget, BudgetRecord, BudgetScope, Cost, CostReport
+    from holdfast.api.model.models import ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.run.agents import AgentRecord, OfferedModel
     from holdfast.api.run.info import RunInfo
     from holdfast.api.run.runs import Changes, Diagnosis, Launched, RunPage, Steered
     from holdfast.api.run.tasks import TaskInfo, TaskResult, ThreadTree
     from holdfast.api.secrets import Binding, Exposure, Placement, SecretEvent, SecretRecord
-    from holdfast.api.sessions import PromptInfo, SessionInfo, SessionPage
-    from holdfast.api.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
+    from holdfast.api.session.gateway import Link, Member, Role, Tunnel, TunnelProtocol
+    from holdfast.api.session.sessions import PromptInfo, SessionInfo, SessionPage
+    from holdfast.api.thread.entries import Acknowledgement, Entry
+    from holdfast.api.thread.threads import EntryPage, LastEntry, ThreadInfo, ThreadPage
     from holdfast.client.box.box import RemoteBox
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.box.process import RemoteProcess, Terminal
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from holdfast.client.box.volumes import Volumes
     from holdfast.client.client import Client
     from holdfast.client.connection import RetryNotice
-    from holdfast.client.costs import Costs
     from holdfast.client.interpreters import Interpreters
-    from holdfast.client.models import ModelStore
+    from holdfast.client.model.costs import Costs
+    from holdfast.client.model.models import ModelStore
     from holdfast.client.run.agents import AgentStore
     from holdfast.client.run.runs import Runs
     from holdfast.client.run.tasks import Tasks
@@ -171,23 +171,23 @@ _HOMES = {
     "holdfast.api.box.usage": "BoxUsage BoxUsages",
     "holdfast.api.box.records": "BoxRecord BoxRecordPage MadeBox Pruned",
     "holdfast.api.egress": "DefaultList EgressDecision EgressDecisionPage EnvironmentPolicy",
-    "holdfast.api.entries": "Acknowledgement Entry",
+    "holdfast.api.thread.entries": "Acknowledgement Entry",
     "holdfast.api.errors": (
         "Conflict DiskFull Forbidden Gone HoldfastError InvalidRequest NotFound "
         "NotUnderstood Refused ServerFailed TooLarge TooManyRequests Unauthorized Unreachable"
     ),
     "holdfast.api.errors.threads": "Closed ProducerGap StaleEpoch",
-    "holdfast.api.gateway": "Link Member Role Tunnel TunnelProtocol",
+    "holdfast.api.session.gateway": "Link Member Role Tunnel TunnelProtocol",
     "holdfast.api.interpreters": "InterpreterDetail InterpreterInfo InterpreterPage RemoteExecution",
-    "holdfast.api.keys": "CreatedKey Key Token",
-    "holdfast.api.budgets": "Budget BudgetRecord BudgetScope Cost CostReport",
-    "holdfast.api.models": "ModelAnswer ModelPrice ModelRecord ModelTrial Price",
+    "holdfast.api.access.keys": "CreatedKey Key Token",
+    "holdfast.api.model.budgets": "Budget BudgetRecord BudgetScope Cost CostReport",
+    "holdfast.api.model.models": "ModelAnswer ModelPrice ModelRecord ModelTrial Price",
     "holdfast.api.run.info": "RunInfo",
     "holdfast.api.run.runs": "Changes Diagnosis Launched RunPage Steered",
     "holdfast.api.secrets": "Binding Exposure Placement SecretEvent SecretRecord",
     "holdfast.api.run.tasks": "TaskInfo TaskResult ThreadTree",
-    "holdfast.api.sessions": "PromptInfo SessionInfo SessionPage",
-    "holdfast.api.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
+    "holdfast.api.session.sessions": "PromptInfo SessionInfo SessionPage",
+    "holdfast.api.thread.threads": "EntryPage LastEntry ThreadInfo ThreadPage",
     "holdfast.client.run.agents": "AgentStore",
     "holdfast.client.box.box": "RemoteBox",
     "holdfast.client.box.boxes": "Boxes",
@@ -196,12 +196,12 @@ _HOMES = {
     "holdfast.client.box.volumes": "Volumes",
     "holdfast.client.client": "Client",
     "holdfast.client.connection": "RetryNotice",
-    "holdfast.client.costs": "Costs",
+    "holdfast.client.model.costs": "Costs",
     "holdfast.client.session.gateway": "SessionGateways",
     "holdfast.client.session.inbox": "Inbox",
     "holdfast.client.session.workflows": "Workflows",
     "holdfast.client.interpreters": "Interpreters",
-    "holdfast.client.models": "ModelStore",
+    "holdfast.client.model.models": "ModelStore",
     "holdfast.client.run.runs": "Runs",
     "holdfast.client.secrets": "SecretStore",
     "holdfast.client.session.sessions": "Sessions",

@@ -11,17 +11,18 @@ from holdfast.client.connection import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, F
 from holdfast.client.default_server import find_default, find_default_again
 
 if TYPE_CHECKING:
-    from holdfast.api.keys import Token
+    from holdfast.api.access.keys import Token
+    from holdfast.client.access.keys import Keys
+    from holdfast.client.access.logins import Logins
+    from holdfast.client.access.tenants import Members, Tenants
     from holdfast.client.box.boxes import Boxes
     from holdfast.client.connection import RetryNotice
-    from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters
-    from holdfast.client.keys import Keys
-    from holdfast.client.logins import Logins
-    from holdfast.client.models import ModelStore
+    from holdfast.client.model.costs import Costs
+    from holdfast.client.model.models import ModelStore
     from holdfast.client.providers import ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.run.agents import AgentStore
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.client.session.inbox import Inbox
     from holdfast.client.session.sessions import Sessions
     from holdfast.client.session.workflows import Workflows
-    from holdfast.client.tenants import Members, Tenants
     from holdfast.client.thread.shares import Shares
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
@@ -93,19 +93,19 @@ class Client:
 
     @cached_property
     def keys(self) -> Keys:
-        from holdfast.client.keys import Keys
+        from holdfast.client.access.keys import Keys
 
         return Keys(self._connection)
 
     @cached_property
     def tenants(self) -> Tenants:
-        from holdfast.client.tenants import Tenants
+        from holdfast.client.access.tenants import Tenants
 
         return Tenants(self._connection)
 
     @cached_property
     def logins(self) -> Logins:
-        from holdfast.client.logins import Logins
+        from holdfast.client.access.logins import Logins
 
         return Logins(self._connection)
 
@@ -117,7 +117,7 @@ class Client:
 
     @cached_property
     def members(self) -> Members:
-        from holdfast.client.tenants import Members
+        from holdfast.client.access.tenants import Members
 
         return Members(self._connection)
 
@@ -153,13 +153,13 @@ class Client:
 
     @cached_property
     def models(self) -> ModelStore:
-        from holdfast.client.models import ModelStore
+        from holdfast.client.model.models import ModelStore
 
         return ModelStore(self._connection)
 
     @cached_property
     def costs(self) -> Costs:
-        from holdfast.client.costs import Costs
+        from holdfast.client.model.costs import Costs
 
         return Costs(self._connection)
 
@@ -247,7 +247,7 @@ class Client:
 
     async def renew_token(self) -> Token:
         """Exchange this client's thread token for a new one, and use that from now on."""
-        from holdfast.api.keys import Token
+        from holdfast.api.access.keys import Token
 
         token = (await self._connection.ask("POST", "/v1/tokens/renew")).read(Token.from_json)
         self._connection.use_credential(token.token)

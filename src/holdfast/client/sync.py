@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Literal
 
+    from holdfast.api.access.keys import Caller, CreatedKey, Key, Token
+    from holdfast.api.access.login import LoginLink, LoginRecord
+    from holdfast.api.access.shares import CreatedShare, ShareRecord
+    from holdfast.api.access.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
     from holdfast.api.box.network import NetworkPolicy
     from holdfast.api.box.records import Preview
-    from holdfast.api.budgets import Budget, BudgetRecord, BudgetScope, CostReport
     from holdfast.api.egress import DefaultList, EgressDecision, EgressDecisionPage, EnvironmentPolicy
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
     from holdfast.api.images import Image, ImageConfig
@@ -34,30 +37,27 @@ if TYPE_CHECKING:
         SavedSession,
         WorkspaceTransition,
     )
-    from holdfast.api.keys import Caller, CreatedKey, Key, Token
-    from holdfast.api.login import LoginLink, LoginRecord
-    from holdfast.api.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
+    from holdfast.api.model.budgets import Budget, BudgetRecord, BudgetScope, CostReport
+    from holdfast.api.model.models import Api, ModelAnswer, ModelPrice, ModelRecord, ModelTrial, Price
     from holdfast.api.progress import Progress
     from holdfast.api.providers import ProviderRecord, ProviderTrial, SettingValue
     from holdfast.api.run.repositories import ClonedRepository
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
-    from holdfast.api.shares import CreatedShare, ShareRecord
-    from holdfast.api.tenants import CreatedTenant, TenantMember, TenantQuotas, TenantRecord, TenantRole
-    from holdfast.api.threads import EntryPage
+    from holdfast.api.thread.threads import EntryPage
+    from holdfast.client.access.keys import Keys
+    from holdfast.client.access.logins import Logins
+    from holdfast.client.access.tenants import Members, Tenants
     from holdfast.client.connection import FindAgain, RetryNotice
-    from holdfast.client.costs import Costs
     from holdfast.client.egress import Egress
     from holdfast.client.environments import EnvironmentStore
     from holdfast.client.images import Images
     from holdfast.client.interpreters import Interpreters, OnOutput
-    from holdfast.client.keys import Keys
-    from holdfast.client.logins import Logins
-    from holdfast.client.models import ModelStore
+    from holdfast.client.model.costs import Costs
+    from holdfast.client.model.models import ModelStore
     from holdfast.client.providers import OnStep, ProviderStore
     from holdfast.client.resource import Resource
     from holdfast.client.secrets import SecretStore
-    from holdfast.client.tenants import Members, Tenants
     from holdfast.client.thread.shares import Shares
     from holdfast.client.transport import Transport
 

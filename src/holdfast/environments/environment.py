@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 
 from holdfast.api.box.network import NetworkPolicy
-from holdfast.api.budgets import Budget
 from holdfast.api.environments import Service
+from holdfast.api.model.budgets import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.budgets import Budget
 from holdfast.api.environments import ENVIRONMENT_NAME, MAX_TEXT, MOST_REPOSITORIES, READY_SECONDS, Service
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.environments import InvalidEnvironment
 from holdfast.api.errors.repositories import InvalidRepository
 from holdfast.api.limits import MAX_TIMEOUT
+from holdfast.api.model.budgets import Budget
 from holdfast.api.quantities import parse_duration, parse_size
 from holdfast.environments.environment import Environment, Limits, Repository
 from holdfast.repositories.address import check_ref, parse_remote

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Final
 
-from holdfast.api.budgets import Cost
-from holdfast.api.entries import Entry, is_passing
-from holdfast.api.money import describe_cost, describe_in_full
+from holdfast.api.model.budgets import Cost
+from holdfast.api.model.money import describe_cost, describe_in_full
+from holdfast.api.thread.entries import Entry, is_passing
 from holdfast.calendar_time import calendar_time
 from holdfast.exports.marks import describe
 from holdfast.visible_text import visible
@@ -90,7 +90,8 @@ def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
         tokens = exported.cost.tokens
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-        yield "cost", _cost(exported.cost, totals.usage.get("cost")) or "unknown"
+    if cost := _cost(exported.cost, totals.usage.get("cost")):
+        yield "cost", cost
 
 
 def _cost(counted: Cost | None, reported: object) -> str:

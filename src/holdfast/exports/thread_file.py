@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.api.entries import Entry, is_passing
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.threads import InvalidEntry
+from holdfast.api.thread.entries import Entry, is_passing
 from holdfast.threads.access.seals import SEAL
 from holdfast.threads.entries import check_entry, check_storable
 from holdfast.threads.lineage import REWOUND

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from holdfast.api.errors import Conflict, Forbidden, HoldfastError, InvalidRequest, NotFound, Unauthorized
-from holdfast.api.gateway import MAX_MEMBERS, Role
-from holdfast.gateway import tokens
-from holdfast.gateway.cookies import IDLE_SECONDS, Cookies
+from holdfast.api.session.gateway import MAX_MEMBERS, Role
+from holdfast.gateway.credentials import tokens
+from holdfast.gateway.credentials.cookies import IDLE_SECONDS, Cookies
+from holdfast.gateway.credentials.tickets import UsedTickets
 from holdfast.gateway.record import MEMBER, REVOKED, GatewayRecord
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
-from holdfast.gateway.tickets import UsedTickets
 from holdfast.gateway.visitors import Visitor, Visitors, refusal_of
 
 TICKET_SECONDS: Final = 60
@@ -98,10 +98,8 @@ class GatewayAccess:
         Whoever takes a right away changes the record first, and then closes what is open. So somebody who is counted
         first and checked afterwards is found by one of the two.
         """
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.visitors.present(visitor))
-            if visitor.cookie is not None:
-                stack.enter_context(self.cookies.in_use(visitor.cookie))
+        in_use = contextlib.nullcontext() if visitor.cookie is None else self.cookies.in_use(visitor.cookie)
+        with self.visitors.present(visitor), in_use:
             await self.check(session, visitor)
             yield
 

@@ -19,17 +19,18 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from holdfast.api.box.process import Process
 from holdfast.api.errors import HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.boxes import BoxError, ProcessLost
-from holdfast.gateway import terminal_protocol as protocol
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.hosts import SessionHost, SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.headers import Header, first
+from holdfast.gateway.proxy.kept_connections import KeptConnections
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.proxy.site import refusal
 from holdfast.gateway.routes import TERMINAL_SOCKET
 from holdfast.gateway.sessions import Sessions, SessionView
 from holdfast.gateway.site import NotReady, SessionSite, check_origin
-from holdfast.gateway.terminals import MAIN, Terminals, check_name, follow, replay_of
+from holdfast.gateway.terminal import protocol as protocol
+from holdfast.gateway.terminal.terminals import MAIN, Terminals, check_name, follow, replay_of
 from holdfast.gateway.uses import Use, may
 from holdfast.gateway.visitors import Visitor
 from holdfast.time_limit import time_limit
@@ -58,6 +59,7 @@ class Gateway:
     terminals: Terminals
     relay: Relay
     boxes: OpenBoxes
+    kept: KeptConnections
 
     def site(self, host: SessionHost, path: bytes) -> SessionSite:
         """What a request to a host name of a session leads to. `path` is as in the request, still quoted."""

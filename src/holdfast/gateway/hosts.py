@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME
+from holdfast.api.access.tenants import DEFAULT_TENANT, TENANT_NAME
 
 _LABEL: Final = rb"(?:([a-z0-9](?:-?[a-z0-9]){0,31})--)?([st]-[0-9a-z]{1,40})(?:--at-(" + TENANT_NAME.encode() + rb"))?"
 """The ids of sessions are chosen by their tenants, so the name of a session of another tenant than the default one says

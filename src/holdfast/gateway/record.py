@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.api.errors import Conflict, InvalidRequest
-from holdfast.api.gateway import MAX_MEMBERS, Role
-from holdfast.gateway.tunnels import Tunnels, parse_tunnel, with_tunnel
+from holdfast.api.session.gateway import MAX_MEMBERS, Role
+from holdfast.gateway.tunnel.tunnels import Tunnels, parse_tunnel, with_tunnel
 
 PREFIX: Final = "signal.gateway."
 TUNNEL: Final = "signal.gateway.tunnel"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from holdfast.api.box.box import Box
-from holdfast.api.gateway import DESKTOP_PORT, EDITOR_PORT
+from holdfast.api.session.gateway import DESKTOP_PORT, EDITOR_PORT
 
 SERVICES: Final[Mapping[str, int]] = MappingProxyType({"vscode": EDITOR_PORT, "vnc": DESKTOP_PORT})
 """The programs of a workstation that have a path of their own, and the ports in the box that they listen on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from holdfast.api.gateway import Role
+from holdfast.api.session.gateway import Role
 
 
 class Use(StrEnum):

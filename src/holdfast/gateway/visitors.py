@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
-from holdfast.api.gateway import NewTunnel, Role
-from holdfast.gateway.cookies import CookieRow
+from holdfast.api.session.gateway import NewTunnel, Role
+from holdfast.gateway.credentials.cookies import CookieRow
 from holdfast.gateway.record import GatewayRecord
 
 _HINT: Final = "ask for a new link to this session"

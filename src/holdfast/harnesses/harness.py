@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from holdfast.api.errors.runs import InvalidRun
-from holdfast.api.models import Api as Api
+from holdfast.api.model.models import Api as Api
 from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.runner_archive import pack
 from holdfast.harnesses.tool_server import ToolAccess
@@ -58,6 +58,8 @@ class Task:
     """The agent's id of the session to continue. Its files are in the box, or were rebuilt there."""
     tools: ToolAccess | None = None
     """The tools by which it delegates tasks, if it may. Their files are written beside its own."""
+    asks: tuple[str, ...] = ()
+    """What it may do only if somebody permits it each time. Only for agents with a host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from holdfast.api.access.keys import Caller
 from holdfast.api.box.box import Box
 from holdfast.api.box.records import BoxRecord
 from holdfast.api.box.spec import BoxSpec
@@ -21,7 +22,6 @@ from holdfast.api.errors import NotFound, TooManyRequests, Unauthorized
 from holdfast.api.errors.boxes import VolumeExists
 from holdfast.api.errors.interpreters import CompletionFailed, InterpreterError, InvalidInterpreter
 from holdfast.api.ids import new_id
-from holdfast.api.keys import Caller
 from holdfast.boxes.service.acquire_rules import How
 from holdfast.client import Client, Conflict, DiskFull, HoldfastError, Refused, ServerFailed, StaleEpoch
 from holdfast.client.connection import DEFAULT_RETRY_SECONDS

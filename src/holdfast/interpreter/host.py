@@ -1,7 +1,7 @@
 """The ports of an interpreter: boxes, its thread, and models.
 
 An interpreter lives in the process that has its callbacks. In a script or a notebook its host is a `ClientHost`; in the
-server it is a `holdfast.server.interpreter_host.ServerHost`.
+server it is a `holdfast.server.interpreter.host.ServerHost`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.api.access.keys import Caller
 from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
-from holdfast.api.keys import Caller
 from holdfast.boxes.service.acquire_rules import How
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from holdfast.api.box.files import FileInfo, FileKind, Files, Match, Replaced
 from holdfast.api.errors.boxes import FileExists, FileMissing, HostileArchive, InvalidSpec, file_problem
-from holdfast.guest import tree
+from holdfast.guest.init import tree
 from holdfast.providers.guest_protocol import info, infos, many, number_of, text_of
 from holdfast.providers.pipes import Pipe, on_own_thread
 
@@ -115,7 +115,7 @@ class AskedFiles(Files):
                 await _save(self.stream(path), temporary, info.mode & 0o777)
             temporary.rename(target)
         except BaseException:
-            from holdfast.guest.search import Removal
+            from holdfast.guest.init.search import Removal
 
             if temporary.is_dir():
                 with contextlib.suppress(OSError):

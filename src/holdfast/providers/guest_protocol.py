@@ -21,7 +21,7 @@ from holdfast.api.errors.boxes import (
     OutputTooLarge,
     Unsupported,
 )
-from holdfast.guest import codec
+from holdfast.guest.init import codec
 
 T = TypeVar("T")
 _MAX_ERRNO: Final = 4096

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.guest.tree import MAKE_FILE, HostileArchive, open_folder, walk, write_file
+from holdfast.guest.init.tree import MAKE_FILE, HostileArchive, open_folder, walk, write_file
 from holdfast.repositories.changes import LINK_MODE
 
 FOLDER: Final = "040000"

@@ -6,9 +6,9 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
-from holdfast.api.budgets import Budget
 from holdfast.api.errors import Refused
 from holdfast.api.errors.runs import RunNotFound, RunOver
+from holdfast.api.model.budgets import Budget
 from holdfast.egress.models.meter import Terms
 from holdfast.runs.launch.plan import budget_in, fallbacks_in
 from holdfast.runs.reconcile.probe import RunnerProbe

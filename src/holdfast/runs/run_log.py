@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Unavailable
 from holdfast.api.errors.threads import StaleEpoch
 from holdfast.api.ids import new_entry_id
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.lineage import LINEAGE_SIGNALS

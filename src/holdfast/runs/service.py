@@ -36,7 +36,6 @@ from holdfast.runs.delegate.rules import title_of
 from holdfast.runs.delegate.tree import Trees
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import is_session, thread_busy
-from holdfast.runs.launch.hosted import AgentHub
 from holdfast.runs.launch.launches import GO_ON, Launches
 from holdfast.runs.launch.plan import (
     LaunchPlan,
@@ -264,10 +263,6 @@ class Runs:
         row = await self._log.row(thread)
         options = session_options(row.runs, await self._planner.box_of(thread), row.lineage.base)
         return await self._launcher.prepare(thread, self._planner.fit(options), row.runs, row.lineage.base)
-
-    def use_hub(self, hub: AgentHub) -> None:
-        """From now on, agents with a server get the prompts of sessions over the hub."""
-        self._launcher.hub = hub
 
     def is_hosted(self, agent: str) -> bool:
         """Returns whether an agent has a server that stays in the box of a session. Raises `UnknownAgent`."""
@@ -498,13 +493,10 @@ class Runs:
         await self.rewinds.finish(thread)
         thread_row = await self._log.row(thread)
         runs = thread_row.runs
-        box_id = runs.latest.box if runs.latest is not None and runs.latest.is_ours else None
-        if box_id is not None or thread_row.lineage.base is not None:
-            row = await self._planner.box_of(thread)
-            if row is not None:
-                box_id = row.id  # it may have been moved since the run
-            elif thread_row.lineage.base is not None:
-                box_id = None  # the box of the run has other files, if it is there at all
+        row = await self._planner.box_of(thread)  # not that of its latest run, which may have none yet
+        box_id = None if row is None else row.id
+        if row is None and thread_row.lineage.base is None and runs.latest is not None and runs.latest.is_ours:
+            box_id = runs.latest.box
         if box_id is None:
             raise _no_files(thread, runs)
         base = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.ids import new_id
 from holdfast.api.run.imports import Imported, NewImport
 from holdfast.api.run.info import RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.harnesses.harness import Harness
 from holdfast.harnesses.imports import ImportedSession
 from holdfast.harnesses.placement import Agents

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.ids import new_id
 from holdfast.api.run.imports import Imported, NewImport
 from holdfast.api.run.info import RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.exports.thread_file import ThreadFile, read_thread_file
 from holdfast.harnesses.placement import Agents
 from holdfast.runs.launch.plan import Options

@@ -21,7 +21,7 @@ from holdfast.server.lazy import Lazy, load_in_thread
 
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
-    from holdfast.api.sessions import SessionStep
+    from holdfast.api.session.sessions import SessionStep
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
     from holdfast.server.egress import Outside, ServerEgress
     from holdfast.server.environments import ServerEnvironments
-    from holdfast.server.gateway import SessionGateway
-    from holdfast.server.interpreters import ServerInterpreters
-    from holdfast.server.providers import ServerProviders
-    from holdfast.server.quotas import Quotas
-    from holdfast.server.session_tools import ServerTools
-    from holdfast.sessions.hub.hub import InternalApi
+    from holdfast.server.interpreter.interpreters import ServerInterpreters
+    from holdfast.server.provider.providers import ServerProviders
+    from holdfast.server.session.gateway import SessionGateway
+    from holdfast.server.session.tools import ServerTools
+    from holdfast.server.tenant.quotas import Quotas
+    from holdfast.sessions.hub.hub import Hub, InternalApi
+    from holdfast.sessions.hub.questions import Questions
+    from holdfast.sessions.hub.runners import Runners
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
@@ -79,8 +81,9 @@ async def open_egress(
     guest_api: GuestApi,
     secrets: Lazy[Secrets],
     certificate_secret: bytes,
+    package_cache: int,
 ) -> AsyncIterator[ServerEgress]:
-    """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
+    """From `certificate_secret`, the authorities of boxes that use secrets are derived. `package_cache` is in bytes."""
     await _load("holdfast.server.egress", "holdfast.egress.bound")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.egress.bound import ServerSecrets
@@ -88,7 +91,7 @@ async def open_egress(
 
     outside = await load_in_thread(make_outside)
     bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
-    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
+    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound, package_cache=package_cache)
     try:
         await egress.open()
         yield egress
@@ -101,10 +104,10 @@ async def open_accounts(
     storage: Storage, secret: bytes, egress: Lazy[ServerEgress], open_providers: OpenProviders, settings: Settings
 ) -> AsyncIterator[ServerProviders]:
     """Open all providers, and the accounts that were added. `secret` seals their credentials."""
-    await _load("holdfast.server.providers", "holdfast.providers.registry")
+    await _load("holdfast.server.provider.providers", "holdfast.providers.registry")
     from holdfast.providers.accounts import Accounts
     from holdfast.providers.registry import descriptors
-    from holdfast.server.providers import ServerProviders
+    from holdfast.server.provider.providers import ServerProviders
 
     kinds = {
         each.name: each
@@ -286,6 +289,7 @@ async def open_runs(
     clocks: Clocks,
     delegation: str,
     quotas: Quotas,
+    runners: Runners,
 ) -> AsyncIterator[Runs]:
     """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
@@ -313,6 +317,7 @@ async def open_runs(
         ticks=clocks.ticks,
         network_ready=(await egress.get()).ready,
         setups=await environments.get(),
+        runners=runners,
     )
     runs = Runs(
         storage.streams,
@@ -344,40 +349,73 @@ async def open_sessions(
     seals: Seals,
     boxes: Lazy[Boxes],
     runs: Lazy[Runs],
-    surface: StreamSurface,
-    next_request_id: Callable[[], str],
-    internal_api: Callable[[], Awaitable[InternalApi]],
+    runners: Runners,
+    questions: Questions,
     clocks: Clocks,
     most: int,
 ) -> AsyncIterator[Sessions]:
     """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
     opened = await runs.get()
-    await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
+    await _load("holdfast.sessions.service")
     from holdfast.runs.run_log import RunLog
-    from holdfast.sessions.hub.hub import Hub
-    from holdfast.sessions.hub.turn_writer import TurnWriter
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     sessions = Sessions(
-        storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
-    )
-    hub = Hub(
-        run_log,
-        TurnWriter(surface, next_request_id),
+        storage.streams,
+        threads,
+        projection,
+        await boxes.get(),
         opened,
-        opened.ends,
-        clock=clocks.now,
-        internal_api=internal_api,
-        on_terminate=sessions.terminate,
+        run_log,
+        runners,
+        questions,
+        ticks=clocks.ticks,
+        most=most,
     )
-    sessions.use_hub(hub)
     try:
         await sessions.start()
         yield sessions
     finally:
-        await hub.close()
         await sessions.close()
+
+
+@asynccontextmanager
+async def open_session_hub(
+    storage: Storage,
+    threads: Threads,
+    seals: Seals,
+    runs: Lazy[Runs],
+    sessions: Lazy[Sessions],
+    runners: Runners,
+    questions: Questions,
+    surface: StreamSurface,
+    next_request_id: Callable[[], str],
+    internal_api: Callable[[], Awaitable[InternalApi]],
+    clocks: Clocks,
+) -> AsyncIterator[Hub]:
+    """Opened with the first runner that connects. Runners outlive it."""
+    opened = await runs.get()
+    terminate = (await sessions.get()).terminate
+    await _load("holdfast.sessions.hub.hub", "holdfast.server.wire.websocket_protocol")
+    from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.turn_writer import TurnWriter
+
+    hub = Hub(
+        RunLog(storage.streams, threads, seals, clocks.now),
+        TurnWriter(surface, next_request_id),
+        opened,
+        opened.ends,
+        runners,
+        questions,
+        internal_api=internal_api,
+        on_terminate=terminate,
+    )
+    try:
+        yield hub
+    finally:
+        await hub.close()
 
 
 @asynccontextmanager
@@ -397,10 +435,10 @@ async def open_session_tools(
 ) -> AsyncIterator[ServerTools]:
     """The limits of trees of tasks hold for trees of sessions too. From `secret`, the keys of workflows are derived."""
     opened = await sessions.get()
-    await _load("holdfast.server.session_tools")
+    await _load("holdfast.server.session.tools")
     from holdfast.api.run.tasks import DelegationLimits
     from holdfast.runs.run_log import RunLog
-    from holdfast.server.session_tools import ServerTools, parse_apis
+    from holdfast.server.session.tools import ServerTools, parse_apis
     from holdfast.threads.access.tenant_names import link_mark
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
@@ -464,10 +502,10 @@ async def open_session_gateway(
     tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
-    await _load("holdfast.server.gateway", "holdfast.server.session_tools", "jwt")
+    await _load("holdfast.server.session.gateway", "holdfast.server.session.tools", "jwt")
     await load_in_thread(lambda: storage.gateway_cookies)
-    from holdfast.server.gateway import SessionGateway
-    from holdfast.server.session_tools import internal_routes
+    from holdfast.server.session.gateway import SessionGateway
+    from holdfast.server.session.tools import internal_routes
     from holdfast.sessions.tools.service import SessionTools
 
     async def operations() -> SessionTools:
@@ -507,10 +545,10 @@ async def open_interpreters(
 
     The boxes of interpreters outlive the service.
     """
-    await _load("holdfast.server.interpreters", "holdfast.server.template_builder")
-    from holdfast.server.interpreter_host import ServerHost
-    from holdfast.server.interpreters import ServerInterpreters
-    from holdfast.server.template_builder import ServerTemplates
+    await _load("holdfast.server.interpreter.interpreters", "holdfast.server.interpreter.template_builder")
+    from holdfast.server.interpreter.host import ServerHost
+    from holdfast.server.interpreter.interpreters import ServerInterpreters
+    from holdfast.server.interpreter.template_builder import ServerTemplates
 
     opened, network = await boxes.get(), await egress.get()
     templates = ServerTemplates(opened, network.ready, home, environment)

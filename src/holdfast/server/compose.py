@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 import uvloop
 
 import holdfast
+from holdfast.api.access.tenants import DEFAULT_TENANT
 from holdfast.api.ids import now_ms
-from holdfast.api.tenants import DEFAULT_TENANT
 from holdfast.client.local_server import RunningServer
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.harnesses import registry
-from holdfast.server import logs
 from holdfast.server.clocks import Clocks
 from holdfast.server.components import FindAgent
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy, load_in_thread
-from holdfast.server.metrics import Metrics
 from holdfast.server.shutdown import Shutdown
-from holdfast.server.tenant import MakeOutside, OpenProviders, ServerParts, open_tenant
-from holdfast.server.tenants import Tenants, open_on_home
+from holdfast.server.telemetry import logs
+from holdfast.server.telemetry.metrics import Metrics
+from holdfast.server.tenant.tenant import MakeOutside, OpenProviders, ServerParts, open_tenant
+from holdfast.server.tenant.tenants import Tenants, open_on_home
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
@@ -159,7 +159,7 @@ async def _serve(
         origins = OriginPolicy(
             open_server=not settings.auth, hosts=hosts, sessions=_session_hosts(hosts, listener, DEFAULT_TENANT)
         )
-        streams = StreamService(tenants, origins, max_body=settings.max_body)
+        streams = StreamService(tenants, origins, max_body=settings.max_body, public_url=settings.public_url)
         metrics = Metrics(streams.answered, lambda: tenants.default.storage.statistics(), lambda: streams.open_tails)
 
         async def listen(listener: socket.socket, front: Dispatch, address: PreviewAddress) -> asyncio.AbstractServer:

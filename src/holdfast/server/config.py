@@ -17,6 +17,8 @@ from holdfast.client.local_server import DEFAULT_PORT
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is created before the second request for the same spec."""
+DEFAULT_PACKAGE_CACHE: Final = 4096
+"""Megabytes."""
 DEFAULT_SESSIONS: Final = 100
 _DECLARED: Final = "holdfast setting"
 
@@ -95,11 +97,25 @@ class Settings:
     max_sessions: int = setting(
         DEFAULT_SESSIONS, "How many sessions may be awake at once.", metavar="N", least=1, most=100_000
     )
+    question_timeout: int = setting(
+        600,
+        "How long a question or a permission of a session's agent waits for somebody.",
+        metavar="SECONDS",
+        least=1,
+        most=7 * 24 * 3600,
+    )
     allow_private: tuple[str, ...] = setting(
         (), "Private host, address or network that boxes may reach. Can be given several times.", metavar="HOST"
     )
     egress_proxy: str | None = setting(
         None, "Proxy for boxes: http://host:port, or env:NAME or file:PATH with its URL.", metavar="PROXY"
+    )
+    package_cache: int = setting(
+        DEFAULT_PACKAGE_CACHE,
+        "Most megabytes of downloaded packages to keep for boxes. 0 for none.",
+        metavar="MB",
+        least=0,
+        most=10_000_000,
     )
     registry_mirrors: tuple[str, ...] = setting(
         (),

@@ -30,7 +30,7 @@ from holdfast.api.errors.environments import (
 )
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.errors.secrets import SecretMissing
-from holdfast.api.models import shared
+from holdfast.api.model.models import shared
 from holdfast.api.progress import Progress
 from holdfast.api.run.repositories import ClonedRepository
 from holdfast.api.run.runs import NewRun, RunBox, WantedRun

@@ -19,7 +19,14 @@ from holdfast.api.errors import HoldfastError, NotFound
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.run.repositories import Source
-from holdfast.api.sessions import MOST_CONTEXT, ContextFile, SessionDiagnosis, SessionState, SessionStep, StepState
+from holdfast.api.session.sessions import (
+    MOST_CONTEXT,
+    ContextFile,
+    SessionDiagnosis,
+    SessionState,
+    SessionStep,
+    StepState,
+)
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.boxes.workspace_copy import home_of

@@ -18,7 +18,7 @@ from holdfast.api.errors import DiskFull, HoldfastError, NotFound, Refused, Unav
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.api.errors.sessions import SessionConflict
 from holdfast.api.run.info import CancelKind
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
@@ -89,7 +89,7 @@ class SessionDriver:
         *,
         most: int,
         on_due: Callable[[str], None],
-        stop_runner: Callable[[str], Awaitable[None]],
+        stop_runner: Callable[[str], Awaitable[object]],
         ticks: Callable[[], int],
     ) -> None:
         """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `stop_runner` ends

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.api.gateway import DESKTOP_PORT, EDITOR_PORT
+from holdfast.api.session.gateway import DESKTOP_PORT, EDITOR_PORT
 from holdfast.runs.launch.plan import DISPLAY
 
 _VNC_PORT: Final = 5900

@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.api.errors import NotFound, Unavailable
 from holdfast.api.errors.sessions import SessionConflict, SessionNotFound
 from holdfast.api.errors.threads import StaleEpoch
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.runs.run_log import RunLog
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.session_events import SESSION_PRODUCER, TRANSITIONS, Session, change_id, changed

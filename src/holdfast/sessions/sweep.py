@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.api.errors import NotFound, Refused
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.sessions.driver import SessionDriver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.api.sessions import AgentState, JointState, SandboxState, SessionState
+from holdfast.api.session.sessions import AgentState, JointState, SandboxState, SessionState
 from holdfast.threads.session_events import Session
 
 _SANDBOX: Final = {

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.sessions import SessionStep, StepState
+from holdfast.api.session.sessions import SessionStep, StepState
 from holdfast.boxes import guest_archive
 from holdfast.boxes.marked_processes import mark_of, running, stop, unwanted
 from holdfast.boxes.workspace_copy import home_of

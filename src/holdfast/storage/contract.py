@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.egress.records import DecisionStore
     from holdfast.environments.secrets.rows import NamedSecretStore
     from holdfast.environments.store import EnvironmentStore
-    from holdfast.gateway.cookies import CookieStore
+    from holdfast.gateway.credentials.cookies import CookieStore
     from holdfast.providers.accounts import AccountStore
     from holdfast.sessions.tools.mailbox_rows import MessageStore
     from holdfast.sessions.tools.memory_rows import MemoryStore

@@ -46,7 +46,7 @@ from holdfast.boxes.capabilities import Capability, needed, require
 from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.boxes.provider import Provider, Swept
-from holdfast.guest import tree
+from holdfast.guest.init import tree
 from holdfast.testing.dummy_files import DummyFiles, Root
 from holdfast.testing.dummy_processes import (
     Command,

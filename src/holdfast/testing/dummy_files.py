@@ -24,7 +24,7 @@ from holdfast.api.errors.boxes import (
     WrongFileKind,
     file_problem,
 )
-from holdfast.guest import search, tree
+from holdfast.guest.init import search, tree
 
 T = TypeVar("T")
 _PIECE: Final = 1 << 18

@@ -71,7 +71,7 @@ def main(folder: Path) -> None:
 def _lineage() -> Any:
     """Loads the module of the guest by its path, because this program runs without the package."""
     spec = importlib.util.spec_from_file_location(
-        "process_tree", Path(__file__).parents[1] / "guest" / "process_tree.py"
+        "process_tree", Path(__file__).parents[1] / "guest" / "init" / "process_tree.py"
     )
     assert spec is not None
     assert spec.loader is not None

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.ids import new_entry_id
+from holdfast.api.thread.entries import Entry
 from holdfast.calendar_time import LAST
 from holdfast.threads.protocol.framing import SEPARATOR, Messages, parse_messages, parse_slices
 from holdfast.threads.store import Keyed

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
-from holdfast.api.budgets import Cost
-from holdfast.api.entries import is_passing
 from holdfast.api.errors import InvalidRequest
+from holdfast.api.model.budgets import Cost
 from holdfast.api.run.info import RunStatus
-from holdfast.api.sessions import SessionState
-from holdfast.api.threads import ThreadStatus
+from holdfast.api.session.sessions import SessionState
+from holdfast.api.thread.entries import is_passing
+from holdfast.api.thread.threads import ThreadStatus
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage
 from holdfast.threads.delegation import DELEGATION_SIGNALS

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from holdfast.api.entries import Entry
 from holdfast.api.ids import new_entry_id
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.access.seals import Origin, Seals
 from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.framing import as_array, parse_json

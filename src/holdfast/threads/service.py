@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict, InvalidRequest, NotFound
 from holdfast.api.ids import new_entry_id, new_id, now_ms
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.entries import keyed
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import THREADS, Slices, stream_path

@@ -16,7 +16,7 @@ from daytona.common.computer_use import ScreenshotOptions, ScreenshotRegion
 from daytona.common.daytona import CreateSandboxFromImageParams, CreateSandboxFromSnapshotParams
 from tests.compat.daytona.test_every_method import HAS_DESKTOP
 
-from holdfast.compat.daytona.errors import ApiError
+from holdfast.compat.daytona.http.errors import ApiError
 from holdfast.compat.daytona.toolbox.desktop import document_in, programs_of, size_in
 from holdfast.compat.daytona.toolbox.mouse_keyboard import held, key_of, keys_of, modifiers_of, move_to, parts_of
 

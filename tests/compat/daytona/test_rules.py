@@ -13,14 +13,14 @@ from holdfast.api.box.network import Network
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.rows import BoxRow
-from holdfast.compat.daytona.dockerfile import read_dockerfile
-from holdfast.compat.daytona.errors import ApiError
+from holdfast.compat.daytona.http.errors import ApiError
+from holdfast.compat.daytona.http.multipart import parts_of
 from holdfast.compat.daytona.intervals import Due, due
-from holdfast.compat.daytona.multipart import parts_of
 from holdfast.compat.daytona.network import policy_of
 from holdfast.compat.daytona.pending import Pending
 from holdfast.compat.daytona.records import Record
 from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
+from holdfast.compat.daytona.snapshot.dockerfile import read_dockerfile
 
 MINUTE = 60_000
 

@@ -15,7 +15,7 @@ from tests.providers.docker.engine import BUSYBOX_IMAGE, DockerEngine, python_fi
 
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.harnesses import registry
 from holdfast.providers.docker import DockerHost, DockerProvider

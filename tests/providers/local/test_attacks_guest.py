@@ -19,7 +19,7 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene, no_descrip
 
 from holdfast.api.box.box import Box, Power
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, FileProblem, HostileArchive
-from holdfast.guest import codec
+from holdfast.guest.init import codec
 from holdfast.providers.host import guest_client
 from holdfast.providers.host import process as local_process
 from holdfast.providers.host.box import LocalBox

@@ -13,7 +13,7 @@ from tests.providers.local.attacking import PATIENCE, PRELUDE, Scene
 
 from holdfast.api.box.spec import HostMount, VolumeMount
 from holdfast.api.ids import new_id
-from holdfast.guest.landlock import beside
+from holdfast.guest.init.landlock import beside
 from holdfast.providers.local.machine import landlock_version
 
 pytestmark = [

@@ -19,7 +19,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors.boxes import BoxError
 from holdfast.egress import Limits
-from holdfast.guest import codec
+from holdfast.guest.init import codec
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.local.egress import LocalEgress
 

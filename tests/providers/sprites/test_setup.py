@@ -15,7 +15,7 @@ from tests.cli.conftest import Cli, bare_cli  # noqa: F401 - a fixture
 
 from holdfast.api.box.records import Step
 from holdfast.cli.errors import CommandError
-from holdfast.cli.provider_setup import read_variables
+from holdfast.cli.provider.setup import read_variables
 from holdfast.client import SyncClient
 from holdfast.providers.sprites.setup import problem_of
 from holdfast.providers.sprites.setup_files import check_variable, masked, merge_environment

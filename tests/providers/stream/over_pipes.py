@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.api.box.box import Box, BoxInfo, Power, Wake
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable
-from holdfast.guest import codec
+from holdfast.guest.init import codec
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.process import ProcessProvider
 from holdfast.providers.stream import PipeTransport, StreamBox, StreamGuestClient, Transport, bridge_command

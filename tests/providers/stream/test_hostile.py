@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable, CreateFailed, ProcessNotFound
-from holdfast.guest import codec, frames
-from holdfast.guest.frames import frame, message_frames
+from holdfast.guest.init import codec, frames
+from holdfast.guest.init.frames import frame, message_frames
 from holdfast.providers.stream import PipeTransport, StreamFiles, StreamGuestClient, StreamProcesses, Transport
 from holdfast.providers.stream.home_guest import read_place
 

@@ -18,7 +18,7 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.process import ProcessState
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxStopped, BoxUnreachable
-from holdfast.guest import frames
+from holdfast.guest.init import frames
 from holdfast.testing.provider_suite.base import all_of, appears, ends, number_in, prints, sh
 
 pytestmark = pytest.mark.anyio

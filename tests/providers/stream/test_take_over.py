@@ -18,7 +18,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.guest import codec, frames
+from holdfast.guest.init import codec, frames
 from holdfast.providers.stream import StreamGuestClient, bridge_command, serve_egress
 from holdfast.providers.stream.process import StreamProcesses
 from holdfast.testing.provider_suite.base import eventually

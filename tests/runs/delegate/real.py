@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.agents import InstalledAgents
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.model.requests import Request

@@ -10,7 +10,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.runs.delegate.real import Delegating, a_delegating_server, task_in
 
-from holdfast.api.budgets import Budget, BudgetScope
+from holdfast.api.model.budgets import Budget, BudgetScope
 from holdfast.api.run.info import RunInfo
 from holdfast.testing.model import FOR_EVER, Gate, Usage, bash, held, text
 from holdfast.testing.model.requests import Request

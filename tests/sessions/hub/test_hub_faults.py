@@ -20,7 +20,7 @@ from tests.runs.faulting import guest_of, marked
 from tests.sessions.hub.world import HubWorld, a_hub_world, until
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.sessions import SessionInfo
+from holdfast.api.session.sessions import SessionInfo
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.steps import bash, held, text
 

@@ -12,9 +12,10 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.sessions.hub.world import HubWorld, a_hub_world, until
 
-from holdfast.api.errors import InvalidRequest, NotFound
+from holdfast.api.errors import Forbidden, InvalidRequest, NotFound
 from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy
-from holdfast.api.sessions import Attachment
+from holdfast.api.session.sessions import Attachment
+from holdfast.client import SyncClient
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Said
 from holdfast.testing.model.steps import bash, held, text, tool, write
@@ -99,6 +100,57 @@ def test_what_happens_while_the_server_is_dead_is_told_to_the_next_one_in_order_
     assert len(ids) == len(set(ids))
 
 
+def test_each_channel_has_a_conversation_of_its_own_that_survives_sleep_and_server(world: HubWorld) -> None:
+    session = world.session()
+    prompt = world.client.sessions.prompt
+    world.model.script([text("Web one."), text("Web two."), text("Web three.")], when="web work")
+    world.model.script([text("Chat one."), text("Chat two."), text("Chat three.")], when="chat work")
+    chat = "slack:C1"
+
+    def ask(words: str, channel: str | None = None) -> None:
+        sent = prompt(session.id, words, channel=channel)
+        assert sent.channel == (channel or "web:default")
+        assert world.ended(session.id, sent) == "completed", world.server.read_log()[-4000:]
+
+    ask("Please do the web work.")
+    ask("Please do the chat work.", chat)
+    ask("And now, web?")
+    ask("And now, chat?", chat)
+    world.client.sessions.hibernate(session.id)
+    world.server.kill()
+    world.server.start()
+    ask("Once more, chat.", chat)
+    ask("Once more, web.")
+    said = [each["text"] for each in world.entries(session.id, "opencode.assistant")]
+    assert said == ["Web one.", "Chat one.", "Web two.", "Chat two.", "Chat three.", "Web three."]
+    conversations: dict[str | None, set[str]] = {None: set(), chat: set()}
+    channel = None
+    for entry in world.client.thread(session.id).entries():
+        if entry.type == "signal.run.started":
+            channel = entry.payload.get("channel")
+        elif entry.type == "opencode.session":
+            conversations[channel].add(entry.payload["session"])
+    [here], [there] = conversations[None], conversations[chat]
+    assert here != there
+    how = [each["session"] for each in world.entries(session.id, "signal.run.provisioned")]
+    assert (how[:2], set(how[2:])) == (["new", "new"], {"continued"})
+    last = json.dumps(world.model.main_requests[-1].body)
+    assert "chat" not in last.replace("chat.completion", "")
+    # A box that is lost: both conversations are rebuilt, each from its own entries.
+    found = world.client.sessions.get(session.id)
+    assert found.box is not None
+    world.client.boxes.delete(found.box)
+    world.model.script([text("Web four.")], when="Even now, web?")
+    world.model.script([text("Chat four.")], when="Even now, chat?")
+    ask("Even now, chat?", chat)
+    ask("Even now, web?")
+    in_chat, on_web = (json.dumps(each.body) for each in world.model.main_requests[-2:])
+    assert "Chat three." in in_chat
+    assert "Web three." not in in_chat
+    assert "Web three." in on_web
+    assert "Chat three." not in on_web
+
+
 @pytest.mark.sampled(share=0.34)
 def test_a_runner_that_outlives_its_server_gets_the_next_prompt_too(world: HubWorld) -> None:
     session = world.session()
@@ -148,6 +200,50 @@ def test_a_question_of_the_agent_waits_for_somebody_and_gets_the_answer(world: H
     assert world.entries(session.id, "opencode.answer") == [
         {"type": "opencode.answer", "question": question.id, "answer": "PostgreSQL"}
     ]
+
+
+def test_an_agent_that_has_to_ask_does_what_is_permitted_and_nothing_else(world: HubWorld) -> None:
+    with pytest.raises(InvalidRequest, match="pi cannot ask"):
+        world.client.sessions.create(agent="pi", model="scripted", ask=["bash"])
+    session = world.session(ask=["bash"])
+    commands = ("touch once", "touch always", "touch always-2", "date > rejected")
+    steps = [write("free.txt", "not asked\n"), *map(bash, commands), text("Never said.")]
+    prompt = world.prompt(session.id, "careful work", steps)
+    viewer = world.client.keys.create("a viewer", role="viewer").secret
+    asked = []
+    for answer in ("once", "always", "no, thanks"):
+        # The hub forgets a question as soon as it is answered.
+        [question] = until(lambda: world.client.sessions.questions(session.id), world.server.read_log)
+        asked.append((question.kind, question.text, question.options))
+        with SyncClient(world.server.url, api_key=viewer) as looking:
+            assert [each.id for each in looking.sessions.questions(session.id)] == [question.id]
+            with pytest.raises(Forbidden):
+                looking.sessions.answer(session.id, question.id, "always")
+        world.client.sessions.answer(session.id, question.id, answer)
+    options = ("once", "always", "reject")
+    used = ("touch once", "touch always", "date > rejected")
+    assert asked == [("permission", f"May it use bash: {each}?", options) for each in used]
+    world.ended(session.id, prompt)
+    assert [each["answer"] for each in world.entries(session.id, "opencode.answer")] == ["once", "always", "no, thanks"]
+    assert [each["text"] for each in world.entries(session.id, "opencode.question")] == [text for _, text, _ in asked]
+    found = world.client.sessions.get(session.id)
+    assert found.box is not None
+    with world.client.boxes.open(found.box) as box:
+        files = {each.name for each in box.files.list("/workspace")}
+    assert {"free.txt", "once", "always", "always-2"} <= files
+    assert "rejected" not in files
+
+
+@pytest.mark.sampled(share=0.34)
+def test_a_permission_that_nobody_gives_in_time_is_refused(tmp_path: Path, installed_agents: InstalledAgents) -> None:
+    with a_hub_world(tmp_path, installed_agents, question_timeout=1) as world:
+        session = world.session(ask=["all"])
+        prompt = world.prompt(session.id, "lonely work", [bash("touch done"), text("Never said.")])
+        world.ended(session.id, prompt)
+        assert [each["answer"] for each in world.entries(session.id, "opencode.answer")] == ["__expired__"]
+        assert world.client.sessions.questions(session.id) == []
+        [refused] = world.entries(session.id, "opencode.tool")
+        assert refused["status"] == "error"
 
 
 @pytest.mark.sampled(share=0.34)

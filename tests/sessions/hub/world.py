@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tests.agents import InstalledAgents
 
-from holdfast.api.models import Api
-from holdfast.api.sessions import PromptInfo, SessionInfo
+from holdfast.api.model.models import Api
+from holdfast.api.session.sessions import PromptInfo, SessionInfo
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess

@@ -12,7 +12,7 @@ from tests.sessions.tools.world import ToolWorld
 from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
 from holdfast.api.errors.sessions import SessionConflict
 from holdfast.api.errors.tasks import DelegationLimit
-from holdfast.api.sessions import PromptMode, SessionState
+from holdfast.api.session.sessions import PromptMode, SessionState
 from holdfast.sessions.session_log import session_of
 
 pytestmark = pytest.mark.anyio

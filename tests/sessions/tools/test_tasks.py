@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.sessions.tools.world import ToolWorld
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict, InvalidRequest, NotFound
+from holdfast.api.thread.entries import Entry
 from holdfast.api.tools.tasks import MOST_TASKS
 from holdfast.sessions.tools.board import Board, BoardTask, fold, with_task
 from holdfast.threads.entries import keyed

@@ -32,9 +32,9 @@ from holdfast.sessions.workflows.operations import Workflows
 from holdfast.sessions.workflows.signatures import WorkflowKeys
 from holdfast.sessions.workflows.steps import StepRunner
 from holdfast.storage.sqlite.database import Database
-from holdfast.storage.sqlite.mailbox import SqliteMessages
-from holdfast.storage.sqlite.memories import SqliteMemories
-from holdfast.storage.sqlite.workflows import SqliteWorkflows
+from holdfast.storage.sqlite.session.mailbox import SqliteMessages
+from holdfast.storage.sqlite.session.memories import SqliteMemories
+from holdfast.storage.sqlite.session.workflows import SqliteWorkflows
 
 ALL_TOOLS = tuple(each.value for each in ToolGroup)
 

@@ -18,32 +18,32 @@ from holdfast.egress.models.prices import PriceStore
 from holdfast.egress.records import DecisionStore
 from holdfast.environments.secrets import NamedSecretStore
 from holdfast.environments.store import EnvironmentStore
-from holdfast.gateway.cookies import CookieStore
+from holdfast.gateway.credentials.cookies import CookieStore
 from holdfast.providers.accounts import AccountStore
 from holdfast.sessions.tools.mailbox_rows import MessageStore
 from holdfast.sessions.tools.memory_rows import MemoryStore
 from holdfast.sessions.workflows.rows import WorkflowStore
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
-from holdfast.storage.sqlite.budgets import SqliteBudgets
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
+from holdfast.storage.sqlite.access.logins import SqliteLogins
+from holdfast.storage.sqlite.access.members import SqliteMembers
+from holdfast.storage.sqlite.access.shares import SqliteShares
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
-from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
-from holdfast.storage.sqlite.logins import SqliteLogins
-from holdfast.storage.sqlite.mailbox import SqliteMessages
-from holdfast.storage.sqlite.members import SqliteMembers
-from holdfast.storage.sqlite.memories import SqliteMemories
-from holdfast.storage.sqlite.model_prices import SqlitePrices
-from holdfast.storage.sqlite.models import SqliteModels
+from holdfast.storage.sqlite.model.budgets import SqliteBudgets
+from holdfast.storage.sqlite.model.model_prices import SqlitePrices
+from holdfast.storage.sqlite.model.models import SqliteModels
 from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
 from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
 from holdfast.storage.sqlite.secret_file import SecretFile
-from holdfast.storage.sqlite.shares import SqliteShares
+from holdfast.storage.sqlite.session.mailbox import SqliteMessages
+from holdfast.storage.sqlite.session.memories import SqliteMemories
+from holdfast.storage.sqlite.session.workflows import SqliteWorkflows
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
-from holdfast.storage.sqlite.workflows import SqliteWorkflows
 from holdfast.testing.store_suites import (
     AccountSuite,
     ApiKeySuite,
@@ -65,9 +65,9 @@ from holdfast.testing.store_suites import (
     ThreadRowSuite,
     WorkflowSuite,
 )
+from holdfast.testing.store_suites.access.logins import LoginStores
+from holdfast.testing.store_suites.access.members import Stores
 from holdfast.testing.store_suites.egress_decisions import decision, read
-from holdfast.testing.store_suites.logins import LoginStores
-from holdfast.testing.store_suites.members import Stores
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened
 from holdfast.threads.access.credentials import KeyStore, SecretStore

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Forbidden
 from holdfast.api.errors.threads import InvalidEntry
+from holdfast.api.thread.entries import Entry
 from holdfast.harnesses.registry import entry_prefixes
 from holdfast.threads.access.authority import (
     KEY,

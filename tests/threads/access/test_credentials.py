@@ -10,10 +10,10 @@ from pathlib import Path
 import jwt
 import pytest
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Forbidden, InvalidRequest, Refused, Unauthorized
-from holdfast.api.tenants import TenantRole
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
-from holdfast.storage.sqlite.members import SqliteMembers
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.members import SqliteMembers
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.testing.clock import ManualClock
 from holdfast.threads.access.credentials import Access, ApiKey, Grant, Issuer, Scope, derive

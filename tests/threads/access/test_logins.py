@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Unauthorized
-from holdfast.api.tenants import TenantRole
 from holdfast.threads.access.credentials import Grant
 from holdfast.threads.access.logins import CODE_MS, Login, Logins
 

@@ -92,6 +92,30 @@ test("queued prompts wait until a run takes them", () => {
   timeline.take({ id: "s", ts: BEGAN + 999, payload: { type: "signal.run.started", run: "r-2", prompts: ["e-1"] } });
   assert.equal(timeline.waiting.size, 0);
   assert.equal(first(timeline, "prompt").turn, 2);
+  assert.equal(first(timeline, "prompt").tag, "");
+});
+
+test("a prompt of a session is labelled as queued until a run takes it, or the session ends", () => {
+  const prompt = { mode: "followup", priority: 0 };
+  const timeline = told(["signal.session.created", {}], ["chat", { text: "one", prompt }], ["chat", { text: "two", prompt }]);
+  const tags = (): string[] => [...timeline.items()].flatMap((item) => (item.kind === "prompt" ? [item.tag] : []));
+  assert.deepEqual(tags(), ["queued", "queued"]);
+  timeline.take({ id: "s", ts: BEGAN + 999, payload: { type: "signal.run.started", run: "r-1", prompts: ["e-1"] } });
+  assert.deepEqual(tags(), ["", "queued"]);
+  timeline.take({ id: "t", ts: BEGAN + 1000, payload: { type: "signal.session.terminated" } });
+  assert.deepEqual(tags(), ["", "cancelled"]);
+  assert.equal(timeline.waiting.size, 0);
+});
+
+test("a question waits for an answer, and no longer than its run", () => {
+  const ask = (question: string): [string, Record<string, unknown>] => ["opencode.question", { question, kind: "permission", text: "May it use bash: ls?", options: ["once", "always", "reject"] }];
+  const timeline = told(["signal.run.started", { run: "r-1" }], ask("per_1"), ask("per_2"), ask("per_3"));
+  const answers = (): (string | null)[] => [...timeline.items()].flatMap((item) => (item.kind === "question" ? [item.answer] : []));
+  timeline.take({ id: "a", ts: BEGAN, payload: { type: "opencode.answer", question: "per_1", answer: "once" } });
+  timeline.take({ id: "b", ts: BEGAN, payload: { type: "opencode.answer", question: "per_2", answer: "__expired__" } });
+  assert.deepEqual(answers(), ["once", "nobody answered in time", null]);
+  timeline.take({ id: "f", ts: BEGAN, payload: { type: "signal.run.finished", run: "r-1", status: "cancelled" } });
+  assert.deepEqual(answers(), ["once", "nobody answered in time", "not answered"]);
 });
 
 test("a prompt that waits does not cut the message that is being said", () => {

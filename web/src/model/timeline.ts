@@ -8,11 +8,15 @@ import { type Entry, FAILOVERS, describeSignal } from "./entries.ts";
 import {
   type Fields, clock, count, describeCost, duration, fields, firstLine, known, linesOf, number, plain, sentence, text,
 } from "./text.ts";
+import { type Workflow, foldWorkflow } from "./workflow.ts";
 import { type Described, type Todo, type ToolStatus, describeCall, summarize } from "./tools.ts";
 
 const CHUNK = 40;
 const MOST_LIVE = 64 * 1024;
 const MOST_CALLS = 1000;
+const MOST_OPTIONS = 50;
+/** The answer to a question that nobody has answered in time. */
+const EXPIRED = "__expired__";
 const SESSIONS: Record<string, string> = {
   "continued": "session continued",
   "rebuilt": "session rebuilt from the thread",
@@ -46,6 +50,15 @@ export interface ToolItem extends Base {
 export interface RemarkItem extends Base { kind: "remark"; text: string; serious: boolean }
 export interface MarkItem extends Base { kind: "mark"; style: string; text: string; details: string[]; below: string; code: string; run: string }
 export interface CheckpointItem extends Base { kind: "checkpoint"; number: number; skipped: string }
+export interface QuestionItem extends Base {
+  kind: "question";
+  question: string;
+  text: string;
+  options: string[];
+  permission: boolean;
+  /** In words, or null while it waits for somebody. */
+  answer: string | null;
+}
 export interface ChildItem extends Base { kind: "child"; thread: string; title: string; agent: string; status: string }
 export interface CellCall { name: string; status: string; seconds: number; detail: string }
 export interface CellItem extends Base {
@@ -63,7 +76,7 @@ export interface CellItem extends Base {
   running: boolean;
   seconds: number | null;
 }
-export type Item = PromptItem | WhoItem | ProseItem | FoldedItem | ToolItem | RemarkItem | MarkItem | CheckpointItem | ChildItem | CellItem;
+export type Item = PromptItem | WhoItem | ProseItem | FoldedItem | ToolItem | RemarkItem | MarkItem | CheckpointItem | QuestionItem | ChildItem | CellItem;
 // Without the fields that the timeline gives each item.
 type Made<T> = T extends Item ? Omit<T, "key" | "ts" | "when" | "turn"> : never;
 
@@ -98,8 +111,10 @@ export interface Run {
 }
 
 export interface BudgetSeen { scope: string; spent: number; limit: number; unit: string; reached: boolean }
-export type Status = "idle" | "running" | "completed" | "failed" | "cancelled" | "orphaned";
+export type Status = "idle" | "running" | "waiting" | "completed" | "failed" | "cancelled" | "orphaned";
 const STATUSES = new Set<string>(["completed", "failed", "cancelled", "orphaned"]);
+
+const WORKFLOWS = { running: "running", needs_approval: "waiting", ok: "completed", failed: "failed", cancelled: "cancelled" } as const;
 
 export class Timeline {
   readonly runs = new Map<string, Run>();
@@ -124,6 +139,8 @@ export class Timeline {
   /** Its prompts are queued, and nothing else launches runs on it. */
   isSession = false;
   cells = 0;
+  /** What this thread executes, if it is an execution of a workflow. */
+  workflow: Workflow | null = null;
 
   #chunks: { id: number; items: Item[]; shown: Chunk | null }[] = [];
   readonly #chunkOf = new Map<string, number>();
@@ -133,11 +150,14 @@ export class Timeline {
   readonly #calls = new Map<string, { key: string; ts: number }>();
   readonly #children = new Map<string, string>();
   readonly #cells = new Map<string, string>();
+  /** Questions that wait for somebody: their items, by their ids. */
+  readonly #questions = new Map<string, string>();
   readonly #waitingKeys = new Map<string, string>();
   #live: { text: string; thinking: string; prose: string; folded: string } | null = null;
   #undo: ReadonlySet<number>[] = [];
 
   get status(): Status {
+    if (this.workflow) return WORKFLOWS[this.workflow.status];
     if (!this.run) return "idle";
     return (this.run.status || "running") as Status;
   }
@@ -185,8 +205,11 @@ export class Timeline {
     else if (family === "signal.run") this.#signal(name, payload, ts);
     else if (family === "signal.model") this.#model(name, payload, ts);
     else if (family === "signal.thread") this.#thread(name, payload, ts);
-    else if (kind.startsWith("signal.")) {
-      if (family === "signal.session") this.isSession = true;
+    else if (family === "signal.workflow") {
+      this.began ??= ts;
+      this.workflow = foldWorkflow(this.workflow, name, payload, ts);
+    } else if (kind.startsWith("signal.")) {
+      if (family === "signal.session") this.#session(name);
       this.#remarkOn(kind, payload, ts);
     }
     else if (family === "interpreter") this.#interpreter(name, payload, ts);
@@ -200,11 +223,12 @@ export class Timeline {
     const role = text(payload.role) || "user";
     if (role === "user" && !this.firstPrompt) this.firstPrompt = firstLine(said);
     const mode = text(fields(payload.prompt).mode);
+    const channel = firstLine(fields(payload.prompt).channel);
     const waits = payload.queued === true || payload.interrupt === true || mode !== "";
     const tag = payload.interrupt === true || mode === "steer" ? "interrupts" : payload.queued === true || mode ? "queued" : role === "user" ? "" : firstLine(role);
     if (waits && id) this.waiting.set(id, firstLine(said));
     else this.#settle(); // a prompt that waits ends no message
-    const key = this.#add({ kind: "prompt", text: said, tag, author: firstLine(author), entry: id }, ts);
+    const key = this.#add({ kind: "prompt", text: said, tag, author: [channel, firstLine(author)].filter(Boolean).join(" · "), entry: id }, ts);
     if (waits && id) {
       this.#change<PromptItem>(key, { turn: 0 });
       this.#waitingKeys.set(id, key);
@@ -222,7 +246,7 @@ export class Timeline {
       run.provider = firstLine(payload.provider);
       for (const prompt of Array.isArray(payload.prompts) ? payload.prompts : []) {
         this.waiting.delete(text(prompt));
-        this.#change<PromptItem>(this.#waitingKeys.get(text(prompt)) ?? "", { turn: run.number });
+        this.#takePrompt(text(prompt), { turn: run.number });
       }
     } else if (name === "box") {
       run.box = firstLine(payload.box);
@@ -324,6 +348,21 @@ export class Timeline {
     this.waiting.clear();
   }
 
+  #session(name: string): void {
+    this.isSession = true;
+    if (name !== "terminated" && name !== "error") return;
+    const tag = name === "terminated" ? "cancelled" : "failed";
+    for (const id of this.waiting.keys()) this.#takePrompt(id, { tag });
+    this.waiting.clear();
+  }
+
+  /** A prompt waits no longer: it is not labelled as queued any more. One that interrupted stays labelled so. */
+  #takePrompt(id: string, change: Partial<PromptItem>): void {
+    const key = this.#waitingKeys.get(id) ?? "";
+    const item = this.#find(key);
+    if (item?.kind === "prompt") this.#change<PromptItem>(key, { tag: item.tag === "queued" ? "" : item.tag, ...change });
+  }
+
   #remarkOn(kind: string, payload: Fields, ts: number): void {
     const said = describeSignal(kind.replace(/^signal\./, ""), payload);
     if (said) this.#add({ kind: "remark", text: firstLine(said), serious: false }, ts);
@@ -387,6 +426,8 @@ export class Timeline {
     run.cost = number(fields(payload.usage).cost) ?? run.cost;
     for (const { key } of this.#calls.values()) this.#change<ToolItem>(key, { status: "interrupted", summary: "interrupted" });
     this.#calls.clear();
+    for (const key of this.#questions.values()) this.#change<QuestionItem>(key, { answer: "not answered" });
+    this.#questions.clear();
     const error = sentence(failure.message);
     const hint = firstLine(failure.hint);
     const tally = [count(this.boxes.size, "box", "boxes"), count(this.entries, "entry", "entries")];
@@ -433,6 +474,8 @@ export class Timeline {
     else if (name === "assistant") this.#assistant(payload, ts);
     else if (name === "call") this.#call(payload, ts);
     else if (name === "tool") this.#tool(payload, ts);
+    else if (name === "question") this.#ask(payload, ts);
+    else if (name === "answer") this.#answer(payload);
     else if (name === "retry") {
       const attempt = number(payload.attempt);
       this.#add({ kind: "remark", text: `⟳ retrying${attempt === null ? "" : ` (${attempt})`}: ${sentence(payload.message)}`, serious: true }, ts);
@@ -442,6 +485,20 @@ export class Timeline {
       const serious = payload.level === "warning" || payload.level === "error";
       this.#add({ kind: "remark", text: `${serious ? "!" : "i"} ${sentence(payload.text)}`, serious }, ts);
     }
+  }
+
+  #ask(payload: Fields, ts: number): void {
+    const question = text(payload.question);
+    const options = (Array.isArray(payload.options) ? payload.options : []).slice(0, MOST_OPTIONS).map((each) => firstLine(each)).filter(Boolean);
+    const key = this.#add({ kind: "question", question, text: plain(payload.text).trim(), options, permission: payload.kind === "permission", answer: null }, ts);
+    this.#questions.set(question, key);
+  }
+
+  #answer(payload: Fields): void {
+    const question = text(payload.question);
+    const said = typeof payload.answer === "string" ? payload.answer : JSON.stringify(payload.answer ?? "");
+    this.#change<QuestionItem>(this.#questions.get(question) ?? "", { answer: said === EXPIRED ? "nobody answered in time" : firstLine(said) });
+    this.#questions.delete(question);
   }
 
   #delta(payload: Fields, ts: number): void {

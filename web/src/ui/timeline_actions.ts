@@ -8,6 +8,7 @@ export interface TimelineActions {
   canAct: boolean;
   fork: (turn: number) => void;
   rewind: (turn: number) => void;
+  answer: (question: string, answer: string) => void;
   remedies: (mark: MarkItem) => Remedy[];
   hasTurn: (turn: number) => boolean;
   toggleTurn: (turn: number) => void;

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from holdfast.api.entries import Entry
+    from holdfast.api.thread.entries import Entry
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _BY_CODE: Final[dict[str, type[HoldfastError]]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.api.document import Document
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

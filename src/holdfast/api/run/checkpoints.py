@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Final
 
-from holdfast.api.budgets import Cost
 from holdfast.api.document import Document, Limits
 from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import (
@@ -20,9 +19,10 @@ from holdfast.api.limits import (
     Title,
     without_nul,
 )
+from holdfast.api.model.budgets import Cost
 from holdfast.api.run.info import RunStatus, TokenUsage
 from holdfast.api.run.runs import FileChange
-from holdfast.api.threads import ForkSource
+from holdfast.api.thread.threads import ForkSource
 
 _GIGABYTE: Final = 1 << 30
 _SIZE: Final = re.compile(r"(\d{1,9})([kmgt]?)b?", re.IGNORECASE)

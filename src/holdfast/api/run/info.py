@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from holdfast.api.budgets import Cost
 from holdfast.api.document import Document
+from holdfast.api.model.budgets import Cost
 
 RUN_FINISHED: Final = "signal.run.finished"
 """The type of the entry that ends a run."""

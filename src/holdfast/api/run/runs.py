@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from holdfast.api.box.network import NetworkPolicy
-from holdfast.api.budgets import Budget
 from holdfast.api.document import Document, Limits
 from holdfast.api.environments import ClonedRepositories, EnvironmentPlace, EnvironmentReference, EnvironmentText
 from holdfast.api.limits import (
@@ -31,6 +30,7 @@ from holdfast.api.limits import (
     ThreadId,
     Title,
 )
+from holdfast.api.model.budgets import Budget
 from holdfast.api.run.info import RunInfo
 from holdfast.api.run.repositories import Source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from holdfast.api.tenants import TenantRole
+from holdfast.api.access.tenants import TenantRole
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any
 
-from holdfast.api.tenants import TenantQuotas
+from holdfast.api.access.tenants import TenantQuotas
 from holdfast.cli.errors import read_value
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option

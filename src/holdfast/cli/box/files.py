@@ -236,7 +236,7 @@ async def _fetch(box: Box, path: str, found: FileInfo, final: Path) -> int | Non
         _warn(final, received, kept)
         return None
     finally:
-        from holdfast.guest.search import remove_tree
+        from holdfast.guest.init.search import remove_tree
 
         with contextlib.suppress(OSError):
             remove_tree(str(temporary))  # at any depth

@@ -347,7 +347,7 @@ def _text_and_place(directory: Path | None, repo: str | None, where: Where, *, q
     """Returns the text of the file in a folder or a repository, and where that is."""
     if repo is None:
         return _found_text(directory), place_of_folder(_folder(directory))
-    from holdfast.cli.run.files import opened
+    from holdfast.cli.run.workspace.files import opened
     from holdfast.repositories.checkout import Checkout
 
     address = _address(directory, repo)

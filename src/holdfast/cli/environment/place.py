@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from holdfast.cli.run.workspace import Folder
+    from holdfast.cli.run.workspace.folder import Folder
     from holdfast.repositories.address import Address
 
 

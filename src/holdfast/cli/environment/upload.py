@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.environment.reference import parse_reference
-from holdfast.cli.run.files import send_folder
-from holdfast.cli.run.repositories import clone_all, repositories_in
-from holdfast.cli.run.workspace import choose_folder
+from holdfast.cli.run.workspace.files import send_folder
+from holdfast.cli.run.workspace.folder import choose_folder
+from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
 
 if TYPE_CHECKING:
     from holdfast.api.run.repositories import ClonedRepository

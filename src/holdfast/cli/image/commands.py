@@ -187,7 +187,7 @@ async def _file(path: Path) -> AsyncIterator[bytes]:
 
 async def _packed(folder: Path) -> AsyncIterator[bytes]:
     """Yield a directory as a tar archive, packed while it is sent."""
-    from holdfast.guest import tree
+    from holdfast.guest.init import tree
 
     read, write = os.pipe()
 

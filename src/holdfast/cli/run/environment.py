@@ -17,7 +17,7 @@ from holdfast.cli.terminal.console import Cell, is_terminal, note
 
 if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentCheck, EnvironmentConsent
-    from holdfast.cli.run.workspace import Folder
+    from holdfast.cli.run.workspace.folder import Folder
     from holdfast.client import Client
     from holdfast.repositories.address import Address
     from holdfast.repositories.checkout import Checkout
@@ -62,7 +62,7 @@ def choose_environment(
         return RunEnvironment()
     from holdfast.cli.environment.file import find_file
     from holdfast.cli.environment.place import allow_command, place_of
-    from holdfast.cli.run.workspace import Folder
+    from holdfast.cli.run.workspace.folder import Folder
 
     text = find_file(files.path if isinstance(files, Folder) else files.folder)
     if text is None:

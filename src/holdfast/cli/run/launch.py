@@ -15,7 +15,6 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.files import FilesOptions
 from holdfast.cli.run.options import (
     BudgetOption,
     CheckpointsOption,
@@ -25,6 +24,7 @@ from holdfast.cli.run.options import (
     make_budget,
     split_models,
 )
+from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, note
 from holdfast.cli.terminal.durations import parse_duration
@@ -100,9 +100,9 @@ def run(
     """
     from holdfast.cli.environment.place import explaining_consent
     from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
-    from holdfast.cli.run.files import opened, send_files
     from holdfast.cli.run.follow import begin_and_follow
-    from holdfast.cli.run.repositories import clone_all, repositories_in
+    from holdfast.cli.run.workspace.files import opened, send_files
+    from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
 
     text = _read_prompt(prompt)

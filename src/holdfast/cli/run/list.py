@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.cost import describe_spent
+from holdfast.cli.model.cost import describe_spent
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Option

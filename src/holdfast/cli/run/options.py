@@ -8,7 +8,7 @@ from holdfast.cli.completion import complete_model, complete_thread
 from holdfast.cli.parsing.parameters import Argument, Option
 
 if TYPE_CHECKING:
-    from holdfast.api.budgets import Budget
+    from holdfast.api.model.budgets import Budget
 
 RunThreadArgument = Annotated[
     str,
@@ -59,6 +59,6 @@ def split_models(given: str | None) -> tuple[str | None, tuple[str, ...]]:
 
 
 def make_budget(cost: float | None, tokens: int | None) -> Budget | None:
-    from holdfast.api.budgets import Budget
+    from holdfast.api.model.budgets import Budget
 
     return None if cost is None and tokens is None else Budget(cost=cost, tokens=tokens)

@@ -12,7 +12,7 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.files import FilesOptions
+from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_json, write_line
 
@@ -51,7 +51,7 @@ def import_(
     holdfast import thread.jsonl
     opencode export SESSION > session.json && holdfast import session.json
     """
-    from holdfast.cli.run.files import opened, send_files
+    from holdfast.cli.run.workspace.files import opened, send_files
     from holdfast.cli.session import ensure_server, home_or_default
 
     if agent is not None and agent not in AGENTS:

@@ -240,7 +240,7 @@ async def remove(client: Client, found: Holdings) -> Left:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder without following links, whatever modes its files have and however deep it is."""
-    from holdfast.guest.search import remove_tree
+    from holdfast.guest.init.search import remove_tree
 
     with contextlib.suppress(OSError):  # a full disk has no space for the mark
         (folder / _MARK).write_text(_MARKED)

@@ -17,7 +17,7 @@ from holdfast.cli.terminal.console import hint, note, write_field, write_json, w
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import AgentModel, PromptInfo, QuestionInfo, ReviewInfo, SessionInfo
+    from holdfast.api.session.sessions import AgentModel, PromptInfo, QuestionInfo, ReviewInfo, SessionInfo
     from holdfast.client import Client
 
 

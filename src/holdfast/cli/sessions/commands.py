@@ -14,7 +14,6 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.files import FilesOptions
 from holdfast.cli.run.options import (
     BudgetOption,
     CheckpointsOption,
@@ -24,6 +23,7 @@ from holdfast.cli.run.options import (
     make_budget,
     split_models,
 )
+from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import (
     Cell,
@@ -39,7 +39,7 @@ from holdfast.cli.terminal.durations import describe_duration, parse_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import PromptInfo, SessionInfo
+    from holdfast.api.session.sessions import PromptInfo, SessionInfo
     from holdfast.client import Client
 
 SessionArgument = Annotated[
@@ -106,6 +106,14 @@ def new(
             help="What the agent may ask for, separated by commas, or all. holdfast session tools lists the groups.",
         ),
     ] = None,
+    permissions: Annotated[
+        str | None,
+        Option(
+            "--ask",
+            metavar="WHAT",
+            help="What the agent may do only if you permit it each time, separated by commas: bash,edit, or all.",
+        ),
+    ] = None,
     no_wait: Annotated[bool, Option("--no-wait", help="Do not wait until its box runs.")] = False,
     *,
     files: FilesOptions,
@@ -128,16 +136,17 @@ def new(
 
     from holdfast.cli.environment.place import explaining_consent
     from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
-    from holdfast.cli.run.files import opened, send_files
-    from holdfast.cli.run.repositories import clone_all, repositories_in
+    from holdfast.cli.run.workspace.files import opened, send_files
+    from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
     from holdfast.cli.session import ensure_server, home_or_default
-    from holdfast.cli.sessions.tools import split_groups
+    from holdfast.cli.sessions.tools import split_groups, split_permissions
 
     chosen = files.choose(Path.cwd(), Path.home(), continues=False)
     box_settings = box.to_json()
     seconds = read_value(parse_duration, timeout)
     told = {Path(each).name: _read_context(each) for each in context or ()}
     groups = split_groups(tools)
+    asked = split_permissions(permissions)
     home = home_or_default(where.home)
     with ExitStack() as clone:  # until it is uploaded
         local = clone.enter_context(opened(chosen, home, quiet=as_json))
@@ -191,6 +200,7 @@ def new(
                 workstation=workstation,
                 context=told,
                 tools=groups,
+                ask=asked,
             )
             return made if no_wait else await client.sessions.wait(made.id)
 
@@ -261,6 +271,14 @@ def prompt(
         ModeName, Option("--mode", help="After the current work, at once, or together with others that come soon.")
     ] = "followup",
     priority: Annotated[int, Option("--priority", metavar="N", help="Higher numbers come first.")] = 0,
+    attach: Annotated[
+        list[Path] | None,
+        Option("--attach", metavar="FILE", help="A file or an image that belongs to it. Repeatable."),
+    ] = None,
+    channel: Annotated[
+        str | None,
+        Option("--channel", metavar="KEY", help="The conversation that it belongs to, such as web:reviews."),
+    ] = None,
     wait: Annotated[bool, Option("--wait", help="Wait for its end. Exits with 0 only if it completed.")] = False,
     *,
     where: Where,
@@ -271,14 +289,20 @@ def prompt(
     \b
     holdfast session prompt t-3kd9 "run the tests"
     holdfast session prompt t-3kd9 "stop, and look at main.py first" --mode steer
+    holdfast session prompt t-3kd9 "make it look like this" --attach sketch.png
     """
     import sys
 
+    from holdfast.cli.sessions.attachments import read_attachments
+
     given = sys.stdin.read() if text == "-" else text
+    attachments = read_attachments(attach or ())
 
     async def work(client: Client) -> tuple[str, PromptInfo]:
         id = await find_session(client, session)
-        queued = await client.sessions.prompt(id, given, mode=mode, priority=priority)
+        queued = await client.sessions.prompt(
+            id, given, mode=mode, priority=priority, attachments=attachments, channel=channel
+        )
         return id, await client.sessions.wait_for_prompt(id, queued.id) if wait else queued
 
     id, queued = ask(where, work)

@@ -14,7 +14,7 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.cli.terminal.durations import describe_duration
 
 if TYPE_CHECKING:
-    from holdfast.api.sessions import SessionDiagnosis, SessionStep
+    from holdfast.api.session.sessions import SessionDiagnosis, SessionStep
     from holdfast.client import Client
 
 _STYLES: Final = {

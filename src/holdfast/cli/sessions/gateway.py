@@ -15,7 +15,7 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
 
 if TYPE_CHECKING:
-    from holdfast.api.gateway import Link, Member, Tunnel
+    from holdfast.api.session.gateway import Link, Member, Tunnel
     from holdfast.client import Client
 
 RoleName = Literal["owner", "collaborator", "viewer"]
@@ -47,7 +47,7 @@ def open_(
     seconds = read_value(parse_duration, expires)
 
     async def work(client: Client) -> Link:
-        from holdfast.api.gateway import LINK_SECONDS, Role
+        from holdfast.api.session.gateway import LINK_SECONDS, Role
 
         id = await find_session(client, session)
         chosen = None if role is None else Role(role)

@@ -14,7 +14,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.visible_text import visible
 
 if TYPE_CHECKING:
-    from holdfast.api.inbox import InboxMessage, SentReply
+    from holdfast.api.session.inbox import InboxMessage, SentReply
     from holdfast.client import Client
 
 MessageArgument = Annotated[str, Argument(metavar="MESSAGE", help="Id of the message.", show_default=False)]

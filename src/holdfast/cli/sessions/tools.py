@@ -23,16 +23,22 @@ def split_groups(text: str | None) -> tuple[str, ...]:
     """Returns the groups of tools that an option names. Raises `CommandError`."""
     from holdfast.api.tools.operation import ToolGroup
 
-    if text is None:
-        return ()
-    if text == "all":
-        return tuple(ToolGroup)
-    names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    if unknown := [each for each in names if each not in list(ToolGroup)]:
+    names = _split(text, "group of tools", "--tools", (*ToolGroup, "all"))
+    return tuple(ToolGroup) if "all" in names else names
+
+
+def split_permissions(text: str | None) -> tuple[str, ...]:
+    """Returns the permissions that an option names. Raises `CommandError`."""
+    from holdfast.api.session.sessions import Permission
+
+    return _split(text, "permission", "--ask", tuple(Permission))
+
+
+def _split(text: str | None, what: str, option: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(each.strip() for each in (text or "").split(",") if each.strip()))
+    if unknown := [each for each in names if each not in known]:
         raise CommandError(
-            f"there is no group of tools {unknown[0]!r}",
-            next_step=f"--tools all, or some of {','.join(ToolGroup)}",
-            exit=Exit.USAGE,
+            f"there is no {what} {unknown[0]!r}", next_step=f"{option} {','.join(known)}", exit=Exit.USAGE
         )
     return names
 

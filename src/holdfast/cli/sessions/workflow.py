@@ -17,7 +17,7 @@ from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_j
 from holdfast.visible_text import visible
 
 if TYPE_CHECKING:
-    from holdfast.api.workflows import ExecutionInfo
+    from holdfast.api.session.workflows import ExecutionInfo
     from holdfast.client import Client
 
 ExecutionArgument = Annotated[str, Argument(metavar="EXECUTION", help="Id of the execution.", show_default=False)]

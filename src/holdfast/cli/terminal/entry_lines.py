@@ -6,7 +6,7 @@ import json
 from datetime import date, tzinfo
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
+from holdfast.api.thread.entries import Entry
 from holdfast.calendar_time import calendar_time
 from holdfast.cli.terminal.console import ACCENT, Cell
 

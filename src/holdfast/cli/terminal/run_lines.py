@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.api.entries import Entry, is_passing
-from holdfast.api.money import describe_cost, describe_in_full
+from holdfast.api.model.money import describe_cost, describe_in_full
 from holdfast.api.outcomes import is_out_of_budget
 from holdfast.api.run.hints import hint_for_session
+from holdfast.api.thread.entries import Entry, is_passing
 from holdfast.cli.command_name import as_called
 from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence

@@ -400,7 +400,7 @@ def _row(thread: ThreadInfo, now: float) -> list[Cell | str]:
 
 
 def _show(thread: ThreadInfo, url: str) -> None:
-    from holdfast.api.money import describe_in_full
+    from holdfast.api.model.money import describe_in_full
     from holdfast.calendar_time import calendar_time
 
     ago = describe_duration(time.time() - thread.last_activity_at / 1000)
@@ -417,7 +417,7 @@ def _show(thread: ThreadInfo, url: str) -> None:
     if thread.last_entry is not None:
         write_field("last", f"{thread.last_entry.type}  {thread.last_entry.text or ''}".replace("\n", " "))
     if thread.cost is not None:
-        from holdfast.api.money import describe_in_full  # here, because most commands do not need it
+        from holdfast.api.model.money import describe_in_full  # here, because most commands do not need it
 
         spent = describe_in_full(thread.cost.cost, thread.cost.unpriced)
         write_field("cost", spent, Cell(f"  {thread.cost.tokens:,} tokens", "dim"))

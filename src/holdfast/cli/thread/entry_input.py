@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.ids import new_entry_id, now_ms
+from holdfast.api.thread.entries import Entry
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 

@@ -27,7 +27,7 @@ from holdfast.api.box.files import (
 )
 from holdfast.api.errors.boxes import FileExists, HostileArchive, OutputTooLarge, file_problem
 from holdfast.client.resource import LONG_SECONDS, Resource
-from holdfast.guest import tree
+from holdfast.guest.init import tree
 
 _PIECE: Final = 256 * 1024
 

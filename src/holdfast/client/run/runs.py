@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.model.budgets import Budget
 from holdfast.api.run.imports import Imported, NewImport
 from holdfast.api.run.info import RUN_FINISHED, RunInfo
 from holdfast.api.run.repositories import ClonedRepository, Source

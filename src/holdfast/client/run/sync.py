@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from holdfast.api.budgets import Budget
+    from holdfast.api.model.budgets import Budget
     from holdfast.api.run.agents import AgentRecord
     from holdfast.api.run.checkpoints import Comparison, Forked, Rewound, TurnInfo
     from holdfast.api.run.imports import Imported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from holdfast.api.errors import NotFound
-from holdfast.api.gateway import (
+from holdfast.api.session.gateway import (
     LINK_SECONDS,
     Link,
     Member,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply
+from holdfast.api.session.inbox import InboxMessage, InboxPage, InboxReply, SentReply
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import Resource
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.api.budgets import Budget
 from holdfast.api.ids import new_entry_id, new_id
+from holdfast.api.model.budgets import Budget
 from holdfast.api.run.repositories import ClonedRepository, Source
-from holdfast.api.sessions import (
+from holdfast.api.session.sessions import (
     AgentModel,
     AgentModels,
     Attachment,
@@ -20,6 +20,7 @@ from holdfast.api.sessions import (
     NewPrompt,
     NewReview,
     NewSession,
+    Permission,
     PromptInfo,
     PromptList,
     PromptMode,
@@ -76,6 +77,7 @@ class Sessions:
         workstation: bool | None = None,
         context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
+        ask: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
@@ -83,7 +85,8 @@ class Sessions:
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
         `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
-        are files for the agent, such as personas, by name.
+        are files for the agent, such as personas, by name. `ask` is what the agent may do only if somebody permits it
+        each time, such as `bash` and `edit`: see `questions` and `answer`.
         """
         new = NewSession(
             agent=agent,
@@ -106,6 +109,7 @@ class Sessions:
             workstation=workstation,
             context=tuple(ContextFile(name=name, text=text) for name, text in (context or {}).items()),
             tools=tuple(map(ToolGroup, tools)),
+            ask=tuple(map(Permission, ask)),
             author_id=author_id,
         )
         request = new.to_request() | ({} if not box else {"box": dict(box)})
@@ -137,11 +141,13 @@ class Sessions:
         mode: str = "followup",
         priority: int = 0,
         attachments: Sequence[Attachment] = (),
+        channel: str | None = None,
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
+        Each `channel`, such as `web:reviews`, has a conversation of its own with the agent.
         """
         new = NewPrompt(
             prompt=prompt,
@@ -150,6 +156,7 @@ class Sessions:
             mode=PromptMode(mode),
             priority=priority,
             attachments=tuple(attachments),
+            channel=channel,
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)

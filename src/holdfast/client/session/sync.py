@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.api.gateway import LINK_SECONDS, TunnelProtocol
+from holdfast.api.session.gateway import LINK_SECONDS, TunnelProtocol
 from holdfast.sync_twin import SyncHandle, SyncIterator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from holdfast.api.budgets import Budget
-    from holdfast.api.gateway import Link, Member, Role, Tunnel
-    from holdfast.api.inbox import InboxMessage, SentReply
+    from holdfast.api.model.budgets import Budget
     from holdfast.api.run.repositories import ClonedRepository, Source
-    from holdfast.api.sessions import (
+    from holdfast.api.session.gateway import Link, Member, Role, Tunnel
+    from holdfast.api.session.inbox import InboxMessage, SentReply
+    from holdfast.api.session.sessions import (
         AgentModel,
         Attachment,
         PromptInfo,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         SessionInfo,
         SessionPage,
     )
+    from holdfast.api.session.workflows import ExecutionInfo
     from holdfast.api.tools.records import ToolRecord
-    from holdfast.api.workflows import ExecutionInfo
     from holdfast.client.session.gateway import SessionGateways
     from holdfast.client.session.inbox import Inbox
     from holdfast.client.session.sessions import Sessions
@@ -64,6 +64,7 @@ class SyncSessions(SyncHandle):
         workstation: bool | None = None,
         context: Mapping[str, str] | None = None,
         tools: Sequence[str] = (),
+        ask: Sequence[str] = (),
         author_id: str | None = None,
     ) -> SessionInfo:
         """Create a session. Returns once it is on the server's disk; `wait` returns once it runs.
@@ -71,7 +72,8 @@ class SyncSessions(SyncHandle):
         The options are those of `runs.launch`, and hold for the run of each prompt. When `parent`, another session, is
         terminated, so is this one. `tools` are groups of operations that its agent may use: docs/session-tools.md.
         `workstation` starts a desktop and an editor in its box: by default, if the image for it was built. `context`
-        are files for the agent, such as personas, by name.
+        are files for the agent, such as personas, by name. `ask` is what the agent may do only if somebody permits it
+        each time, such as `bash` and `edit`: see `questions` and `answer`.
         """
         return self._loop.run(
             self._async.create(
@@ -95,6 +97,7 @@ class SyncSessions(SyncHandle):
                 workstation=workstation,
                 context=context,
                 tools=tools,
+                ask=ask,
                 author_id=author_id,
             )
         )
@@ -118,14 +121,18 @@ class SyncSessions(SyncHandle):
         mode: str = "followup",
         priority: int = 0,
         attachments: Sequence[Attachment] = (),
+        channel: str | None = None,
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
+        Each `channel`, such as `web:reviews`, has a conversation of its own with the agent.
         """
         return self._loop.run(
-            self._async.prompt(id, prompt, mode=mode, priority=priority, attachments=attachments, author_id=author_id)
+            self._async.prompt(
+                id, prompt, mode=mode, priority=priority, attachments=attachments, channel=channel, author_id=author_id
+            )
         )
 
     def abort(self, id: str) -> SessionInfo:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.api.workflows import CancelExecution, Decision, ExecutionInfo
+from holdfast.api.session.workflows import CancelExecution, Decision, ExecutionInfo
 from holdfast.client.connection import ServerConnection
 from holdfast.client.resource import LONG_SECONDS, Resource
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from holdfast.api.access.shares import CreatedShare, NewShare, ShareList, ShareRecord
 from holdfast.api.errors import NotFound
-from holdfast.api.shares import CreatedShare, NewShare, ShareList, ShareRecord
 from holdfast.client.connection import ServerConnection, encode_json
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from holdfast.api.entries import Entry
+from holdfast.api.thread.entries import Entry
 from holdfast.sync_twin import SyncHandle, SyncIterator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.api.entries import Acknowledgement
-    from holdfast.api.keys import Token
-    from holdfast.api.threads import EntryPage, ThreadInfo, ThreadPage
+    from holdfast.api.access.keys import Token
+    from holdfast.api.thread.entries import Acknowledgement
+    from holdfast.api.thread.threads import EntryPage, ThreadInfo, ThreadPage
     from holdfast.client.thread.tail import Tail
     from holdfast.client.thread.thread import Appendable, Thread
     from holdfast.client.thread.threads import Archived, Labels, Threads

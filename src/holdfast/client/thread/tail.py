@@ -18,8 +18,8 @@ from typing import Any, Final, Self, TypeVar
 import anyio
 import httpx
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import HoldfastError, Unauthorized, Unreachable, error_of
+from holdfast.api.thread.entries import Entry
 from holdfast.client.connection import ServerConnection, is_temporary, not_understood, retry_after
 from holdfast.client.thread.thread import NOW, Position, parse_position
 from holdfast.client.transport.asynchronous import LOST, reason_of

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from holdfast.api.entries import Acknowledgement, Entry
 from holdfast.api.errors import NotFound, Refused, ServerFailed, TooManyRequests, Unreachable
 from holdfast.api.ids import new_entry_id, now_ms
 from holdfast.api.limits import MOST_BYTES, MOST_MESSAGES
+from holdfast.api.thread.entries import Acknowledgement, Entry
 from holdfast.client.connection import ServerConnection, encode_json, not_understood
 from holdfast.client.thread.producer import Producer
 
 if TYPE_CHECKING:
-    from holdfast.api.keys import Token
-    from holdfast.api.threads import EntryPage, ThreadChange, ThreadInfo
+    from holdfast.api.access.keys import Token
+    from holdfast.api.thread.threads import EntryPage, ThreadChange, ThreadInfo
     from holdfast.client.thread.tail import Tail
 
 Appendable = Mapping[str, Any] | Entry
@@ -171,7 +171,7 @@ class Thread:
         With `unfinished`, the last page also has the pieces of a message that is not complete yet. A tail from there
         continues with the next piece.
         """
-        from holdfast.api.threads import EntryPage
+        from holdfast.api.thread.threads import EntryPage
 
         offset = await self._resolve(parse_position(since))
         parameters = [("type", each) for each in ((types,) if isinstance(types, str) else types)]
@@ -191,19 +191,19 @@ class Thread:
         return Tail(self._connection, self._stream, since=since, patience=patience)
 
     async def info(self) -> ThreadInfo:
-        from holdfast.api.threads import ThreadInfo
+        from holdfast.api.thread.threads import ThreadInfo
 
         answer = await self._connection.ask("GET", self._path)
         return answer.read(ThreadInfo.from_json)
 
     async def rename(self, title: str) -> ThreadInfo:
-        from holdfast.api.threads import ThreadChange
+        from holdfast.api.thread.threads import ThreadChange
 
         return await self._change(ThreadChange(title=title))
 
     async def update(self, *, labels: Mapping[str, str] | None = None, archived: bool | None = None) -> ThreadInfo:
         """Replace the labels, and archive or unarchive the thread. What is None stays as it is."""
-        from holdfast.api.threads import ThreadChange
+        from holdfast.api.thread.threads import ThreadChange
 
         return await self._change(ThreadChange(labels=None if labels is None else dict(labels), archived=archived))
 
@@ -218,21 +218,21 @@ class Thread:
 
     async def token(self, scope: str = "read", *, ttl_seconds: int = 7200) -> Token:
         """Issue a credential for this thread alone, to `read` it or also to `write` to it. Needs an API key."""
-        from holdfast.api.keys import NewToken, Scope, Token
+        from holdfast.api.access.keys import NewToken, Scope, Token
 
         body = encode_json(NewToken(scope=Scope(scope), ttl_seconds=ttl_seconds).to_request())
         return (await self._connection.ask("POST", f"{self._path}/tokens", body=body)).read(Token.from_json)
 
     async def link(self, *, ttl_seconds: int = 24 * 3600) -> str:
         """Returns the URL of this thread's page, with a read key in the fragment, which browsers never send."""
-        from holdfast.api.keys import Link, NewLink
+        from holdfast.api.access.keys import Link, NewLink
 
         body = encode_json(NewLink(ttl_seconds=ttl_seconds).to_request())
         answer = await self._connection.ask("POST", f"{self._path}/links", body=body)
         return f"{self._connection.url}{answer.read(Link.from_json).path}"
 
     async def _change(self, change: ThreadChange) -> ThreadInfo:
-        from holdfast.api.threads import ThreadInfo
+        from holdfast.api.thread.threads import ThreadInfo
 
         answer = await self._connection.ask("PATCH", self._path, body=encode_json(change.to_request()))
         return answer.read(ThreadInfo.from_json)

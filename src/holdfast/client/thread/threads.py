@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, Literal
 
+from holdfast.api.access.keys import Token
 from holdfast.api.errors import Conflict
 from holdfast.api.ids import new_id
-from holdfast.api.keys import Token
-from holdfast.api.threads import NewThread, ThreadInfo, ThreadPage
+from holdfast.api.thread.threads import NewThread, ThreadInfo, ThreadPage
 from holdfast.client.connection import ServerConnection, encode_json
 from holdfast.client.thread.thread import Thread
 

@@ -11,7 +11,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from holdfast.api.errors import HoldfastError
 from holdfast.compat.daytona import control_plane, events
-from holdfast.compat.daytona.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
+from holdfast.compat.daytona.http.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
 from holdfast.compat.daytona.toolbox import (
     desktop,

@@ -9,20 +9,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.compat.daytona.build_log import BuildLog
-from holdfast.compat.daytona.errors import bad_request, not_found, not_supported
-from holdfast.compat.daytona.listing import numbered_page, page_of
-from holdfast.compat.daytona.models import (
-    NewFork,
-    NewLabels,
-    NewNetwork,
-    NewSandbox,
-    NewSandboxSnapshot,
-    NewSnapshot,
-    NewVolume,
-    Resources,
-)
-from holdfast.compat.daytona.requests import (
+from holdfast.compat.daytona.http.errors import bad_request, not_found, not_supported
+from holdfast.compat.daytona.http.requests import (
     answer,
     body_of,
     flag_in,
@@ -34,9 +22,21 @@ from holdfast.compat.daytona.requests import (
     read_body,
     while_connected,
 )
+from holdfast.compat.daytona.listing import numbered_page, page_of
+from holdfast.compat.daytona.models import (
+    NewFork,
+    NewLabels,
+    NewNetwork,
+    NewSandbox,
+    NewSandboxSnapshot,
+    NewSnapshot,
+    NewVolume,
+    Resources,
+)
 from holdfast.compat.daytona.sandbox_record import Sandbox, sandbox_json, timestamp
 from holdfast.compat.daytona.service import Parts, base_url, daytona_of, toolbox_url
-from holdfast.compat.daytona.snapshots import snapshot_json
+from holdfast.compat.daytona.snapshot.build_log import BuildLog
+from holdfast.compat.daytona.snapshot.snapshots import snapshot_json
 from holdfast.compat.daytona.volumes import volume_json
 
 PREVIEW_SECONDS: Final = 7 * 24 * 3600

@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Channel
 from holdfast.api.errors.boxes import BoxError
-from holdfast.compat.daytona.errors import ApiError
+from holdfast.compat.daytona.http.errors import ApiError
 from holdfast.time_limit import time_limit
 
 COMMANDS: Final = {

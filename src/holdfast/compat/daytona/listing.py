@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
-from holdfast.compat.daytona.errors import bad_request
-from holdfast.compat.daytona.requests import flag_of, number_of, time_of
+from holdfast.compat.daytona.http.errors import bad_request
+from holdfast.compat.daytona.http.requests import flag_of, number_of, time_of
 from holdfast.compat.daytona.sandbox_record import CLASS, Sandbox
 
 STATES: Final = frozenset(

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Final
 
 from holdfast.api.box.network import Network, NetworkPolicy, Rule
-from holdfast.compat.daytona.errors import bad_request
+from holdfast.compat.daytona.http.errors import bad_request
 
 _MOST_NETWORKS: Final = 10
 _MOST_DOMAINS: Final = 100

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from holdfast.api.errors import HoldfastError
-from holdfast.compat.daytona.build_log import BuildLog
-from holdfast.compat.daytona.errors import ApiError, api_error, conflict
+from holdfast.compat.daytona.http.errors import ApiError, api_error, conflict
 from holdfast.compat.daytona.sandbox_record import Sandbox
+from holdfast.compat.daytona.snapshot.build_log import BuildLog
 
 _MOST_BUILDS: Final = 20
 _MOST_FAILED: Final = 100

@@ -21,15 +21,15 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_found, not_supported
-from holdfast.compat.daytona.images import Images, Origin
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_found, not_supported
 from holdfast.compat.daytona.intervals import Due, due
 from holdfast.compat.daytona.models import NewNetwork, NewSandbox, Resources
 from holdfast.compat.daytona.network import policy_of
 from holdfast.compat.daytona.pending import Pending
 from holdfast.compat.daytona.records import Record, RecordStore
 from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
-from holdfast.compat.daytona.snapshots import DEFAULT, Snapshots
+from holdfast.compat.daytona.snapshot.images import Images, Origin
+from holdfast.compat.daytona.snapshot.snapshots import DEFAULT, Snapshots
 from holdfast.compat.daytona.volumes import Volumes
 
 HOME: Final = "/home/daytona"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from holdfast.api.box.spec import BoxSpec, VolumeMount
 from holdfast.api.errors.boxes import VolumeExists, VolumeInUse, VolumeNotFound
 from holdfast.boxes.service.boxes import Boxes
-from holdfast.compat.daytona.errors import ApiError, conflict, not_found
+from holdfast.compat.daytona.http.errors import ApiError, conflict, not_found
 from holdfast.compat.daytona.models import MountedVolume
 from holdfast.compat.daytona.records import Record, RecordStore
 from holdfast.compat.daytona.sandbox_record import timestamp

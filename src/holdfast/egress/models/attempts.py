@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.exchange import Cut, Exchange, GatewayLimits, Refused
 from holdfast.egress.models.failover import (
     MOST_ERROR,

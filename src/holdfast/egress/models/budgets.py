@@ -14,10 +14,10 @@ from typing import Final, Literal, Protocol, Self
 
 import orjson
 
-from holdfast.api.budgets import Budget, BudgetScope
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.models import InvalidModel
 from holdfast.api.ids import now_ms
+from holdfast.api.model.budgets import Budget, BudgetScope
 from holdfast.api.outcomes import out_of_budget
 from holdfast.threads.model_events import NANO, dollars
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.model import DEFAULT_CONTEXT, DEFAULT_MAX_TOKENS, Model
 
 

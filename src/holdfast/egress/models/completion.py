@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from holdfast.api.errors.models import InvalidModel, ModelFailed
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.gateway import REASON, ModelGateway
 from holdfast.egress.models.model import ModelChoice
 from holdfast.time_limit import time_limit

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 
 MOST_ERROR: Final = 64 * 1024
 """Bytes of an error that are read to tell what it is."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 
 PREFIX: Final = b"/model"
 _MAX_QUERY: Final = 2000

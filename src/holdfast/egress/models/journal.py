@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import NotFound, Refused
 from holdfast.api.ids import new_entry_id
+from holdfast.api.thread.entries import Entry
 from holdfast.egress.models.ledger import day_of
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import keyed

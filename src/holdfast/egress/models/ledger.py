@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.api.budgets import BudgetScope
+from holdfast.api.model.budgets import BudgetScope
 from holdfast.egress.models.budgets import NOTHING, Amount
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, SpendingFilter

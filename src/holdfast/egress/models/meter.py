@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from holdfast.api.budgets import Budget, BudgetScope
-from holdfast.api.models import Api
+from holdfast.api.model.budgets import Budget, BudgetScope
+from holdfast.api.model.models import Api
 from holdfast.egress.models.budgets import Amount, Budgets, Crossing, Limit, find_reached, find_warnings
 from holdfast.egress.models.ledger import Account, Key, Ledger, Load, day_of
 from holdfast.egress.models.model import ModelChoice

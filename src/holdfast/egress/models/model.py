@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.api.errors.models import InvalidModel
-from holdfast.api.models import Api, shared
+from holdfast.api.model.models import Api, shared
 from holdfast.encryption import is_plain_text
 
 DEFAULT_CONTEXT: Final = 128_000

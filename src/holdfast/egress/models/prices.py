@@ -18,7 +18,7 @@ import orjson
 
 from holdfast.api.errors.models import InvalidModel, ModelNotFound
 from holdfast.api.ids import now_ms
-from holdfast.api.models import Price
+from holdfast.api.model.models import Price
 from holdfast.threads.model_events import MOST_NANOS, Usage
 
 _DATE: Final = re.compile(r"-(20\d{6}|20\d\d-\d\d-\d\d)$")

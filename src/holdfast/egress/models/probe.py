@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.completion import SECONDS, try_to_ask
 from holdfast.egress.models.gateway import ModelGateway
 from holdfast.egress.models.model import ModelChoice

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from holdfast.api.errors.models import InvalidModel, ModelKeyMissing, ModelNotFound
 from holdfast.api.ids import now_ms
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.catalog import PROVIDERS, SIZES, Size
 from holdfast.egress.models.model import (
     DEFAULT_CONTEXT,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.egress.models.failover import judge_event
 from holdfast.threads.model_events import MOST_TOKENS, Usage, nanos_of
 

@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-from holdfast.guest import process_tree
+from holdfast.guest.init import process_tree
 from holdfast.guest.kernel import context as contexts
 from holdfast.guest.kernel import json_codec
 from holdfast.guest.kernel.protocol import HEAD, InvalidMessage, Unpacker, pack

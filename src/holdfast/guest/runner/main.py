@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from holdfast.guest import process_tree
+from holdfast.guest.init import process_tree
 from holdfast.guest.runner.config import parse
 from holdfast.guest.runner.event_loop import Loop
 from holdfast.guest.runner.harness_modules import driver_module, reader_module
@@ -14,7 +14,7 @@ from holdfast.guest.runner.run import BROKEN, Run
 
 _DRIVER = (
     "import sys; sys.path.insert(0, '/proc/self/fd/3');"
-    " from holdfast.guest import process_tree; process_tree.close_to_others();"
+    " from holdfast.guest.init import process_tree; process_tree.close_to_others();"
     " import runpy; sys.argv[1:2] = []; runpy.run_module(%r, run_name='__main__', alter_sys=True)"
 )
 

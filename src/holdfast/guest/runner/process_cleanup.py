@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.guest import process_tree
+from holdfast.guest.init import process_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from holdfast.guest import process_tree
+from holdfast.guest.init import process_tree
 from holdfast.guest.runner.agent import Agent
 from holdfast.guest.runner.entries import Entries
 from holdfast.guest.runner.heartbeat import Heartbeat

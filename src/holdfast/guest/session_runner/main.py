@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from holdfast.guest import process_tree
+from holdfast.guest.init import process_tree
 from holdfast.guest.runner.dialer import connect
 from holdfast.guest.runner.harness_modules import host_module
 from holdfast.guest.session_runner.link import Link

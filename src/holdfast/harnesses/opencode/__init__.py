@@ -23,7 +23,6 @@ _CLIENTS: Final = {Api.OPENAI_CHAT: "@ai-sdk/openai-compatible", Api.ANTHROPIC: 
 
 _PERMISSION: Final = {"*": "allow", "question": "deny"}
 """There is no user who could be asked."""
-_PERMISSION_IN_SESSIONS: Final = {"*": "allow"}
 
 
 class OpenCode(Harness):
@@ -105,12 +104,13 @@ class OpenCode(Harness):
         configuration["provider"][_PROVIDER]["models"][task.model.model].update(
             attachment=True, modalities={"input": ["text", "image", "pdf"], "output": ["text"]}
         )
+        permissions = _permissions(task.asks)
         return {
             "program": _program(task),
             "folder": task.place.workspace,
             "file": _configuration(task),
-            "configuration": {**configuration, "permission": _PERMISSION_IN_SESSIONS},
-            "env": {**command.env, "OPENCODE_PERMISSION": json.dumps(_PERMISSION_IN_SESSIONS)},
+            "configuration": {**configuration, "permission": permissions},
+            "env": {**command.env, "OPENCODE_PERMISSION": json.dumps(permissions)},
         }
 
     def model_name(self, task: Task) -> str:
@@ -126,6 +126,13 @@ class OpenCode(Harness):
         session, data = made
         file = f"{task.place.state}/rebuilt.json"
         return Rebuilt(session, {file: data}, commands=((_program(task), "import", file),))
+
+
+def _permissions(asks: tuple[str, ...]) -> dict[str, str]:
+    """Returns OpenCode's rules for a session. Of several that match, the last one counts."""
+    if "all" in asks:
+        return {"*": "ask", "question": "allow", "todowrite": "allow"}
+    return {"*": "allow", **dict.fromkeys(asks, "ask")}
 
 
 def _configuration(task: Task) -> str:

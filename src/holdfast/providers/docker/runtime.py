@@ -196,7 +196,7 @@ async def _make_empty_image(engine: Engine) -> None:
 
 def _sources() -> dict[str, bytes]:
     """Returns every module of the guest, by name."""
-    files = [each for each in resources.files("holdfast.guest").iterdir() if each.name.endswith(".py")]
+    files = [each for each in resources.files("holdfast.guest.init").iterdir() if each.name.endswith(".py")]
     return {each.name[:-3]: each.read_bytes() for each in files if each.name != "__init__.py"}
 
 

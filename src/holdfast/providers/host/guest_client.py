@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from holdfast.api.box.box import Wake
 from holdfast.api.errors.boxes import BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
-from holdfast.guest import codec
+from holdfast.guest.init import codec
 from holdfast.providers.guest_protocol import ArchiveRefused, GuestRefused, check_refused, read_answer
 from holdfast.providers.host.gates import Gates
 from holdfast.providers.pipes import readable

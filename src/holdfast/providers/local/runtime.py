@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.ids import new_id
-from holdfast.guest import GUEST as GUEST_MODULES
+from holdfast.guest.init import GUEST as GUEST_MODULES
 from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.host.disk.layers import BASE, IMAGE_APT, IMAGE_BASE, IMAGE_ETC
 from holdfast.providers.local import seccomp
@@ -189,7 +189,7 @@ def _is_open_to_all(path: Path) -> bool:
 
 
 def _guest_sources() -> list[Path]:
-    folder = Path(importlib.util.find_spec("holdfast.guest").submodule_search_locations[0])  # type: ignore[union-attr,index]
+    folder = Path(importlib.util.find_spec("holdfast.guest.init").submodule_search_locations[0])  # type: ignore[union-attr,index]
     return [folder / f"{name}.py" for name in GUEST_MODULES]
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.api.box.box import BoxInfo
 from holdfast.api.errors.boxes import BoxUnreachable
 from holdfast.boxes.capabilities import Capability
-from holdfast.guest import codec
+from holdfast.guest.init import codec
 from holdfast.providers.host.disk.data_dir import BoxRecord, DataDir
 from holdfast.providers.host.guest_client import GuestClient
 from holdfast.providers.host.guest_provider import GuestProvider

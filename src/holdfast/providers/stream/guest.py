@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Final
 
-from holdfast.guest import BRIDGE, GUEST
+from holdfast.guest.init import BRIDGE, GUEST
 
 MODULES: Final = tuple(sorted((*GUEST, *BRIDGE)))
 RUN: Final = "/.holdfast-run"
@@ -16,7 +16,7 @@ _FLAGS: Final = ("-I", "-S", "-B", "-X", "utf8")
 
 def guest_files() -> Mapping[str, bytes]:
     """Returns the guest's files by name. They go into one folder of a box, which its user can read but not change."""
-    folder = resources.files("holdfast.guest")
+    folder = resources.files("holdfast.guest.init")
     return {f"{name}.py": folder.joinpath(f"{name}.py").read_bytes() for name in MODULES}
 
 

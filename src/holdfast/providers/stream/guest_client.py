@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.api.box.box import Wake
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxStopped, BoxUnreachable, file_problem
 from holdfast.boxes.shielded import to_the_end
-from holdfast.guest import codec, frames
+from holdfast.guest.init import codec, frames
 from holdfast.providers.guest_protocol import ArchiveRefused, GuestRefused, check_refused, read_answer
 from holdfast.providers.stream.transport import Dial, Transport
 from holdfast.time_limit import time_limit

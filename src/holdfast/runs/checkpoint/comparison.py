@@ -12,14 +12,14 @@ from typing import Final
 
 from holdfast.api.box.records import Owner
 from holdfast.api.box.spec import Lifetime
-from holdfast.api.budgets import Cost
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors import InvalidRequest, NotFound
 from holdfast.api.errors.boxes import ExecTimeout
 from holdfast.api.errors.runs import NoFiles, NotRelated
+from holdfast.api.model.budgets import Cost
 from holdfast.api.run.checkpoints import Branch, Comparison, TestResult
 from holdfast.api.run.info import TokenUsage
-from holdfast.api.threads import ForkSource
+from holdfast.api.thread.threads import ForkSource
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.checkpoint.checkpoints import Checkpoints

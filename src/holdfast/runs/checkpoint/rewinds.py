@@ -14,10 +14,10 @@ from typing import Final
 
 from holdfast.api.box.records import Owner
 from holdfast.api.box.spec import Lifetime
-from holdfast.api.entries import Entry
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.runs import NoCheckpoint, NothingToUndo, ThreadBusy
 from holdfast.api.ids import new_id
+from holdfast.api.thread.entries import Entry
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import BASE
 from holdfast.boxes.rows import BoxRow

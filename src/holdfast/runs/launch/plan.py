@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.box.spec import BoxSpec, Lifetime, OnIdle
-from holdfast.api.budgets import Budget
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors.agents import ModelNotSpoken
 from holdfast.api.errors.boxes import BoxGone, InvalidSpec
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.limits import MAX_FALLBACKS, MAX_PROMPT, MAX_TIMEOUT
-from holdfast.api.models import Api, Price, shared
+from holdfast.api.model.budgets import Budget
+from holdfast.api.model.models import Api, Price, shared
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.api.run.repositories import Source
-from holdfast.api.sessions import ContextFile
+from holdfast.api.session.sessions import ContextFile
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.images import would_pull
 from holdfast.boxes.labels import BASE, MOVED_FROM, SERVICES, WORKSTATION
@@ -75,6 +75,8 @@ class Options:
     """Give the agent the tools to delegate tasks."""
     tools: tuple[str, ...] = ()
     """Of a session: the groups of operations that it may use (`holdfast.api.tools`)."""
+    asks: tuple[str, ...] = ()
+    """Of a session: what its agent may do only if somebody permits it (`holdfast.api.session.sessions.Permission`)."""
     shares: str | None = None
     """The thread whose box is used, instead of a box of its own."""
     forks: str | None = None
@@ -108,6 +110,7 @@ class Options:
             **({} if self.budget is None else {"budget": self.budget.to_json()}),
             **({"delegates": True} if self.delegates else {}),
             **({"tools": list(self.tools)} if self.tools else {}),
+            **({"asks": list(self.asks)} if self.asks else {}),
             **({} if self.shares is None else {"shares": self.shares}),
             **({} if self.forks is None else {"forks": self.forks}),
             **({"workstation": True} if self.workstation else {}),
@@ -133,6 +136,7 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
         budget=budget_in(kept),
         delegates=kept.get("delegates") is True,
         tools=tools_in(kept),
+        asks=_texts(kept.get("asks")),
         shares=_text(kept.get("shares")),
         forks=_text(kept.get("forks")),
         workstation=kept.get("workstation") is True,
@@ -143,7 +147,10 @@ def options_of(agent: str, model: str | None, kept: Mapping[str, Any], workspace
 
 def tools_in(kept: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the groups of operations from options that were kept on the thread."""
-    names = kept.get("tools")
+    return _texts(kept.get("tools"))
+
+
+def _texts(names: object) -> tuple[str, ...]:
     return tuple(each for each in names if isinstance(each, str)) if isinstance(names, list) else ()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors.runs import RunOver
 from holdfast.api.errors.threads import StaleEpoch
+from holdfast.api.thread.entries import Entry
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.dangling import Dangling
 from holdfast.runs.reconcile.rules import End

@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 
 from holdfast.api.errors.runs import NoFiles
 from holdfast.api.run.runs import HowChanged
-from holdfast.guest import tar
+from holdfast.guest.init import tar
 from holdfast.repositories.names import is_git_name
 
 MAX_ARCHIVE: Final = 1024 * 1024 * 1024

@@ -48,7 +48,7 @@ from holdfast.server.routes.services import Administrator, Use
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 
 if TYPE_CHECKING:
-    from holdfast.server.interpreters import Description, Made, ServerInterpreters, Underway
+    from holdfast.server.interpreter.interpreters import Description, Made, ServerInterpreters, Underway
 
 NDJSON: Final = "application/x-ndjson"
 _STATE_LIMIT: Final = 4 << 30
@@ -78,7 +78,7 @@ def to_made(settings: InterpreterSettings) -> Made:
     """Raises `InvalidInterpreter` if an output field has no type that SUBMIT knows."""
     from holdfast.interpreter.bridge.budget import Limits
     from holdfast.interpreter.bridge.submit_fields import parse_fields
-    from holdfast.server.interpreters import Made
+    from holdfast.server.interpreter.interpreters import Made
 
     output_fields = None
     if settings.output_fields is not None:

@@ -13,9 +13,9 @@ from holdfast.api.providers import AccountChange, MachineSetup, ProviderRecord, 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.harnesses.installation import Tools
 from holdfast.server.components import FindAgent
-from holdfast.server.provider_setup import set_up
-from holdfast.server.provider_smoke_test import try_provider
-from holdfast.server.providers import ServerProviders
+from holdfast.server.provider.providers import ServerProviders
+from holdfast.server.provider.setup import set_up
+from holdfast.server.provider.smoke_test import try_provider
 from holdfast.server.routes.progress_lines import NDJSON, ProgressLines
 from holdfast.server.routes.requests import BOX_ERRORS, began
 from holdfast.server.routes.services import Administrator, Use, UseBoxes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.api.tenants import TenantRole
+from holdfast.api.access.tenants import TenantRole
 
 SOCKET: Final = "WEBSOCKET"
 """Takes the place of the method."""

@@ -21,18 +21,18 @@ from holdfast.egress.models import ModelGateway, Models
 from holdfast.environments.secrets import Secrets
 from holdfast.images.registry.pull import Puller
 from holdfast.runs.service import Runs
-from holdfast.server.audit import AuditLog
-from holdfast.server.box_metrics import BoxSamples
 from holdfast.server.components import FindAgent
 from holdfast.server.egress import ServerEgress
 from holdfast.server.environments import ServerEnvironments
 from holdfast.server.lazy import Lazy
-from holdfast.server.metrics import Metrics
-from holdfast.server.quotas import Quotas
 from holdfast.server.routes.roles import OPERATOR, least_role
 from holdfast.server.shutdown import Shutdown
+from holdfast.server.telemetry.box_metrics import BoxSamples
+from holdfast.server.telemetry.metrics import Metrics
+from holdfast.server.tenant.audit import AuditLog
+from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
-from holdfast.server.wire.middleware import GRANT
+from holdfast.server.wire.middleware import CREDENTIAL, GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
@@ -45,12 +45,12 @@ from holdfast.threads.service import Threads
 
 if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
-    from holdfast.server.gateway import SessionGateway
-    from holdfast.server.interpreters import ServerInterpreters
+    from holdfast.server.interpreter.interpreters import ServerInterpreters
     from holdfast.server.oidc import Oidc
-    from holdfast.server.providers import ServerProviders
-    from holdfast.server.session_tools import ServerTools
-    from holdfast.server.tenants import Tenants
+    from holdfast.server.provider.providers import ServerProviders
+    from holdfast.server.session.gateway import SessionGateway
+    from holdfast.server.session.tools import ServerTools
+    from holdfast.server.tenant.tenants import Tenants
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -114,8 +114,10 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    credential = credentials.credentials if credentials else login_of(dict(request.headers.raw), request.method)
+    headers = dict(request.headers.raw)
+    credential = credentials.credentials if credentials else login_of(headers, request.method, services.public_url)
     grant = await services.access.grant(credential)
+    request.scope[CREDENTIAL] = credential
     check_route(grant, request.method, request, services)
     return grant
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from holdfast.api.budgets import Cost
-from holdfast.api.entries import Entry
-from holdfast.api.keys import Link, NewLink, NewToken, Token
+from holdfast.api.access.keys import Link, NewLink, NewToken, Token
 from holdfast.api.limits import ThreadId
-from holdfast.api.threads import (
+from holdfast.api.model.budgets import Cost
+from holdfast.api.thread.entries import Entry
+from holdfast.api.thread.threads import (
     Chatted,
     EntryPage,
     ForkSource,
@@ -24,8 +24,8 @@ from holdfast.api.threads import (
     ThreadStatus,
 )
 from holdfast.server.routes.access.keys import token_of
-from holdfast.server.routes.costs import costs_by
-from holdfast.server.routes.runs import run_info
+from holdfast.server.routes.model.costs import costs_by
+from holdfast.server.routes.run.runs import run_info
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Caller, Use, answer
 from holdfast.threads.access.credentials import Scope
 from holdfast.threads.protocol.offsets import format_offset_text

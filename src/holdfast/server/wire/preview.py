@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from holdfast.api.ids import now_ms
-from holdfast.gateway.tickets import UsedTickets
+from holdfast.gateway.credentials.tickets import UsedTickets
 from holdfast.server.wire.box_hosts import host_name
 from holdfast.server.wire.origins import is_loopback
 

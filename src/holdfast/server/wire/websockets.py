@@ -15,9 +15,9 @@ from starlette.websockets import WebSocketState
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.problems import describe_problem
-from holdfast.server import logs
 from holdfast.server.routes.roles import SOCKET
 from holdfast.server.routes.services import Services, check_route, services_of
+from holdfast.server.telemetry import logs
 from holdfast.server.wire.login_cookie import login_of
 from holdfast.server.wire.middleware import failure, refusal
 from holdfast.threads.access.credentials import Grant
@@ -62,7 +62,7 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
 
 async def check_administer(socket: WebSocket, services: Services) -> tuple[str | None, Grant]:
     """Returns the credential of a socket and what it allows. Raises if that is not enough for this route."""
-    credential = _bearer(socket) or login_of(dict(socket.headers.raw), "GET")
+    credential = _bearer(socket) or login_of(dict(socket.headers.raw), "GET", services.public_url)
     grant = await services.access.grant(credential)
     grant.check_administer()
     check_route(grant, SOCKET, socket, services)

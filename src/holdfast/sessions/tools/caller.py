@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.api.errors import NotFound
 from holdfast.api.errors.sessions import SessionNotFound
 from holdfast.api.ids import new_id
-from holdfast.api.sessions import SessionState
+from holdfast.api.session.sessions import SessionState
 from holdfast.sessions.session_log import SessionLog, session_of
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow

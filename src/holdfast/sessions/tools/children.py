@@ -17,7 +17,7 @@ from holdfast.api.errors.tasks import DelegationLimit, NothingToShare
 from holdfast.api.ids import new_entry_id
 from holdfast.api.run.repositories import Source
 from holdfast.api.run.tasks import DelegationLimits
-from holdfast.api.sessions import PromptMode
+from holdfast.api.session.sessions import PromptMode
 from holdfast.runs.launch.plan import Options, session_options
 from holdfast.runs.run_log import RunLog
 from holdfast.sessions.service import Opening, Sessions

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Conflict, Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
 from holdfast.api.errors.sessions import SessionNotFound
+from holdfast.api.thread.entries import Entry
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.run_log import RunLog
 from holdfast.sessions.session_log import SessionLog, session_of

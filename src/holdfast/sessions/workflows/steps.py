@@ -18,7 +18,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process
 from holdfast.api.errors import HoldfastError, NotFound
 from holdfast.api.errors.boxes import ProcessLost, ProcessNotFound
-from holdfast.api.sessions import PromptStatus
+from holdfast.api.session.sessions import PromptStatus
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.delegate.reports import last_message
 from holdfast.runs.run_log import RunLog

@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Final, Self
 from holdfast.api.ids import now_ms
 from holdfast.storage.errors import CannotOpen
 from holdfast.storage.sqlite import DATABASE, SECRET, reserve
-from holdfast.storage.sqlite.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
+from holdfast.storage.sqlite.access.logins import SqliteLogins
+from holdfast.storage.sqlite.access.members import SqliteMembers
+from holdfast.storage.sqlite.access.shares import SqliteShares
+from holdfast.storage.sqlite.access.tenants import SqliteTenants
 from holdfast.storage.sqlite.database import Database
-from holdfast.storage.sqlite.logins import SqliteLogins
-from holdfast.storage.sqlite.members import SqliteMembers
 from holdfast.storage.sqlite.secret_file import SecretFile
-from holdfast.storage.sqlite.shares import SqliteShares
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
-from holdfast.storage.sqlite.tenants import SqliteTenants
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
 
 if TYPE_CHECKING:
+    from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
     from holdfast.storage.sqlite.boxes import SqliteBoxes
-    from holdfast.storage.sqlite.budgets import SqliteBudgets
     from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
     from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
     from holdfast.storage.sqlite.egress_policies import SqlitePolicies
     from holdfast.storage.sqlite.environments import SqliteEnvironments
-    from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
-    from holdfast.storage.sqlite.mailbox import SqliteMessages
-    from holdfast.storage.sqlite.memories import SqliteMemories
-    from holdfast.storage.sqlite.model_prices import SqlitePrices
-    from holdfast.storage.sqlite.models import SqliteModels
+    from holdfast.storage.sqlite.model.budgets import SqliteBudgets
+    from holdfast.storage.sqlite.model.model_prices import SqlitePrices
+    from holdfast.storage.sqlite.model.models import SqliteModels
     from holdfast.storage.sqlite.named_secrets import SqliteNamedSecrets
     from holdfast.storage.sqlite.provider_accounts import SqliteAccounts
-    from holdfast.storage.sqlite.workflows import SqliteWorkflows
+    from holdfast.storage.sqlite.session.mailbox import SqliteMessages
+    from holdfast.storage.sqlite.session.memories import SqliteMemories
+    from holdfast.storage.sqlite.session.workflows import SqliteWorkflows
 
 
 class SqliteStorage:
@@ -107,19 +107,19 @@ class SqliteStorage:
 
     @cached_property
     def models(self) -> SqliteModels:
-        from holdfast.storage.sqlite.models import SqliteModels
+        from holdfast.storage.sqlite.model.models import SqliteModels
 
         return SqliteModels(self._database)
 
     @cached_property
     def model_prices(self) -> SqlitePrices:
-        from holdfast.storage.sqlite.model_prices import SqlitePrices
+        from holdfast.storage.sqlite.model.model_prices import SqlitePrices
 
         return SqlitePrices(self._database)
 
     @cached_property
     def budgets(self) -> SqliteBudgets:
-        from holdfast.storage.sqlite.budgets import SqliteBudgets
+        from holdfast.storage.sqlite.model.budgets import SqliteBudgets
 
         return SqliteBudgets(self._database)
 
@@ -137,25 +137,25 @@ class SqliteStorage:
 
     @cached_property
     def gateway_cookies(self) -> SqliteCookies:
-        from holdfast.storage.sqlite.gateway_cookies import SqliteCookies
+        from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 
         return SqliteCookies(self._database)
 
     @cached_property
     def messages(self) -> SqliteMessages:
-        from holdfast.storage.sqlite.mailbox import SqliteMessages
+        from holdfast.storage.sqlite.session.mailbox import SqliteMessages
 
         return SqliteMessages(self._database)
 
     @cached_property
     def workflows(self) -> SqliteWorkflows:
-        from holdfast.storage.sqlite.workflows import SqliteWorkflows
+        from holdfast.storage.sqlite.session.workflows import SqliteWorkflows
 
         return SqliteWorkflows(self._database)
 
     @cached_property
     def memories(self) -> SqliteMemories:
-        from holdfast.storage.sqlite.memories import SqliteMemories
+        from holdfast.storage.sqlite.session.memories import SqliteMemories
 
         return SqliteMemories(self._database)
 

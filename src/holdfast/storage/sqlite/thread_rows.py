@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.api.threads import ThreadStatus
+from holdfast.api.thread.threads import ThreadStatus
 from holdfast.storage.sqlite.schema import is_corruption
 from holdfast.storage.sqlite.streams.store import SqliteStreams
 from holdfast.threads.checkpoints import NO_LINEAGE, Lineage

@@ -7,7 +7,7 @@
 For programs in other processes: `python -m holdfast.testing.model --script FILE --port 0 --port-file FILE`.
 """
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Answered, Called, Request, Said, Thought
 from holdfast.testing.model.scripts import EXHAUSTED, SIDE_ANSWER

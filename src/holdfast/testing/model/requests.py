@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.time_limit import time_limit
 
 Role = Literal["system", "user", "assistant"]

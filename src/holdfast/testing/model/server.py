@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.loop_thread import LoopThread
 from holdfast.testing.model.chat import Chat
 from holdfast.testing.model.exchange import BodyUnreadable, Exchange, ModelConnection

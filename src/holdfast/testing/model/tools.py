@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.api.models import Api
+from holdfast.api.model.models import Api
 from holdfast.testing.model.steps import Bash, Call, Edit, Tool, Write
 
 _SHELLS: Final = ("bash", "Bash", "exec_command", "shell_command", "shell", "local_shell", "container.exec")

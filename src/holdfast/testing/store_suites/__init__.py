@@ -19,34 +19,35 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "accounts", "api_keys", "box_leases", "box_rows", "budgets", "egress_decisions", "egress_policies", "environments",
-    "gateway_cookies", "logins", "mailbox", "members", "memories", "model_prices", "models", "named_secrets",
-    "secrets", "shares", "streams", "subscriptions", "thread_rows", "workflows",
+    "access.api_keys", "access.gateway_cookies", "access.logins", "access.members", "access.shares", "accounts",
+    "box_leases", "box_rows", "egress_decisions", "egress_policies", "environments", "model.budgets",
+    "model.model_prices", "model.models", "named_secrets", "secrets", "session.mailbox", "session.memories",
+    "session.workflows", "streams", "subscriptions", "thread_rows",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
+from holdfast.testing.store_suites.access.api_keys import ApiKeySuite  # noqa: E402
+from holdfast.testing.store_suites.access.gateway_cookies import CookieSuite  # noqa: E402
+from holdfast.testing.store_suites.access.logins import LoginSuite  # noqa: E402
+from holdfast.testing.store_suites.access.members import MemberSuite  # noqa: E402
+from holdfast.testing.store_suites.access.shares import ShareSuite  # noqa: E402
 from holdfast.testing.store_suites.accounts import AccountSuite  # noqa: E402 - after the rewrite is asked for
-from holdfast.testing.store_suites.api_keys import ApiKeySuite  # noqa: E402
 from holdfast.testing.store_suites.box_leases import BoxLeaseSuite  # noqa: E402
 from holdfast.testing.store_suites.box_rows import BoxRowSuite  # noqa: E402
-from holdfast.testing.store_suites.budgets import BudgetSuite  # noqa: E402
 from holdfast.testing.store_suites.egress_decisions import DecisionSuite  # noqa: E402
 from holdfast.testing.store_suites.egress_policies import PolicySuite  # noqa: E402
 from holdfast.testing.store_suites.environments import EnvironmentSuite  # noqa: E402
-from holdfast.testing.store_suites.gateway_cookies import CookieSuite  # noqa: E402
-from holdfast.testing.store_suites.logins import LoginSuite  # noqa: E402
-from holdfast.testing.store_suites.mailbox import MessageSuite  # noqa: E402
-from holdfast.testing.store_suites.members import MemberSuite  # noqa: E402
-from holdfast.testing.store_suites.memories import MemorySuite  # noqa: E402
-from holdfast.testing.store_suites.model_prices import PriceSuite  # noqa: E402
-from holdfast.testing.store_suites.models import ModelSuite  # noqa: E402
+from holdfast.testing.store_suites.model.budgets import BudgetSuite  # noqa: E402
+from holdfast.testing.store_suites.model.model_prices import PriceSuite  # noqa: E402
+from holdfast.testing.store_suites.model.models import ModelSuite  # noqa: E402
 from holdfast.testing.store_suites.named_secrets import NamedSecretSuite  # noqa: E402
 from holdfast.testing.store_suites.secrets import SecretSuite  # noqa: E402
-from holdfast.testing.store_suites.shares import ShareSuite  # noqa: E402
+from holdfast.testing.store_suites.session.mailbox import MessageSuite  # noqa: E402
+from holdfast.testing.store_suites.session.memories import MemorySuite  # noqa: E402
+from holdfast.testing.store_suites.session.workflows import WorkflowSuite  # noqa: E402
 from holdfast.testing.store_suites.streams import StreamSuite  # noqa: E402
 from holdfast.testing.store_suites.subscriptions import SubscriptionSuite  # noqa: E402
 from holdfast.testing.store_suites.thread_rows import ThreadRowSuite  # noqa: E402
-from holdfast.testing.store_suites.workflows import WorkflowSuite  # noqa: E402
 
 __all__ = [
     "AccountSuite", "ApiKeySuite", "BoxLeaseSuite", "BoxRowSuite", "BudgetSuite", "CookieSuite", "DecisionSuite",

@@ -19,8 +19,8 @@ from typing import Any, Final
 import pytest
 
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
-from holdfast.api.sessions import PromptMode, PromptStatus, SessionState
-from holdfast.api.threads import ThreadStatus
+from holdfast.api.session.sessions import PromptMode, PromptStatus, SessionState
+from holdfast.api.thread.threads import ThreadStatus
 from holdfast.testing.store_suites.opener import OTHER_TENANT, TENANT, OpenStore
 from holdfast.threads.access.seals import Origin
 from holdfast.threads.checkpoints import Base, Checkpoint, Files, ForkOf, Lineage, Undo

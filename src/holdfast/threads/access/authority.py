@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.api.entries import Entry
 from holdfast.api.errors import Forbidden
 from holdfast.api.errors.threads import InvalidEntry
 from holdfast.api.limits import RESERVED_ENTRY_IDS
 from holdfast.api.run.info import RunStatus
+from holdfast.api.thread.entries import Entry
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Admit, keyed, keyed_entries, keyed_slices
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, end_id

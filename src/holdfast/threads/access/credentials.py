@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from holdfast.api.access.keys import Caller
+from holdfast.api.access.keys import Scope as Scope
+from holdfast.api.access.tenants import DEFAULT_TENANT, TenantRole
 from holdfast.api.errors import Forbidden, InvalidRequest, Unauthorized
 from holdfast.api.ids import new_id, now_ms
-from holdfast.api.keys import Caller
-from holdfast.api.keys import Scope as Scope
 from holdfast.api.limits import MAX_TOKEN_SECONDS
-from holdfast.api.tenants import DEFAULT_TENANT, TenantRole
 from holdfast.threads.access.open_work import OpenWork
 from holdfast.threads.access.tenant_names import KEY_PREFIX, LINK_PREFIX, LOGIN_PREFIX, key_prefix, link_mark
 from holdfast.threads.protocol.surface import THREADS
@@ -325,6 +325,12 @@ class Access:
         """
         async with self._open.entered(lambda: self._covers(credential, grant)):
             yield
+
+    def watched(
+        self, credential: str | None, grant: Grant, on_end: Callable[[], None]
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """As `while_granted`, for what other tasks do: `on_end` is called once, and has to end it."""
+        return self._open.watched(lambda: self._covers(credential, grant), on_end)
 
     async def _covers(self, credential: str | None, earlier: Grant) -> bool:
         try:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Unauthorized
 from holdfast.api.ids import new_id
-from holdfast.api.tenants import TenantRole
 from holdfast.threads.access.credentials import Grant, digest_key
 from holdfast.threads.access.tenant_names import code_prefix, login_prefix
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.api.tenants import TenantMember, TenantQuotas, TenantRecord, TenantRole
+from holdfast.api.access.tenants import TenantMember, TenantQuotas, TenantRecord, TenantRole
 
 
 class MemberStore(Protocol):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.api.entries import Entry
+from holdfast.api.thread.entries import Entry
 
 SEAL: Final = "seal"
 """The payload field with the seal: `<thread>.<mac>`."""

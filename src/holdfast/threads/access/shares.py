@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.api.shares import ShareRecord
+from holdfast.api.access.shares import ShareRecord
 
 
 class ShareStore(Protocol):

@@ -21,7 +21,7 @@ import json
 import re
 from typing import Final
 
-from holdfast.api.tenants import DEFAULT_TENANT, TENANT_NAME
+from holdfast.api.access.tenants import DEFAULT_TENANT, TENANT_NAME
 
 KEY_PREFIX: Final = "hf_"
 LINK_PREFIX: Final = "hfl_"

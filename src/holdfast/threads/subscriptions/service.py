@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import orjson
 
+from holdfast.api.access.tenants import DEFAULT_TENANT
 from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
-from holdfast.api.tenants import DEFAULT_TENANT
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import AppendRequest, Change, Keyed, StreamStore, is_json
 from holdfast.threads.subscriptions import rules, schemas

@@ -19,7 +19,7 @@ import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from holdfast.api.tenants import DEFAULT_TENANT
+from holdfast.api.access.tenants import DEFAULT_TENANT
 from holdfast.threads.subscriptions.errors import TokenExpired, TokenInvalid
 
 TOKEN_SECONDS: Final = 3600

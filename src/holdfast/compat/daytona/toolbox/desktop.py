@@ -20,10 +20,10 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, OutputTooLarge
 from holdfast.boxes.capabilities import Capability
-from holdfast.compat.daytona.errors import ApiError, bad_request, not_found, not_supported
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, not_found, not_supported
+from holdfast.compat.daytona.http.requests import answer
 from holdfast.compat.daytona.in_box import bootstrap
 from holdfast.compat.daytona.recent import Recent
-from holdfast.compat.daytona.requests import answer
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 
 DISPLAY: Final = ":1"

@@ -18,10 +18,10 @@ from starlette.routing import Route
 from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileInfo, FileKind
 from holdfast.api.errors.boxes import BoxError, FileMissing, FileProblem
-from holdfast.compat.daytona.errors import TOOLBOX, ApiError, api_error, bad_request, document
+from holdfast.compat.daytona.http.errors import TOOLBOX, ApiError, api_error, bad_request, document
+from holdfast.compat.daytona.http.multipart import parts_of
+from holdfast.compat.daytona.http.requests import answer, body_of, flag_of, nothing, number_of, text_of
 from holdfast.compat.daytona.models import Body
-from holdfast.compat.daytona.multipart import parts_of
-from holdfast.compat.daytona.requests import answer, body_of, flag_of, nothing, number_of, text_of
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.service import daytona_of
 from holdfast.compat.daytona.toolbox.access import Opened, opened

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.box.process import Process
-from holdfast.compat.daytona.errors import ApiError
+from holdfast.compat.daytona.http.errors import ApiError
 
 _MAX_HEAD: Final = 65_536
 _MAX_DATA: Final = 16 * 1024 * 1024

@@ -17,9 +17,9 @@ from starlette.routing import Route
 
 from holdfast.api.box.process import Completed
 from holdfast.api.errors.boxes import CannotExecute, ExecTimeout
-from holdfast.compat.daytona.errors import ApiError, bad_request, not_supported
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, not_supported
+from holdfast.compat.daytona.http.requests import answer, body_of, nothing, text_of, while_connected
 from holdfast.compat.daytona.models import Body
-from holdfast.compat.daytona.requests import answer, body_of, nothing, text_of, while_connected
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 
 _SECONDS: Final = 1800.0

@@ -23,15 +23,15 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileKind
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxConflict, BoxError, FileProblem
-from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_found
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_found
+from holdfast.compat.daytona.http.requests import answer, body_of
+from holdfast.compat.daytona.http.websockets import both, close, ignore, receive, serve
 from holdfast.compat.daytona.in_box import bootstrap
 from holdfast.compat.daytona.models import Body, Variables
 from holdfast.compat.daytona.recent import Recent
-from holdfast.compat.daytona.requests import answer, body_of
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 from holdfast.compat.daytona.toolbox.frames import BrokenFrames, following
-from holdfast.compat.daytona.websockets import both, close, ignore, receive, serve
 from holdfast.time_limit import time_limit
 
 _PROGRAM: Final = "interpreter"

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_supported
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_supported
+from holdfast.compat.daytona.http.requests import answer, body_of, nothing, text_of
 from holdfast.compat.daytona.language_server import COMMANDS, LanguageServer
 from holdfast.compat.daytona.models import Body
-from holdfast.compat.daytona.requests import answer, body_of, nothing, text_of
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 
 _MOST: Final = 100

@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.compat.daytona.http.requests import answer, time_of
 from holdfast.compat.daytona.recent import Recent
-from holdfast.compat.daytona.requests import answer, time_of
 from holdfast.compat.daytona.sandbox_record import Sandbox, timestamp
 from holdfast.compat.daytona.service import daytona_of
 from holdfast.compat.daytona.toolbox.access import Opened, opened

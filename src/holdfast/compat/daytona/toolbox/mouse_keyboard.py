@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.errors.boxes import CannotExecute, ExecTimeout
-from holdfast.compat.daytona.errors import ApiError, bad_request
+from holdfast.compat.daytona.http.errors import ApiError, bad_request
+from holdfast.compat.daytona.http.requests import answer, body_of
 from holdfast.compat.daytona.models import Body
-from holdfast.compat.daytona.requests import answer, body_of
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 from holdfast.compat.daytona.toolbox.desktop import look, missing, on_desktop
 

@@ -14,10 +14,10 @@ from starlette.routing import Route
 from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileKind
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, ExecTimeout
-from holdfast.compat.daytona.errors import ApiError, bad_request
+from holdfast.compat.daytona.http.errors import ApiError, bad_request
+from holdfast.compat.daytona.http.requests import answer, body_of, port_of, while_connected
 from holdfast.compat.daytona.in_box import bootstrap
 from holdfast.compat.daytona.models import Body, Variable, Variables
-from holdfast.compat.daytona.requests import answer, body_of, port_of, while_connected
 from holdfast.compat.daytona.service import daytona_of
 from holdfast.compat.daytona.toolbox.access import opened
 

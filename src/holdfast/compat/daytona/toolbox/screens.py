@@ -22,10 +22,10 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileInfo
 from holdfast.api.box.process import Process, ProcessState
 from holdfast.api.errors.boxes import FileMissing
-from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_found
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_found
+from holdfast.compat.daytona.http.requests import NO_CONTENT, answer, body_of, flag_of, nothing, number_in, number_of
 from holdfast.compat.daytona.in_box import bootstrap
 from holdfast.compat.daytona.models import Body
-from holdfast.compat.daytona.requests import NO_CONTENT, answer, body_of, flag_of, nothing, number_in, number_of
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 from holdfast.compat.daytona.toolbox.desktop import document_in, end, look, missing, on_desktop

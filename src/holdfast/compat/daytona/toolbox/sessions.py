@@ -23,14 +23,14 @@ from starlette.websockets import WebSocket
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxConflict
-from holdfast.compat.daytona.errors import ApiError, conflict, not_found
+from holdfast.compat.daytona.http.errors import ApiError, conflict, not_found
+from holdfast.compat.daytona.http.requests import answer, body_of, nothing, while_connected
+from holdfast.compat.daytona.http.websockets import MAX_FRAME, both, close, ignore, serve
 from holdfast.compat.daytona.in_box import bootstrap
 from holdfast.compat.daytona.models import Body
 from holdfast.compat.daytona.recent import Recent
-from holdfast.compat.daytona.requests import answer, body_of, nothing, while_connected
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 from holdfast.compat.daytona.toolbox.frames import Frame, available, following
-from holdfast.compat.daytona.websockets import MAX_FRAME, both, close, ignore, serve
 from holdfast.time_limit import time_limit
 
 _PROGRAM: Final = "session"

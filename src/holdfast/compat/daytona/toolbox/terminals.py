@@ -20,13 +20,13 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxError, ProcessLost
 from holdfast.boxes.process_output import find_end
-from holdfast.compat.daytona.errors import ApiError, bad_request, conflict, not_found
+from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_found
+from holdfast.compat.daytona.http.requests import answer, body_of, number_of
+from holdfast.compat.daytona.http.websockets import MAX_FRAME, both, close, receive, serve
 from holdfast.compat.daytona.models import Body, Variables
 from holdfast.compat.daytona.recent import Recent
-from holdfast.compat.daytona.requests import answer, body_of, number_of
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.toolbox.access import Opened, opened
-from holdfast.compat.daytona.websockets import MAX_FRAME, both, close, receive, serve
 
 _MARK: Final = "daytona-pty"
 _COMMAND: Final = (

@@ -33,7 +33,7 @@ from typing import Any, Final
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxConflict, BoxGone, BoxNotFound
 from holdfast.api.ids import new_id
-from holdfast.guest import search
+from holdfast.guest.init import search
 
 CREATING: Final = "creating"
 DELETING: Final = "deleting"

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors.boxes import FileProblem, SnapshotNotFound, WrongSnapshot
 from holdfast.api.ids import new_id, now_ms
-from holdfast.guest import tree
+from holdfast.guest.init import tree
 from holdfast.providers.host.disk.data_dir import (
     BoxImage,
     BoxRecord,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
-from holdfast.guest import tar
+from holdfast.guest.init import tar
 from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.host.disk.layers import unfinished_layer
 from holdfast.providers.local.images.compression import Measured, Source, decompressed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.guest.tar import Budget
+from holdfast.guest.init.tar import Budget
 
 _MEGABYTE = 1 << 20
 _GIGABYTE = 1 << 30

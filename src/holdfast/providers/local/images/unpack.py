@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.errors.boxes import BadArchive, HostileArchive, NoSpace
-from holdfast.guest import tar
-from holdfast.guest.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
+from holdfast.guest.init import tar
+from holdfast.guest.init.tree import MAKE_FILE, OPEN_FOLDER, Walker, open_folder, walk, write_file
 from holdfast.providers.host.disk.data_dir import DataDir
 from holdfast.providers.local.images.limits import ArchiveLimits
 

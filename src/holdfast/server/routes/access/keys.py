@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.security import HTTPAuthorizationCredentials
 
+from holdfast.api.access.keys import Caller, CreatedKey, Key, KeyList, NewKey, Token
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import NotFound
-from holdfast.api.keys import Caller, CreatedKey, Key, KeyList, NewKey, Token
-from holdfast.api.tenants import TenantRole
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, bearer
 from holdfast.threads.access.credentials import ApiKey, IssuedToken
 

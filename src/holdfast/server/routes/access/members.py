@@ -7,10 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
 
-from holdfast.api.entries import Entry
-from holdfast.api.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from holdfast.api.keys import CreatedKey, NewKey
-from holdfast.api.tenants import (
+from holdfast.api.access.keys import CreatedKey, NewKey
+from holdfast.api.access.tenants import (
     MEMBER_NAME,
     TENANT_NAME,
     CreatedTenant,
@@ -22,9 +20,11 @@ from holdfast.api.tenants import (
     TenantQuotas,
     TenantRole,
 )
-from holdfast.api.threads import EntryPage
+from holdfast.api.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from holdfast.api.thread.entries import Entry
+from holdfast.api.thread.threads import EntryPage
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Use, answer
-from holdfast.server.tenants import Tenants
+from holdfast.server.tenant.tenants import Tenants
 from holdfast.threads.protocol.offsets import format_offset_text, parse_offset
 
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)

@@ -13,11 +13,11 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from holdfast.api.entries import Entry
+from holdfast.api.access.shares import CreatedShare, NewShare, ShareList, ShareRecord
 from holdfast.api.errors import Conflict, NotFound
 from holdfast.api.ids import new_id
 from holdfast.api.limits import ThreadId
-from holdfast.api.shares import CreatedShare, NewShare, ShareList, ShareRecord
+from holdfast.api.thread.entries import Entry
 from holdfast.exports.page import MOST_ENTRIES, Exported, render
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Services, Use
 from holdfast.threads.access.credentials import digest_key

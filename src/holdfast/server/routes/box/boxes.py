@@ -181,7 +181,7 @@ async def move_box(id: BoxId, move: MoveBox, services: Use, boxes: UseBoxes) -> 
 
 def _check_no_interpreter(row: BoxRow) -> None:
     """Raises if the box is that of an interpreter: its context lives in the memory of its box, which cannot travel."""
-    from holdfast.server.interpreters import KEY_PREFIX  # here: it loads the interpreters
+    from holdfast.server.interpreter.interpreters import KEY_PREFIX  # here: it loads the interpreters
 
     if row.key is not None and row.key.startswith(KEY_PREFIX):
         raise Unsupported(

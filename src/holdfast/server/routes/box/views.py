@@ -17,7 +17,7 @@ from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service import sweep
 from holdfast.boxes.service.move import Moved
-from holdfast.server import box_metrics
+from holdfast.server.telemetry import box_metrics
 
 
 def encode(data: bytes) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from holdfast.api.errors import Forbidden, NotFound
-from holdfast.api.gateway import (
+from holdfast.api.session.gateway import (
     Link,
     Member,
     MemberList,
@@ -22,9 +22,9 @@ from holdfast.api.gateway import (
     TunnelName,
 )
 from holdfast.gateway.sessions import SessionView
-from holdfast.server.gateway import SessionGateway
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Administrator, Use
+from holdfast.server.session.gateway import SessionGateway
 
 router = APIRouter(prefix="/v1/sessions", responses=BOX_ERRORS, tags=["gateway"])
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from holdfast.api.inbox import InboxMessage, InboxPage, InboxReply, SentReply
 from holdfast.api.limits import Printable
+from holdfast.api.session.inbox import InboxMessage, InboxPage, InboxReply, SentReply
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.sessions.tools.mailbox import Mailbox

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from holdfast.api.limits import EntryId, ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
-from holdfast.api.sessions import (
+from holdfast.api.session.sessions import (
     AgentModel,
     AgentModels,
     DeletedWorkspace,
@@ -35,13 +35,13 @@ from holdfast.runs.launch.plan import Options
 from holdfast.server.environments import require_agent, spec_of
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import UseBoxes, UseEnvironments, UseSessions
-from holdfast.server.workstations import with_workstation
+from holdfast.server.session.workstations import with_workstation
 from holdfast.sessions.queue import in_order
 from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of
 from holdfast.sessions.views import agent_state, joint_state, sandbox_state
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
-from holdfast.threads.session_events import EndedPrompt, QueuedPrompt
+from holdfast.threads.session_events import WEB, EndedPrompt, QueuedPrompt
 
 router = APIRouter(prefix="/v1", tags=["sessions"], responses=BOX_ERRORS)
 
@@ -86,6 +86,7 @@ async def create_session(
         delegates=new.delegate,
         context=new.context,
         tools=tuple(each.value for each in dict.fromkeys(new.tools)),
+        asks=tuple(each.value for each in dict.fromkeys(new.ask)),
     )
     options = await with_workstation(options, new.workstation, boxes)
     opening = Opening(new.new_session, new.title, dict(new.labels), new.parent, new.author_id)
@@ -130,6 +131,7 @@ async def prompt_session(id: ThreadId, new: NewPrompt, sessions: UseSessions) ->
         mode=new.mode,
         priority=new.priority,
         attachments=new.attachments,
+        channel=new.channel,
     )
     return _prompt(queued)
 
@@ -251,6 +253,7 @@ def _prompt(prompt: QueuedPrompt | EndedPrompt) -> PromptInfo:
         created_at=prompt.created_at,
         run=prompt.run,
         attempts=prompt.attempts,
+        channel=prompt.channel or WEB,
     )
 
 

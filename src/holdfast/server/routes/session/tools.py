@@ -10,7 +10,7 @@ from holdfast.api.limits import ThreadId
 from holdfast.api.tools.records import ToolList, ToolRecord
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Administrator, Use
-from holdfast.server.session_tools import ServerTools
+from holdfast.server.session.tools import ServerTools
 
 router = APIRouter(prefix="/v1", tags=["session tools"], responses=BOX_ERRORS)
 

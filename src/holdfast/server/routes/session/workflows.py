@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from holdfast.api.errors import TooLarge
 from holdfast.api.limits import Printable, ThreadId
-from holdfast.api.workflows import CancelExecution, Decision, ExecutionInfo, FiredWebhook, execution_of
+from holdfast.api.session.workflows import CancelExecution, Decision, ExecutionInfo, FiredWebhook, execution_of
 from holdfast.server.routes.requests import BOX_ERRORS
 from holdfast.server.routes.services import Administrator, Use
 from holdfast.sessions.workflows.engine import Executions

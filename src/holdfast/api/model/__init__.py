@@ -1,0 +1,1 @@
+"""Types of requests and responses about models: the models, what they cost, and budgets."""

@@ -1,0 +1,1 @@
+"""Types of requests and responses of threads and their entries."""

@@ -1,0 +1,1 @@
+"""`holdfast demo`, and the sample that it runs."""

@@ -1,0 +1,1 @@
+"""`holdfast model`, `budget` and `cost`: the models, and what they cost."""

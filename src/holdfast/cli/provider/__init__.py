@@ -1,0 +1,1 @@
+"""`holdfast provider`: the providers of boxes, and their accounts."""

@@ -1,0 +1,1 @@
+"""The changes of a thread: shown, compared, and brought home."""

@@ -1,0 +1,1 @@
+"""The files that a run begins with, chosen and packed on this machine."""

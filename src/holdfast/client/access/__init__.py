@@ -1,0 +1,1 @@
+"""Keys, logins, tenants and members, over the client."""

@@ -1,0 +1,1 @@
+"""Models, completions and costs, over the client."""

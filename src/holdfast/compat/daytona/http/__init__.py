@@ -1,0 +1,1 @@
+"""What the routes of the Daytona API share: requests, errors, WebSockets."""

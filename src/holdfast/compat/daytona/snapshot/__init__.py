@@ -1,0 +1,1 @@
+"""Daytona's snapshots, and the images that sandboxes begin with."""

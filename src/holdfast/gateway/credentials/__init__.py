@@ -1,0 +1,1 @@
+"""What opens a session in a browser: tokens, tickets and cookies."""

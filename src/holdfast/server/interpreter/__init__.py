@@ -1,0 +1,1 @@
+"""Interpreters that live in the server."""

@@ -1,0 +1,1 @@
+"""REST: models, completions, costs and budgets."""

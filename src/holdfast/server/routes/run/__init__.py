@@ -1,0 +1,1 @@
+"""REST: agents, runs, forks, tasks, and tests of the runtime."""

@@ -1,0 +1,1 @@
+"""What a server adds to sessions: their operations, gateways and workstations."""

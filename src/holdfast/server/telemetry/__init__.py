@@ -1,0 +1,1 @@
+"""What a server tells its operator: logs and metrics."""

@@ -1,0 +1,1 @@
+"""Who may do what, in SQLite: keys, members, logins, shares, tenants."""

@@ -1,0 +1,1 @@
+"""Models, prices and budgets, in SQLite."""

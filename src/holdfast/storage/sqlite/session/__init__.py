@@ -1,0 +1,1 @@
+"""What sessions keep beside their threads, in SQLite: messages, memories, workflows."""

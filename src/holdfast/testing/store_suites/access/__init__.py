@@ -1,0 +1,1 @@
+"""The contracts of the stores of who may do what."""
