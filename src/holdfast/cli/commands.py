@@ -222,6 +222,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "remove": "provider.commands:remove",
         },
     ),
+    "webhook": Group(
+        "Webhooks: signed requests to your programs when something happens on threads.",
+        {
+            "add": "webhook:add",
+            "list": "webhook:list_",
+            "show": "webhook:show",
+            "test": "webhook:send_test",
+            "rotate": "webhook:rotate",
+            "remove": "webhook:remove",
+        },
+    ),
     "secret": Group(
         "Secrets: values that boxes use without seeing them.",
         {
