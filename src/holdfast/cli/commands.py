@@ -52,6 +52,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
             "turns": "thread.turns:turns",
+            "trace": "thread.trace:trace",
             "tree": "thread.tree:tree",
             "wait": "thread.tree:wait",
         },
