@@ -23,6 +23,7 @@ from holdfast.gateway.credentials.cookies import COOKIE, IDLE_SECONDS, CookieRow
 from holdfast.gateway.credentials.tokens import digest
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
+from holdfast.gateway.proxy.kept_connections import KeptConnections
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import ProgramView, SessionView
@@ -202,7 +203,7 @@ async def ask(world: World, cookie: str, *, socket: bool) -> int:
     sessions, never = OneSession(), asyncio.get_running_loop().create_future()
     relay = Relay(lambda: "q-1", lambda _, __: None, lambda: never)
     hosts, boxes = SessionHosts("http", ":1"), OpenBoxes(sessions.open_box)
-    gateway = Gateway(sessions, world.access, hosts, Terminals(), relay, boxes)
+    gateway = Gateway(sessions, world.access, hosts, Terminals(), relay, boxes, KeptConnections())
     host = b"t-1.localhost:1" if socket else b"app--t-1.localhost:1"
     scope: dict[str, Any] = {
         "type": "websocket" if socket else "http",
@@ -213,6 +214,7 @@ async def ask(world: World, cookie: str, *, socket: bool) -> int:
         "query_string": b"",
         "headers": [(b"host", host), (b"cookie", f"{COOKIE}={cookie}".encode())],
         "subprotocols": ["tty"],
+        "state": {"lost": never},
         "extensions": {"websocket.http.response": {}},
     }
     sent: list[dict[str, Any]] = []

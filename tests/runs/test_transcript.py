@@ -11,8 +11,8 @@ def entry(ident: str, kind: str, **fields: Any) -> dict[str, Any]:
     return {"id": ident, "ts": 1, "payload": {"type": kind, **fields}}
 
 
-def heard(*entries: dict[str, Any], agent: str = "pi") -> list[str]:
-    taking = SessionTranscript(agent, without="r-now")
+def heard(*entries: dict[str, Any], agent: str = "pi", channel: str = "") -> list[str]:
+    taking = SessionTranscript(agent, without="r-now", channel=channel)
     given = [one for each in entries for one in taking.take(each)]
     return [f"{one['payload']['type']} {one['payload'].get('text', '')}".strip() for one in given]
 
@@ -63,3 +63,23 @@ def test_the_prompt_of_the_run_to_come_and_those_of_other_agents_are_not() -> No
 
 def test_live_words_are_left_out() -> None:
     assert heard(PROMPT, STARTED, entry("r-1-1", "pi.delta", message="m", text="do")) == []
+
+
+def test_a_channel_of_a_session_has_its_own_conversation() -> None:
+    there = entry("c-2", "chat", role="user", text="in the chat")
+    begun = entry("start-r-2", "signal.run.started", run="r-2", agent="pi", prompts=["c-2"], channel="slack:C1")
+    answer = entry("r-2-1", "pi.assistant", text="to the chat")
+    thread = (
+        PROMPT,
+        there,
+        STARTED,
+        USER,
+        ANSWER,
+        FINISHED,
+        begun,
+        answer,
+        entry("e", "signal.run.finished", run="r-2"),
+    )
+    assert heard(*thread) == ["pi.user do it, now", "pi.assistant done"]
+    assert heard(*thread, channel="slack:C1") == ["pi.user in the chat", "pi.assistant to the chat"]
+    assert heard(*thread, channel="slack:C2") == []

@@ -74,6 +74,15 @@ def of(state: SessionState, *queue: QueuedPrompt, **more: Any) -> ThreadRuns:
         # What was asked for otherwise comes alone, in its order.
         ([prompt("a", "collect", at=0), prompt("c"), prompt("b", "collect", at=1)], Next(("a",))),
         ([prompt("c"), prompt("a", "collect")], Next(("c",))),
+        # Each channel has its own conversation, so its own runs.
+        (
+            [
+                prompt("a", "collect", at=0),
+                prompt("b", "collect", at=1, channel="slack:C1"),
+                prompt("c", "collect", at=2),
+            ],
+            Next(("a", "c")),
+        ),
         # The clock was set back by an hour: it does not wait for an hour.
         ([prompt("a", "collect", at=NOW + 3_600_000)], Next(("a",))),
     ],
@@ -129,6 +138,8 @@ def test_all_prompts_are_in_order() -> None:
         (of(S.RUNNING, prompt("a"), latest=a_run()), Known(NOW), Nothing()),
         (of(S.RUNNING, prompt("a", "steer"), latest=a_run()), Known(NOW), Interrupt()),
         (of(S.RUNNING, prompt("a", "steer"), latest=a_run()), Known(NOW, launching=True), Interrupt()),
+        # It interrupts the conversation of its own channel.
+        (of(S.RUNNING, prompt("a", "steer", channel="slack:C1"), latest=a_run()), Known(NOW), Nothing()),
         (of(S.RUNNING, prompt("a", "steer", run="r-1"), latest=a_run()), Known(NOW), Nothing()),
         (of(S.RUNNING, prompt("a", "steer"), latest=a_run(cancel=CancelKind.INTERRUPT)), Known(NOW), Nothing()),
         (of(S.RUNNING, prompt("a", "steer"), latest=a_run(status=RunStatus.COMPLETED)), Known(NOW), Launch(("a",))),

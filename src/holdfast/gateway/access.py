@@ -98,10 +98,8 @@ class GatewayAccess:
         Whoever takes a right away changes the record first, and then closes what is open. So somebody who is counted
         first and checked afterwards is found by one of the two.
         """
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.visitors.present(visitor))
-            if visitor.cookie is not None:
-                stack.enter_context(self.cookies.in_use(visitor.cookie))
+        in_use = contextlib.nullcontext() if visitor.cookie is None else self.cookies.in_use(visitor.cookie)
+        with self.visitors.present(visitor), in_use:
             await self.check(session, visitor)
             yield
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.box.process import Connection
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Refused, Unauthorized
 from holdfast.api.errors.boxes import BoxError
 from holdfast.gateway import pages
@@ -33,8 +32,9 @@ from holdfast.gateway.proxy.headers import (
     without_authority,
     without_cookies,
 )
+from holdfast.gateway.proxy.kept_connections import Route as KeptRoute
 from holdfast.gateway.proxy.relay import connect
-from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal
 from holdfast.gateway.routes import Kind, Route, parse_path
 from holdfast.gateway.sessions import SessionView
 from holdfast.gateway.tunnel.tunnels import host_label
@@ -140,24 +140,31 @@ class SessionSite(Site):
         raise problem or _unauthorized()
 
     @contextlib.asynccontextmanager
-    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+    async def connected(self, visit: Visit, *, may_reuse: bool = False) -> AsyncIterator[Lease]:
         session, visitor = self._session, self._visitor
         assert session is not None
         assert visitor is not None
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._gateway.access.present(session, visitor))
-            try:
+        kept, lease = self._gateway.kept, None
+        try:
+            async with self._gateway.access.present(session, visitor):
                 if session.box is None:
                     raise NotReady(self._what, session, "it has no box now")
-                box = await stack.enter_async_context(self._gateway.boxes.open(session))
-                connection = await connect(box, self._port)
-            except (BoxError, BadAnswer) as error:
-                if isinstance(error, NotReady):
-                    raise
-                raise NotReady(self._what, await self._with_programs(session), error.message) from error
-            opened = await stack.enter_async_context(connection)
-            visitor.check_not_over()  # nothing is sent for somebody who lost the right to it meanwhile
-            yield opened
+                async with self._gateway.boxes.open(session) as box:
+                    route = KeptRoute(session.box, self._port, visitor.credential)
+                    reused = kept.take(route) if may_reuse else None
+                    lease = Lease(reused or await connect(box, self._port), can_keep=True, reused=reused is not None)
+                    try:
+                        visitor.check_not_over()  # nothing is sent for who lost the right to it meanwhile
+                        yield lease
+                    finally:
+                        if lease.keep and not visitor.over.done():
+                            kept.keep(route, lease.connection)
+                        else:
+                            await lease.connection.close()
+        except (BoxError, BadAnswer) as error:
+            if lease is not None or isinstance(error, NotReady):
+                raise
+            raise NotReady(self._what, await self._with_programs(session), error.message) from error
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         reply = refusal(error, request_id)

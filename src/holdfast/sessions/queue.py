@@ -1,7 +1,7 @@
 """The queue of a session: which prompts come next, and when. Decisions without effects.
 
 A steering prompt comes first. Otherwise a higher priority comes first, and of equal ones the earlier. Prompts that are
-collected wait until none has come for a moment, and then make one run together.
+collected wait until none has come for a moment, and then make one run together. A run is for one channel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def next_prompts(queued: Sequence[QueuedPrompt], now: int) -> Next | Later | Non
         return None
     if ordered[0].mode is not PromptMode.COLLECT:
         return Next((ordered[0].id,))
-    together = tuple(takewhile(lambda each: each.mode is PromptMode.COLLECT, ordered))
+    channel = ordered[0].channel
+    beside = tuple(takewhile(lambda each: each.mode is PromptMode.COLLECT, ordered))
+    together = tuple(each for each in beside if each.channel == channel)
     times = [each.created_at for each in together]
     waits = min(max(times) + COLLECT_MS, min(times) + LONGEST_COLLECT_MS) - now
     if 0 < waits <= COLLECT_MS:  # longer only if the clock was set back
@@ -55,6 +57,6 @@ def next_prompts(queued: Sequence[QueuedPrompt], now: int) -> Next | Later | Non
     return Next(tuple(each.id for each in together))
 
 
-def interrupts(queued: Sequence[QueuedPrompt]) -> bool:
-    """Returns whether a waiting prompt ends the current work."""
-    return any(each.mode is PromptMode.STEER for each in queued)
+def interrupts(queued: Sequence[QueuedPrompt], channel: str) -> bool:
+    """Returns whether a waiting prompt ends the current work, which is for this channel. Other channels wait."""
+    return any(each.mode is PromptMode.STEER and each.channel == channel for each in queued)

@@ -9,7 +9,8 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.run.info import CancelKind, Stage
 from holdfast.api.session.sessions import SessionState
 from holdfast.sessions.queue import Later, Next, interrupts, next_prompts
-from holdfast.threads.run_events import ThreadRuns
+from holdfast.threads.run_events import Run, ThreadRuns
+from holdfast.threads.session_events import Session
 
 _ASLEEP: Final = frozenset({BoxState.HIBERNATED, BoxState.STOPPED})
 
@@ -153,9 +154,9 @@ def _decide_running(runs: ThreadRuns, known: Known) -> Action:
     if not known.booted:
         return Boot()
     if known.launching:
-        return NOTHING if run is None or run.cancel is not None or not interrupts(session.queued) else Interrupt()
+        return NOTHING if run is None or not _is_interrupted(run, session) else Interrupt()
     if run is not None:
-        return Interrupt() if run.cancel is None and interrupts(session.queued) else NOTHING
+        return Interrupt() if _is_interrupted(run, session) else NOTHING
     match next_prompts(session.queued, known.now):
         case Next(prompts):
             return Launch(prompts)
@@ -166,6 +167,10 @@ def _decide_running(runs: ThreadRuns, known: Known) -> Action:
     if known.box in _ASLEEP:
         return Move(SessionState.HIBERNATING, "its box fell asleep")
     return NOTHING
+
+
+def _is_interrupted(run: Run, session: Session) -> bool:
+    return run.cancel is None and interrupts(session.queued, run.channel)
 
 
 def is_wanted(runs: ThreadRuns) -> bool:

@@ -36,7 +36,8 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
-from holdfast.sessions.hub.hub import Hub, Question
+from holdfast.sessions.hub.questions import Question, Questions
+from holdfast.sessions.hub.runners import Runners
 from holdfast.sessions.review import read_review, review_prompt
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
@@ -87,6 +88,8 @@ class Sessions:
         boxes: Boxes,
         runs: Runs,
         run_log: RunLog,
+        runners: Runners,
+        questions: Questions,
         *,
         ticks: Callable[[], int],
         most: int = MOST_SESSIONS,
@@ -98,6 +101,8 @@ class Sessions:
         self._boxes = boxes
         self._runs = runs
         self._log = run_log
+        self._runners = runners
+        self._questions = questions
         self._most = most
         self._sessions = SessionLog(run_log)
         self.tasks = BackgroundTasks()
@@ -112,30 +117,19 @@ class Sessions:
             self._boots,
             most=most,
             on_due=self._due.add,
-            stop_runner=self._stop_runner,
+            stop_runner=runners.stop,
             ticks=ticks,
         )
-        self.hub: Hub | None = None
         self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
         self._creating = asyncio.Lock()
         self.sweep = self._sweep.sweep
         self.settle = self._driver.settle
         self.box_of = self._driver.box_of
 
-    def use_hub(self, hub: Hub) -> None:
-        """From now on, agents with a server get their prompts over this hub. The caller closes it."""
-        self.hub = hub
-        self._runs.use_hub(hub)
-
-    async def _stop_runner(self, id: str) -> None:
-        if self.hub is not None:
-            await self.hub.stop(id)
-
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
         await self._sweep.start()
-        if self.hub is not None:
-            self.tasks.start(self._admit_runners(), name="runners of sessions")
+        self.tasks.start(self._admit_runners(), name="runners of sessions")
 
     async def _admit_runners(self) -> None:
         """Let the runners that outlived their server reach this one, before the next prompt starts others."""
@@ -248,8 +242,12 @@ class Sessions:
         mode: PromptMode = PromptMode.FOLLOWUP,
         priority: int = 0,
         attachments: Sequence[Attachment] = (),
+        channel: str | None = None,
     ) -> QueuedPrompt | EndedPrompt:
-        """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps."""
+        """Queue a prompt. Returns once it is on disk. It wakes a session that sleeps.
+
+        Each `channel` has a conversation of its own with the agent. None: the usual one.
+        """
         check_prompt(text)
         session = session_of(await self._sessions.find(id))
         self._check_attachments(session.agent, attachments)
@@ -262,7 +260,7 @@ class Sessions:
                 f"{MOST_PROMPTS} prompts already wait in session {id}", hint="wait until some of them have ended"
             )
         entry = self._log.entry(
-            prompted(text, mode, priority, _plain(attachments)), id=prompt_id or new_entry_id(), author=author
+            prompted(text, mode, priority, _plain(attachments), channel), id=prompt_id or new_entry_id(), author=author
         )
         await self._log.append(id, entry)
         found = session_of(await self._sessions.find(id)).find(entry.id)
@@ -344,33 +342,29 @@ class Sessions:
             raise Conflict(
                 f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
             )
-        await self._stop_runner(id)
+        await self._runners.stop(id)
         await self._runs.rewinds.rewind(id, str(number - 1))
         return await self._sessions.find(id)
 
     async def questions(self, id: str) -> Sequence[Question]:
         """Returns the questions that the agent waits for."""
         await self._sessions.find(id)
-        return [] if self.hub is None else self.hub.questions(id)
+        return self._questions.of(id)
 
     async def answer(self, id: str, question: str, answer: str) -> None:
         """Answer a question of the agent."""
         await self._sessions.find(id)
-        if self.hub is None:
-            raise NotFound(
-                f"no question {question} waits in session {id}", hint=f"list them: holdfast session questions {id}"
-            )
-        await self.hub.answer(id, question, answer)
+        await self._questions.answer(id, question, answer)
 
     async def models(self, id: str) -> Sequence[dict[str, Any]]:
         """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
         agent = session_of(await self._sessions.find(id)).agent
-        if self.hub is None or not self._runs.is_hosted(agent):
+        if not self._runs.is_hosted(agent):
             raise AgentAway(
                 f"the agent of session {id}, {agent}, has no server",
                 hint="only agents with a server have this: opencode",
             )
-        return self.hub.models(id)
+        return self._runners.models(id)
 
     # --- state ---
 

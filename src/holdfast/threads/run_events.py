@@ -23,6 +23,7 @@ from holdfast.threads.session_events import (
     CREATED,
     SESSION_PREFIX,
     Session,
+    channel_in,
     fold_finished,
     fold_session,
     fold_started,
@@ -51,7 +52,7 @@ DELTA: Final = ".delta"
 
 MAX_WAITING: Final = 100
 """How many prompts may be queued on a thread."""
-_MAX_AGENTS: Final = 32
+_MAX_CONVERSATIONS: Final = 256
 _MAX_TEXT: Final = 4096
 _MAX_OPTIONS: Final = 32 * 1024
 _FOLD: Final = 2
@@ -117,6 +118,8 @@ class Run:
     ended_by: str | None = None
     turn: int = 0
     """Its number on the thread, from 1. Numbers are never used again, not even after a rewind."""
+    channel: str = ""
+    """Of a session: the channel whose prompts it answers. Empty for the usual one."""
     until: int = field(default=0, compare=False)
     """A position on the thread shortly before its end."""
     checkpoint: Checkpoint | None = None
@@ -125,6 +128,10 @@ class Run:
     """It ended before its agent was started, and its prompts wait for another run."""
     repeats: bool = False
     """It has the prompts of such a run."""
+
+    @property
+    def conversation(self) -> str:
+        return conversation_of(self.agent, self.channel)
 
     @property
     def harness(self) -> str:
@@ -184,6 +191,11 @@ class AgentSession:
     """Whether its last run completed and its runner reported that. Then the session on disk matches the thread."""
 
 
+def conversation_of(agent: str, channel: str) -> str:
+    """Returns the name of a conversation of an agent: that of the agent, or with the channel."""
+    return f"{agent} {channel}" if channel else agent
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A prompt that is queued until the current run ends."""
@@ -206,7 +218,7 @@ class ThreadRuns:
     latest: Run | None = None
     waiting: tuple[Waiting, ...] = ()
     sessions: Mapping[str, AgentSession] = field(default_factory=dict)
-    """By agent, in the order of their latest runs."""
+    """By agent and channel (`conversation_of`), in the order of their latest runs."""
     workspace: str | None = None
     """Digest of the files that the thread's first box started with."""
     dropped: tuple[tuple[int, int], ...] = ()
@@ -372,11 +384,13 @@ def _started(
     prompts = _texts(payload.get("prompts"))
     options = _options(payload.get("options"))
     last = runs.latest
-    session = runs.sessions.get(agent)
-    sessions = {name: each for name, each in runs.sessions.items() if name != agent}
+    channel = channel_in(payload.get("channel"))
+    conversation = conversation_of(agent, channel)
+    session = runs.sessions.get(conversation)
+    sessions = {name: each for name, each in runs.sessions.items() if name != conversation}
     # Not whole until the runner reports how the run ended.
-    sessions[agent] = AgentSession(run) if session is None else replace(session, run=run, whole=False)
-    while len(sessions) > _MAX_AGENTS:
+    sessions[conversation] = AgentSession(run) if session is None else replace(session, run=run, whole=False)
+    while len(sessions) > _MAX_CONVERSATIONS:
         del sessions[next(iter(sessions))]
     return replace(
         runs,
@@ -398,6 +412,7 @@ def _started(
             version=_text(payload.get("version")),
             last_sign=entry["ts"],
             turn=runs.count + 1,
+            channel=channel,
             repeats=last is not None and last.again and set(last.prompts) <= set(prompts),
         ),
         waiting=tuple(each for each in runs.waiting if each.chat not in prompts),
@@ -430,12 +445,12 @@ def _finished(
         again=again,
     )
     sessions = dict(runs.sessions)
-    session = sessions.get(run.agent)
+    session = sessions.get(run.conversation)
     if session is not None and session.run == run.run:
         # An agent that was killed, cancelled or failed may not have saved all its output, so its session must be
         # rebuilt.
         whole = run.is_ours and ended_by == "runner" and ended.status is RunStatus.COMPLETED
-        sessions[run.agent] = replace(session, whole=whole)
+        sessions[run.conversation] = replace(session, whole=whole)
     return replace(
         runs,
         latest=ended,
@@ -459,9 +474,9 @@ def _event(runs: ThreadRuns, run: Run, kind: str, payload: Mapping[str, Any]) ->
     if event == "session":
         session = _text(payload.get("session"))
         sessions = dict(runs.sessions)
-        known = sessions.get(run.agent)
+        known = sessions.get(run.conversation)
         if session and known is not None and known.run == run.run:
-            sessions[run.agent] = replace(known, session=session, box=run.box)
+            sessions[run.conversation] = replace(known, session=session, box=run.box)
             runs = replace(runs, sessions=sessions)
     reached = Stage.EVENT if event in _READ_ITS_PROMPT else Stage.AGENT
     notice = _text(payload.get("text")) if event == "notice" else None
@@ -587,6 +602,7 @@ def started(
     resumes: str | None,
     options: dict[str, Any],
     version: str | None = None,
+    channel: str = "",
 ) -> dict[str, Any]:
     payload: dict[str, Any] = {
         "type": STARTED,
@@ -602,6 +618,8 @@ def started(
         payload["version"] = version
     if resumes is not None:
         payload["resumes"] = resumes
+    if channel:
+        payload["channel"] = channel
     return payload
 
 

@@ -7,6 +7,7 @@ run, or with its session, so that it ends exactly once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -24,7 +25,11 @@ CHILD_TERMINATED: Final = "signal.session.child_terminated"
 SLOW: Final = "signal.session.slow"
 BOOTED: Final = "signal.session.booted"
 PROMPT: Final = "prompt"
-"""The field of a chat that is a prompt of a session: `{mode, priority}`."""
+"""The field of a chat that is a prompt of a session: `{mode, priority, channel?}`."""
+CHANNEL: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}:[!-~]{1,100}")
+"""A channel, such as `telegram:-1001`. Each has a conversation of its own with the agent."""
+WEB: Final = "web:default"
+"""The channel of prompts that name none. It is not written on the thread."""
 ATTACHMENTS: Final = "attachments"
 """The field of a prompt with its files and images: `[{mime, data, filename?}]`."""
 
@@ -71,6 +76,8 @@ class QueuedPrompt:
     run: str | None = None
     """The run that works on it. None while it waits."""
     attempts: int = 0
+    channel: str = ""
+    """Empty for `WEB`."""
 
     @property
     def is_processing(self) -> bool:
@@ -86,6 +93,7 @@ class EndedPrompt:
     status: PromptStatus
     run: str | None = None
     attempts: int = 0
+    channel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,12 @@ class Session:
 def is_prompt(payload: Mapping[str, Any]) -> bool:
     """Returns whether a chat is a prompt of a session, if the server wrote it."""
     return payload.get(PROMPT) is not None
+
+
+def channel_in(value: object) -> str:
+    """Returns a channel as it is kept: empty for `WEB`, and for what is none."""
+    is_one = isinstance(value, str) and value != WEB and CHANNEL.fullmatch(value) is not None
+    return str(value) if is_one else ""
 
 
 # --- the fold. All entries are the server's, for this thread ---
@@ -239,7 +253,16 @@ _STATUS: Final = {
 
 
 def _ended(session: Session, prompt: QueuedPrompt, status: PromptStatus) -> Session:
-    ended = EndedPrompt(prompt.id, prompt.mode, prompt.priority, prompt.created_at, status, prompt.run, prompt.attempts)
+    ended = EndedPrompt(
+        prompt.id,
+        prompt.mode,
+        prompt.priority,
+        prompt.created_at,
+        status,
+        prompt.run,
+        prompt.attempts,
+        prompt.channel,
+    )
     return replace(
         session,
         queue=tuple(each for each in session.queue if each.id != prompt.id),
@@ -255,7 +278,9 @@ def _queued(session: Session, entry: Mapping[str, Any], payload: Mapping[str, An
     mode, priority = about.get("mode"), about.get("priority")
     if not isinstance(mode, str) or mode not in _MODES or type(priority) is not int:
         return session
-    prompt = QueuedPrompt(entry["id"], PromptMode(mode), priority, entry["ts"], since)
+    prompt = QueuedPrompt(
+        entry["id"], PromptMode(mode), priority, entry["ts"], since, channel=channel_in(about.get("channel"))
+    )
     if session.is_over or len(session.queue) >= MOST_PROMPTS:
         # It came at the same moment as the end, or as many others. It ends here, rather than nowhere.
         return _ended(session, prompt, PromptStatus.CANCELLED if session.is_over else PromptStatus.FAILED)
@@ -351,9 +376,15 @@ def changed(
 
 
 def prompted(
-    text: str, mode: PromptMode, priority: int, attachments: Sequence[Mapping[str, Any]] = ()
+    text: str,
+    mode: PromptMode,
+    priority: int,
+    attachments: Sequence[Mapping[str, Any]] = (),
+    channel: str | None = None,
 ) -> dict[str, Any]:
-    payload = {"type": "chat", "role": "user", "text": text, PROMPT: {"mode": mode.value, "priority": priority}}
+    named = {"channel": channel} if channel_in(channel) else {}
+    about = {"mode": mode.value, "priority": priority, **named}
+    payload = {"type": "chat", "role": "user", "text": text, PROMPT: about}
     return {**payload, **({ATTACHMENTS: [dict(each) for each in attachments]} if attachments else {})}
 
 

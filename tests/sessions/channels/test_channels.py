@@ -65,7 +65,12 @@ async def test_a_message_in_telegram_becomes_a_prompt_once_and_is_answered(
         assert await receive(world, session, "telegram", {SECRET: made["secret"]}, body) == {"ok": True}
     await world.restart()
     await receive(world, session, "telegram", {SECRET: made["secret"]}, body)
-    [prompt] = await prompts(world, session)
+    other = Telegram.update(2, 42, "and now?")
+    await receive(world, session, "telegram", {SECRET: made["secret"]}, other)
+    entries = await world.base.base.entries(session)
+    channels = [each["payload"]["prompt"]["channel"] for each in entries if each["payload"]["type"] == "chat"]
+    assert channels == ["telegram:42"] * 2
+    [prompt, _] = await prompts(world, session)
     assert prompt == "[Message of ada in telegram chat 42. Answer with the tool channel_reply.]\n\nhow is it going?"
     assert (await world.call(session, "list_channels"))["channels"] == [{"channelType": "telegram", "channelId": "42"}]
     image = base64.b64encode(b"\x89PNG-image").decode()

@@ -100,6 +100,57 @@ def test_what_happens_while_the_server_is_dead_is_told_to_the_next_one_in_order_
     assert len(ids) == len(set(ids))
 
 
+def test_each_channel_has_a_conversation_of_its_own_that_survives_sleep_and_server(world: HubWorld) -> None:
+    session = world.session()
+    prompt = world.client.sessions.prompt
+    world.model.script([text("Web one."), text("Web two."), text("Web three.")], when="web work")
+    world.model.script([text("Chat one."), text("Chat two."), text("Chat three.")], when="chat work")
+    chat = "slack:C1"
+
+    def ask(words: str, channel: str | None = None) -> None:
+        sent = prompt(session.id, words, channel=channel)
+        assert sent.channel == (channel or "web:default")
+        assert world.ended(session.id, sent) == "completed", world.server.read_log()[-4000:]
+
+    ask("Please do the web work.")
+    ask("Please do the chat work.", chat)
+    ask("And now, web?")
+    ask("And now, chat?", chat)
+    world.client.sessions.hibernate(session.id)
+    world.server.kill()
+    world.server.start()
+    ask("Once more, chat.", chat)
+    ask("Once more, web.")
+    said = [each["text"] for each in world.entries(session.id, "opencode.assistant")]
+    assert said == ["Web one.", "Chat one.", "Web two.", "Chat two.", "Chat three.", "Web three."]
+    conversations: dict[str | None, set[str]] = {None: set(), chat: set()}
+    channel = None
+    for entry in world.client.thread(session.id).entries():
+        if entry.type == "signal.run.started":
+            channel = entry.payload.get("channel")
+        elif entry.type == "opencode.session":
+            conversations[channel].add(entry.payload["session"])
+    [here], [there] = conversations[None], conversations[chat]
+    assert here != there
+    how = [each["session"] for each in world.entries(session.id, "signal.run.provisioned")]
+    assert (how[:2], set(how[2:])) == (["new", "new"], {"continued"})
+    last = json.dumps(world.model.main_requests[-1].body)
+    assert "chat" not in last.replace("chat.completion", "")
+    # A box that is lost: both conversations are rebuilt, each from its own entries.
+    found = world.client.sessions.get(session.id)
+    assert found.box is not None
+    world.client.boxes.delete(found.box)
+    world.model.script([text("Web four.")], when="Even now, web?")
+    world.model.script([text("Chat four.")], when="Even now, chat?")
+    ask("Even now, chat?", chat)
+    ask("Even now, web?")
+    in_chat, on_web = (json.dumps(each.body) for each in world.model.main_requests[-2:])
+    assert "Chat three." in in_chat
+    assert "Web three." not in in_chat
+    assert "Web three." in on_web
+    assert "Chat three." not in on_web
+
+
 @pytest.mark.sampled(share=0.34)
 def test_a_runner_that_outlives_its_server_gets_the_next_prompt_too(world: HubWorld) -> None:
     session = world.session()

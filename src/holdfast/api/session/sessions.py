@@ -40,7 +40,9 @@ MOST_CONTEXT: Final = 16_000
 _CONTEXT_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(md|txt)")
 MAX_ATTACHMENTS: Final = 4 * 1024 * 1024
 """Characters of all attachments of a prompt together."""
+MOST_ATTACHMENTS: Final = 8
 _HIGHEST: Final = 1_000
+ChannelKey = Annotated[str, Limits(max_length=133, pattern=r"^[a-z][a-z0-9_-]{0,31}:[!-~]{1,100}$")]
 
 
 class SessionState(StrEnum):
@@ -236,11 +238,14 @@ class Attachment(Document):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPrompt(Document):
     prompt: PromptText
-    attachments: Annotated[tuple[Attachment, ...], Limits(max_length=8)] = ()
+    attachments: Annotated[tuple[Attachment, ...], Limits(max_length=MOST_ATTACHMENTS)] = ()
     """Files and images, of 4 MB in all. Only for agents with a server."""
     prompt_id: EntryId | None = None
     """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
+    channel: ChannelKey | None = None
+    """Where it comes from, such as `telegram:-1001`. Each channel has a conversation of its own with the agent.
+    Defaults to `web:default`."""
     mode: PromptMode = PromptMode.FOLLOWUP
     priority: Annotated[int, Limits(ge=-_HIGHEST, le=_HIGHEST, strict=True)] = 0
     """A prompt with a higher number comes before those with a lower one. Equal ones come in their order."""
@@ -364,6 +369,8 @@ class PromptInfo(Document):
     """The run that works on it, or that ended it."""
     attempts: int
     """Runs that were started for it. A run that was lost, with its box or its server, is repeated."""
+    channel: str = "web:default"
+    """The conversation that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,6 +285,14 @@ def prompt(
         ModeName, Option("--mode", help="After the current work, at once, or together with others that come soon.")
     ] = "followup",
     priority: Annotated[int, Option("--priority", metavar="N", help="Higher numbers come first.")] = 0,
+    attach: Annotated[
+        list[Path] | None,
+        Option("--attach", metavar="FILE", help="A file or an image that belongs to it. Repeatable."),
+    ] = None,
+    channel: Annotated[
+        str | None,
+        Option("--channel", metavar="KEY", help="The conversation that it belongs to, such as web:reviews."),
+    ] = None,
     wait: Annotated[bool, Option("--wait", help="Wait for its end. Exits with 0 only if it completed.")] = False,
     *,
     where: Where,
@@ -295,14 +303,20 @@ def prompt(
     \b
     holdfast session prompt t-3kd9 "run the tests"
     holdfast session prompt t-3kd9 "stop, and look at main.py first" --mode steer
+    holdfast session prompt t-3kd9 "make it look like this" --attach sketch.png
     """
     import sys
 
+    from holdfast.cli.sessions.attachments import read_attachments
+
     given = sys.stdin.read() if text == "-" else text
+    attachments = read_attachments(attach or ())
 
     async def work(client: Client) -> tuple[str, PromptInfo]:
         id = await find_session(client, session)
-        queued = await client.sessions.prompt(id, given, mode=mode, priority=priority)
+        queued = await client.sessions.prompt(
+            id, given, mode=mode, priority=priority, attachments=attachments, channel=channel
+        )
         return id, await client.sessions.wait_for_prompt(id, queued.id) if wait else queued
 
     id, queued = ask(where, work)

@@ -141,11 +141,13 @@ class Sessions:
         mode: str = "followup",
         priority: int = 0,
         attachments: Sequence[Attachment] = (),
+        channel: str | None = None,
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
+        Each `channel`, such as `web:reviews`, has a conversation of its own with the agent.
         """
         new = NewPrompt(
             prompt=prompt,
@@ -154,6 +156,7 @@ class Sessions:
             mode=PromptMode(mode),
             priority=priority,
             attachments=tuple(attachments),
+            channel=channel,
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)

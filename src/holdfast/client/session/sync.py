@@ -121,14 +121,18 @@ class SyncSessions(SyncHandle):
         mode: str = "followup",
         priority: int = 0,
         attachments: Sequence[Attachment] = (),
+        channel: str | None = None,
         author_id: str | None = None,
     ) -> PromptInfo:
         """Queue a prompt. Returns once it is on the server's disk. A session that sleeps is woken.
 
         `mode` is `followup`, `steer` (interrupt the agent) or `collect` (together with others that come soon).
+        Each `channel`, such as `web:reviews`, has a conversation of its own with the agent.
         """
         return self._loop.run(
-            self._async.prompt(id, prompt, mode=mode, priority=priority, attachments=attachments, author_id=author_id)
+            self._async.prompt(
+                id, prompt, mode=mode, priority=priority, attachments=attachments, channel=channel, author_id=author_id
+            )
         )
 
     def abort(self, id: str) -> SessionInfo:

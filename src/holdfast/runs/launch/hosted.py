@@ -15,11 +15,10 @@ from holdfast.boxes.network_policy import GUEST_API_URL
 from holdfast.harnesses.harness import Harness, Task
 from holdfast.harnesses.runner_archive import boot_session_argv, pack_session, stdin_of
 from holdfast.threads.run_events import ThreadRuns
+from holdfast.threads.session_events import WEB
 from holdfast.time_limit import time_limit
 
 CONNECT_SECONDS: Final = 60.0
-CHANNEL: Final = "web:default"
-"""The channel of prompts that name none."""
 _FEED_SECONDS: Final = 30.0
 
 
@@ -42,8 +41,8 @@ class HostedRunner(Protocol):
         ...
 
 
-class AgentHub(Protocol):
-    """What launches ask of the hub. A runner that it returned is one of its own."""
+class HostedRunners(Protocol):
+    """The runners of sessions, as launches see them: `holdfast.sessions.hub.runners`."""
 
     def connected(self, thread: str, box: str) -> Any:
         """Returns the `HostedRunner` of a session in a box, or None."""
@@ -65,14 +64,14 @@ def is_hosted(before: ThreadRuns, harness: Harness, guest_api: str) -> bool:
     return before.session is not None and harness.hosted and guest_api == GUEST_API_URL
 
 
-def session_of(runner: HostedRunner | None, before: ThreadRuns) -> str | None:
+def session_of(runner: HostedRunner | None, before: ThreadRuns, channel: str) -> str | None:
     """Returns the agent's session that the next prompt continues, or None if it has to be looked for.
 
     If the thread was rewound, the runner knows too much.
     """
     if runner is None or before.latest is None or runner.last_turn != before.latest.run:
         return None
-    return runner.sessions.get(CHANNEL)
+    return runner.sessions.get(channel or WEB)
 
 
 async def spawn_runner(
@@ -105,6 +104,7 @@ def prompt_fields(
     harness: Harness,
     task: Task,
     attachments: Sequence[Mapping[str, Any]],
+    channel: str,
     timeout: float | None,
 ) -> dict[str, Any]:
     """Returns the message with which the runner gets a prompt."""
@@ -113,7 +113,9 @@ def prompt_fields(
         turn["session"] = task.session
     if timeout is not None:
         turn["timeoutMs"] = max(1, int(timeout * 1000))
+    kind, _, name = (channel or WEB).partition(":")
     fields = {"messageId": run, "content": task.prompt, "model": harness.model_name(task), "turn": turn}
+    fields |= {"channelType": kind, "channelId": name}
     return {**fields, **({"attachments": [_file(each) for each in attachments]} if attachments else {})}
 
 

@@ -22,8 +22,9 @@ from holdfast.api.session.sessions import SessionState
 from holdfast.api.thread.entries import Entry
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import is_session, thread_busy
+from holdfast.runs.launch.launch import Launch
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options
-from holdfast.runs.launch.steps import Launch, Launcher
+from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.rules import End, should_repeat, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds
@@ -51,6 +52,13 @@ class _Pending(NamedTuple):
     chat: str
     since: int
     """A position on the thread shortly before it."""
+
+
+def _channel_of(runs: ThreadRuns, pending: Sequence[_Pending]) -> str:
+    """Returns the channel of prompts of a session, which all have the same one."""
+    chats = {each.chat for each in pending}
+    queued = () if runs.session is None else runs.session.queued
+    return next((each.channel for each in queued if each.id in chats), "")
 
 
 class _NothingWaiting(Exception):
@@ -190,13 +198,17 @@ class Launches:
         run = new_id("r")
         before = ThreadRuns()
         pending: list[_Pending] = []
+        channel = ""
 
         def compose(epoch: int, runs: ThreadRuns) -> list[Entry]:
-            nonlocal before, pending
+            nonlocal before, pending, channel
             before = runs
             if runs.live is not None:
                 raise thread_busy(thread, runs.live.run)
-            pending = [*(_Pending(each.chat, each.since) for each in runs.waiting), *choose(runs)]
+            pending = choose(runs)
+            channel = _channel_of(runs, pending)
+            if not channel:  # what waits on the thread, such as the result of a task, is for the usual conversation
+                pending = [*(_Pending(each.chat, each.since) for each in runs.waiting), *pending]
             prompts = tuple(each.chat for each in pending)
             claim = started(
                 run=run,
@@ -207,6 +219,7 @@ class Launches:
                 prompts=prompts if chat is None else (*prompts, chat.id),
                 resumes=runs.latest.run if runs.latest is not None else None,
                 options=options.to_json(),
+                channel=channel,
             )
             entries = [] if chat is None else [chat]
             return [*entries, self._log.entry(claim, id=start_id(run))]
@@ -218,7 +231,7 @@ class Launches:
             base = (await self._log.row(thread)).lineage.base
             own = None if chat is None else str(chat.payload["text"])
             text, attachments = await self._prompt_contents(thread, pending, own)
-            launch = Launch(thread, run, epoch, options, text, before, self._ticks(), base, attachments)
+            launch = Launch(thread, run, epoch, options, text, before, self._ticks(), base, attachments, channel)
             task = self._tasks.start(self._carry_out(launch, plan), name=f"launch {run}")
             self._underway[thread] = _Underway(run, task)
         finally:

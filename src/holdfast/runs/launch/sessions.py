@@ -8,7 +8,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.api.run.info import RunStatus
-from holdfast.threads.run_events import DELTA, FINISHED, IMPORT, STARTED, AgentSession, ThreadRuns, is_again
+from holdfast.threads.run_events import (
+    DELTA,
+    FINISHED,
+    IMPORT,
+    STARTED,
+    AgentSession,
+    ThreadRuns,
+    conversation_of,
+    is_again,
+)
+from holdfast.threads.session_events import channel_in
 
 _ANSWERS: Final = ("assistant", "call", "tool", "compaction")
 
@@ -41,18 +51,20 @@ class SessionPlan:
     session: str | None = None
     others: bool = False
     """Whether other agents have worked on the thread since this agent did."""
+    moved: bool = False
+    """Whether this conversation was last in another box."""
 
 
-def plan_session(before: ThreadRuns, agent: str, box: str) -> SessionPlan:
+def plan_session(before: ThreadRuns, agent: str, box: str, channel: str = "") -> SessionPlan:
     """Decide how the session of an agent is made. `before` has the runs of the thread before the claim."""
-    own = before.sessions.get(agent)
+    own = before.sessions.get(conversation_of(agent, channel))
     last = before.latest
     others = last is not None and last.agent != agent
     if own is None:
         return SessionPlan(SessionHow.HANDED_OVER if others else SessionHow.NEW, others=others)
     if _is_on_disk(own, box):
         return SessionPlan(SessionHow.CONTINUED, own.session, others)
-    return SessionPlan(SessionHow.REBUILT, others=others)
+    return SessionPlan(SessionHow.REBUILT, others=others, moved=own.box not in (None, box))
 
 
 def _is_on_disk(own: AgentSession, box: str) -> bool:
@@ -66,6 +78,7 @@ def context_note(
     transcript: str | None,
     how: SessionHow,
     hint: str | None = None,
+    channel: str = "",
 ) -> str | None:
     """Returns what the agent has to know before its prompt, or None if nothing has changed since its last turn.
 
@@ -86,7 +99,8 @@ def context_note(
             "The conversation so far was on another machine. You are in a new one: what was said about paths and"
             " programs may not hold here, and files are as they were copied."
         )
-    if last is not None and last.status is RunStatus.ORPHANED and not last.again:
+    is_own = last is not None and last.channel == channel
+    if last is not None and is_own and last.status is RunStatus.ORPHANED and not last.again:
         parts.append(
             "The turn before this one was cut off: what it was doing at its end may be done by half, or not at all."
             " Look at the files before you go on."
@@ -119,10 +133,15 @@ class SessionTranscript:
     prompt only as a chat entry.
     """
 
-    def __init__(self, agent: str, without: str) -> None:
-        """`without` is the run that is being launched: its prompt is not part of the session yet."""
+    def __init__(self, agent: str, without: str, channel: str = "") -> None:
+        """`without` is the run that is being launched: its prompt is not part of the session yet. Other channels of a
+        session are other conversations.
+        """
         self._agent = agent
         self._without = without
+        self._channel = channel
+        self._is_own = not channel
+        """Whether the current run is one of this conversation."""
         self._chats: dict[str, str] = {}
         self._unrepeated: dict[str, Any] | None = None
         """The prompt of the current run, until the agent repeats it."""
@@ -137,6 +156,9 @@ class SessionTranscript:
             return []
         if kind == STARTED:
             lost = self._take_unrepeated()
+            self._is_own = channel_in(payload.get("channel")) == self._channel
+            if not self._is_own:
+                return lost
             if str(payload.get("agent")).partition(":")[0] == self._agent and payload.get("run") != self._without:
                 prompts = payload.get("prompts")
                 ids = prompts if isinstance(prompts, list) else []
@@ -150,7 +172,7 @@ class SessionTranscript:
                 self._unrepeated = None  # a later run has the same prompts
             return self._take_unrepeated()
         agent, _, event = kind.partition(".")
-        if agent != self._agent or kind.endswith(DELTA):
+        if agent != self._agent or kind.endswith(DELTA) or not self._is_own:
             return []
         if event == "user":
             self._unrepeated = None

@@ -32,7 +32,7 @@ from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.tenant.audit import AuditLog
 from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
-from holdfast.server.wire.middleware import GRANT
+from holdfast.server.wire.middleware import CREDENTIAL, GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
@@ -116,8 +116,10 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    credential = credentials.credentials if credentials else login_of(dict(request.headers.raw), request.method)
+    headers = dict(request.headers.raw)
+    credential = credentials.credentials if credentials else login_of(headers, request.method, services.public_url)
     grant = await services.access.grant(credential)
+    request.scope[CREDENTIAL] = credential
     check_route(grant, request.method, request, services)
     return grant
 

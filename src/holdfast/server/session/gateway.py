@@ -25,6 +25,7 @@ from holdfast.gateway.credentials.tokens import cookie_key
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi, InternalRoute
 from holdfast.gateway.open_boxes import OpenBoxes
+from holdfast.gateway.proxy.kept_connections import KeptConnections
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import ProgramView, SessionView
@@ -144,11 +145,13 @@ class SessionGateway:
         access = GatewayAccess(secret, records, cookies, visitors, clock)
         tunnels = TunnelRegistry(records, hosts, visitors, ChangeLimit(clock))
         open_boxes = OpenBoxes(sessions.open_box)
-        app = Gateway(sessions, access, hosts, Terminals(), relay, open_boxes)
+        kept = KeptConnections()
+        app = Gateway(sessions, access, hosts, Terminals(), relay, open_boxes, kept)
         sweep = asyncio.create_task(cookies.keep(), name="sweep of cookies")
         try:
             yield cls(app, tunnels, InternalApi(sessions, (*tunnels.internal_routes(), *routes)))
         finally:
             sweep.cancel()
             await asyncio.gather(sweep, return_exceptions=True)
+            await kept.close()
             await open_boxes.close()

@@ -194,7 +194,11 @@ class SessionChannels:
         author = f"{channel.type}:{message.author}"[:128]
         try:
             await self._sessions.prompt(
-                session, prompt_of(channel.type, message), prompt_id=prompt_id, author=_printable(author)
+                session,
+                prompt_of(channel.type, message),
+                prompt_id=prompt_id,
+                author=_printable(author),
+                channel=f"{channel.type}:{_printable(message.chat)[:100]}",
             )
         except HoldfastError as error:
             log.warning("a message from %s chat %s was not taken: %s", channel.type, message.chat, error)

@@ -326,6 +326,12 @@ class Access:
         async with self._open.entered(lambda: self._covers(credential, grant)):
             yield
 
+    def watched(
+        self, credential: str | None, grant: Grant, on_end: Callable[[], None]
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """As `while_granted`, for what other tasks do: `on_end` is called once, and has to end it."""
+        return self._open.watched(lambda: self._covers(credential, grant), on_end)
+
     async def _covers(self, credential: str | None, earlier: Grant) -> bool:
         try:
             return (await self.grant(credential)).covers(earlier)

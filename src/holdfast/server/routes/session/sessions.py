@@ -41,7 +41,7 @@ from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of
 from holdfast.sessions.views import agent_state, joint_state, sandbox_state
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
-from holdfast.threads.session_events import EndedPrompt, QueuedPrompt
+from holdfast.threads.session_events import WEB, EndedPrompt, QueuedPrompt
 
 router = APIRouter(prefix="/v1", tags=["sessions"], responses=BOX_ERRORS)
 
@@ -131,6 +131,7 @@ async def prompt_session(id: ThreadId, new: NewPrompt, sessions: UseSessions) ->
         mode=new.mode,
         priority=new.priority,
         attachments=new.attachments,
+        channel=new.channel,
     )
     return _prompt(queued)
 
@@ -252,6 +253,7 @@ def _prompt(prompt: QueuedPrompt | EndedPrompt) -> PromptInfo:
         created_at=prompt.created_at,
         run=prompt.run,
         attempts=prompt.attempts,
+        channel=prompt.channel or WEB,
     )
 
 
