@@ -47,6 +47,9 @@ def test_a_webhook_is_added_tested_rotated_and_removed(cli: Cli, receiver: tuple
     refused = cli("webhook", "add", "http://10.0.0.1/")
     assert refused.exit != 0
     assert refused.err
+    unknown = cli("webhook", "add", url, "--event", "run.forgotten")
+    assert (unknown.exit, "run.finished" in unknown.err) == (2, True)
+    assert "needs-you" in cli("webhook", "add", "--help").out
     made = cli("webhook", "add", url, "--event", "run.finished", "--json").json()
     id, secret = made["webhook"]["id"], made["secret"]
     assert "delivered" in cli("webhook", "test", id).out

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from holdfast.cli.errors import CommandError
+from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
@@ -24,8 +24,13 @@ IdArgument = Annotated[str, Argument(metavar="ID", help="Id of the webhook.", sh
 def add(
     url: Annotated[str, Argument(metavar="URL", help="Where requests are sent to.", show_default=False)],
     event: Annotated[
-        list[Literal["run.started", "run.finished", "needs-you", "session.state", "budget"]] | None,
-        Option("--event", help="Event to send. Can be given several times. Default: all."),
+        list[str] | None,
+        Option(
+            "--event",
+            metavar="EVENT",
+            help="Event to send: run.started, run.finished, needs-you, session.state or budget. Can be given several"
+            " times. Default: all.",
+        ),
     ] = None,
     thread: Annotated[
         list[str] | None,
@@ -41,10 +46,15 @@ def add(
     holdfast webhook add https://ci.example.com/holdfast --event run.finished --event needs-you
     """
 
-    async def work(client: Client) -> WebhookSecret:
-        from holdfast.api.webhooks import WebhookEvent
+    from holdfast.api.webhooks import WebhookEvent
 
-        return await client.webhooks.add(url, tuple(map(WebhookEvent, event or ())), thread or ())
+    try:
+        events = tuple(map(WebhookEvent, event or ()))
+    except ValueError as error:
+        raise usage_error(str(error), f"the events are {', '.join(WebhookEvent)}") from None
+
+    async def work(client: Client) -> WebhookSecret:
+        return await client.webhooks.add(url, events, thread or ())
 
     made = ask(where, work)
     if as_json:
