@@ -71,6 +71,8 @@ class Opening:
     title: str | None = None
     labels: dict[str, str] | None = None
     parent: str | None = None
+    parent_run: str | None = None
+    """The run of the parent that asks for it."""
     by: str | None = None
     prompt: str | None = None
     """Its first prompt, on disk together with the session."""
@@ -175,6 +177,7 @@ class Sessions:
                 model=checked.model or "",
                 options=checked.to_json() | kept_context(checked.context),
                 parent=opening.parent,
+                parent_run=opening.parent_run,
                 by=opening.by,
             )
             entry = self._log.entry(made)

@@ -16,6 +16,7 @@ from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.run.preparation import AgentOptions, no_agent, preparing
 from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -42,8 +43,13 @@ SessionArgument = Annotated[
         autocompletion=complete_thread,
     ),
 ]
-StateName = Literal["initializing", "running", "hibernating", "hibernated", "restoring", "terminated", "error"]
+StateName = Literal[
+    "initializing", "running", "hibernating", "hibernated", "restoring", "terminated", "error",
+    "starting", "running_busy", "running_idle", "queued", "waking", "sleeping", "standby", "stopped",
+]  # fmt: skip
+"""The states of a session, then the words for them and their agent that lists show."""
 ModeName = Literal["followup", "steer", "collect"]
+_MOST_LISTED: Final = 10_000
 _STYLES: Final = {"running": "green", "error": "red", "terminated": "dim", "hibernated": "dim"}
 _PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow"}
 
@@ -143,15 +149,23 @@ def list_(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions, most recently active first.
+    """List sessions, most recently active first. --state also takes the words that the list shows.
 
     \b
     holdfast session list --state running
+    holdfast session list --state standby
     """
 
     async def work(client: Client) -> list[SessionInfo]:
-        states = () if state is None else (state,)
-        return [each async for each in client.sessions.list(states=states, limit=limit)]
+        from holdfast.api.session.sessions import SessionState
+
+        if state is None or state in set(SessionState):
+            return [each async for each in client.sessions.list(states=() if state is None else (state,), limit=limit)]
+        found: list[SessionInfo] = []
+        async for each in client.sessions.list(limit=_MOST_LISTED):
+            if each.joint_state == state and len(found) < limit:
+                found.append(each)
+        return found
 
     found = ask(where, work)
     if as_json:
@@ -252,27 +266,39 @@ def restore(session: SessionArgument, *, where: Where, as_json: JsonOption = Fal
     return _print_change(ask(where, work), wanted="running", as_json=as_json)
 
 
-def terminate(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> Exit:
+def terminate(session: SessionArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> Exit:
     """Terminate a session, and the sessions and tasks below it. Its thread and its files stay."""
+    id = _confirmed("terminate", "session {id}", session, where, yes=yes)
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.terminate(await find_session(client, session))
+        return await client.sessions.terminate(id)
 
     return _print_change(ask(where, work), wanted="terminated", as_json=as_json)
 
 
-def delete(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> None:
+def delete(session: SessionArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Delete the files of a terminated session: its box and its snapshots. Its thread stays."""
+    id = _confirmed("delete", "the files of session {id}", session, where, yes=yes)
 
-    async def work(client: Client) -> tuple[str, int]:
-        id = await find_session(client, session)
-        return id, await client.sessions.delete_workspace(id)
+    async def work(client: Client) -> int:
+        return await client.sessions.delete_workspace(id)
 
-    id, freed = ask(where, work)
+    freed = ask(where, work)
     if as_json:
         write_json({"id": id, "freed": freed})
     else:
         write_field("deleted", f"the files of {id}", Cell(f"  {describe_size(freed)} freed", "dim"))
+
+
+def _confirmed(verb: str, what: str, session: str, where: Where, *, yes: bool) -> str:
+    """Ask whether to end a session or its files. Returns its id."""
+
+    async def work(client: Client) -> str:
+        return await find_session(client, session)
+
+    id = ask(where, work)
+    confirm_end(verb, what.format(id=id), f"holdfast session {verb} {id}", yes=yes)
+    return id
 
 
 def _read_context(path: str) -> str:
