@@ -358,6 +358,7 @@ async def open_sessions(
     await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
     from holdfast.runs.run_log import RunLog
     from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.settings import open_settings
     from holdfast.sessions.hub.turn_writer import TurnWriter
     from holdfast.sessions.service import Sessions
 
@@ -373,6 +374,7 @@ async def open_sessions(
         clock=clocks.now,
         internal_api=internal_api,
         on_terminate=sessions.terminate,
+        settings=open_settings(storage.streams, seals, clocks.now),
         question_seconds=question_seconds,
     )
     sessions.use_hub(hub)

@@ -21,6 +21,7 @@ from holdfast.api.run.info import CancelKind
 from holdfast.api.session.sessions import (
     MAX_ATTACHMENTS,
     MOST_PROMPTS,
+    AgentSettings,
     Attachment,
     PromptMode,
     SessionDiagnosis,
@@ -366,15 +367,29 @@ class Sessions:
             )
         await self.hub.answer(id, question, answer)
 
-    async def models(self, id: str) -> Sequence[dict[str, Any]]:
-        """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
-        agent = session_of(await self._sessions.find(id)).agent
+    async def settings(self, id: str) -> AgentSettings:
+        """Returns what the agent's server gets beside its model."""
+        return await self._hub_of(id, session_of(await self._sessions.find(id)).agent).settings(id)
+
+    async def configure(self, id: str, settings: AgentSettings) -> None:
+        """Give the agent's server other settings. It gets them between two prompts."""
+        session = session_of(await self._sessions.find(id))
+        if session.is_over:
+            raise conflict(id, session.state, "get other settings")
+        await self._hub_of(id, session.agent).configure(id, settings)
+
+    def _hub_of(self, id: str, agent: str) -> Hub:
         if self.hub is None or not self._runs.is_hosted(agent):
             raise AgentAway(
                 f"the agent of session {id}, {agent}, has no server",
                 hint="only agents with a server have this: opencode",
             )
-        return self.hub.models(id)
+        return self.hub
+
+    async def models(self, id: str) -> Sequence[dict[str, Any]]:
+        """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
+        agent = session_of(await self._sessions.find(id)).agent
+        return self._hub_of(id, agent).models(id)
 
     # --- state ---
 

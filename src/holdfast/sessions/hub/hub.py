@@ -22,6 +22,7 @@ from holdfast.api.errors.runs import RunNotFound, RunOver
 from holdfast.api.errors.sessions import AgentAway, AgentRefused
 from holdfast.api.ids import new_id
 from holdfast.api.run.info import RunStatus
+from holdfast.api.session.sessions import AgentSettings
 from holdfast.guest.hub_messages import EXPIRED, REQUESTS, InvalidMessage
 from holdfast.guest.session_runner.link import REPLACED
 from holdfast.guest.turn_messages import TURN_MESSAGES, entry_of
@@ -29,8 +30,10 @@ from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.sessions.hub.connection import NORMAL, Message, Receive, RunnerConnection, Send
 from holdfast.sessions.hub.requests import ROUTES, answer_of, call_of
+from holdfast.sessions.hub.settings import agent_config, plugin_content, settings_entry
 from holdfast.sessions.hub.turn_writer import TurnOver, TurnWriter
 from holdfast.threads.run_events import Run
+from holdfast.threads.sealed_records import SealedRecords
 from holdfast.threads.session_events import SESSION_PREFIX
 from holdfast.time_limit import time_limit
 
@@ -121,6 +124,7 @@ class Hub:
         clock: Callable[[], int],
         internal_api: Callable[[], Awaitable[InternalApi]] | None = None,
         on_terminate: Callable[[str], Awaitable[object]] | None = None,
+        settings: SealedRecords[AgentSettings] | None = None,
         question_seconds: float = QUESTION_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
@@ -132,6 +136,7 @@ class Hub:
         self._clock = clock
         self._internal_api = internal_api
         self._on_terminate = on_terminate
+        self._settings = settings
         self._question_seconds = question_seconds
         self._beat_seconds = beat_seconds
         self._idle_seconds = idle_seconds
@@ -329,6 +334,8 @@ class Hub:
             connection.add_sessions(fields.get("sessions", {}))
             for run in connection.turns:
                 self._prompts.pop(run, None)
+            if not connection.greeted.is_set():
+                await self._send_settings(connection)  # before its first prompt
             connection.greeted.set()
             if (arrived := self._arrivals.get(thread)) is not None:
                 arrived.set()
@@ -500,6 +507,30 @@ class Hub:
     def models(self, thread: str) -> list[dict[str, Any]]:
         """Returns the models that the agent of a session knows, as it told last. Raises `AgentAway`."""
         return self._connected(thread).models
+
+    async def settings(self, thread: str) -> AgentSettings:
+        """Returns what the server of a session's agent gets beside its model."""
+        row = await self._log.row(thread)
+        if self._settings is None or row.runs.session is None or not row.runs.session.configured:
+            return AgentSettings()
+        return await self._settings.read(thread)
+
+    async def configure(self, thread: str, settings: AgentSettings) -> None:
+        """Keep other settings. A runner that is connected gets them now, and others when they connect."""
+        if self._settings is None:
+            raise Unavailable("this server keeps no settings of agents")
+        await self._settings.change(thread, lambda before: settings_entry(settings))
+        connection = self._connections.get(thread)
+        if connection is not None and connection.greeted.is_set():
+            await self._send_settings(connection)
+
+    async def _send_settings(self, connection: RunnerConnection) -> None:
+        row = await self._log.row(connection.thread)
+        if self._settings is None or row.runs.session is None or not row.runs.session.configured:
+            return
+        settings = await self._settings.read(connection.thread)
+        await connection.send("plugin-content", plugin_content(settings))
+        await connection.send("opencode-config", agent_config(settings))
 
     # --- questions ---
 
