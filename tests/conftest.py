@@ -18,7 +18,7 @@ from httpx._transports import default as httpx_transport
 from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
-from tests.suite import garbage, needs, sample
+from tests.suite import garbage, needs, sample, schedule
 
 from holdfast.testing.server import ServerProcess
 
@@ -50,7 +50,8 @@ vars(httpx_transport)["create_ssl_context"] = _known_ssl_context
 
 # How long an example takes, or making one up, tells of the machine's load and not of the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("holdfast")
+settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=20)
+settings.load_profile("quick" if os.environ.get("HOLDFAST_TEST_QUICK") else "holdfast")
 _GUARD = pytest.StashKey[needs.Guard]()
 
 
@@ -104,9 +105,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "loadgroup":
         return None
-    from tests.suite.schedule import PieceScheduling  # which only the process that hands tests out needs
-
-    return PieceScheduling(config, log)
+    return schedule.PieceScheduling(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -118,6 +117,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     needs.add_marks(items)
     sample.apply(config, items)
+    schedule.add_groups(items)
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,6 @@
 # Sourced by the commands of bin/ with `checkout` set: makes what they run with, inside .holdfast/, and finds it again.
 #
-#   use_environment base|dev|data|oldest|node
+#   use_environment base|dev|data|docs|oldest|node
 #                                   sets `environment` to a Python environment that matches requirements/<name>.txt
 #   use_node_modules FOLDER         installs FOLDER's package-lock.json, with the node of the dev environment
 #   use_agents                      installs the coding agents for the tests, with the node of the dev environment

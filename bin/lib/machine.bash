@@ -1,6 +1,7 @@
 # Sourced by bin/test, after environment.bash: the programs that tests want of the machine. Holdfast itself needs none of them.
 #
 #   install_missing_packages    installs them, for root on Debian or Ubuntu; sets `missing_packages` to what is still missing
+#   make_folder_in_memory       prints a new folder that is not on a disk, or fails where there is no room for one
 #   explain_skipped             says which tests were skipped because of that, and how to change it
 # shellcheck shell=bash
 
@@ -16,6 +17,18 @@ install_missing_packages() {
         ((status == 0)) || { echo "    apt-get failed, so some tests will be skipped:" && tail -n 5 "$log" | sed 's/^/    /'; } >&2
         find_missing_packages
     fi
+}
+
+make_folder_in_memory() {
+    local folder kilobytes
+    [[ $(stat -f -c %T /dev/shm 2>/dev/null) == tmpfs ]] || return
+    kilobytes=$(df -k --output=avail /dev/shm | tail -n 1)
+    ((kilobytes > 2000000)) || return
+    folder=$(mktemp -d /dev/shm/holdfast-test.XXXXXX) || return
+    printf '#!/bin/sh\n' >"$folder/program" && chmod +x "$folder/program"
+    "$folder/program" 2>/dev/null || { rm -rf "$folder" && return 1; } # Docker allows no programs there
+    rm "$folder/program"
+    echo "$folder"
 }
 
 find_missing_packages() {

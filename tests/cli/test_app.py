@@ -51,7 +51,7 @@ WIRE_TYPES = {
         "list": "box box.network box.records box.spec document errors errors.boxes limits",
         "list with a hint": "box box.network box.records box.spec document errors errors.boxes limits",
         "create": "box box.network box.records box.spec document errors errors.boxes limits",
-        "append": "document entries errors errors.threads ids limits",
+        "append": "document errors errors.threads ids limits thread thread.entries",
     }.items()
 }
 """What everyday commands may load of the types on the wire: each class of these takes half a millisecond.

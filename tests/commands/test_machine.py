@@ -50,3 +50,22 @@ def test_where_they_cannot_be_installed_it_says_why_and_what_to_do(clone: Path) 
     assert "apt-get failed, so some tests will be skipped" in done.stderr
     assert "Unable to locate package busybox-static" in done.stderr
     assert "as root: apt install --no-install-recommends busybox-static" in done.stdout
+
+
+def test_a_folder_in_memory_is_new_and_lets_programs_run_or_there_is_none() -> None:
+    made = subprocess.run(
+        ["bash", "-c", 'source "$1" && make_folder_in_memory', "bash", str(CHECKOUT / "bin" / "lib" / "machine.bash")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if made.returncode:
+        assert made.stdout == ""
+        return
+    folder = Path(made.stdout.strip())
+    try:
+        assert folder.is_relative_to("/dev/shm")
+        assert list(folder.iterdir()) == []
+    finally:
+        folder.rmdir()

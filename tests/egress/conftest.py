@@ -28,6 +28,7 @@ from holdfast.egress import (
     UpstreamProxy,
 )
 from holdfast.egress.bound import ServerSecrets
+from holdfast.egress.packages import PackageMirror
 from holdfast.testing.outside import LoopbackConnector, StaticNames
 
 PUBLIC = "93.184.215.14"
@@ -186,6 +187,7 @@ async def make_world(
     private: Private | None = None,
     upstream: UpstreamProxy | None = None,
     secrets: ServerSecrets | None = None,
+    packages: PackageMirror | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     names = names or StaticNames({})
@@ -202,6 +204,7 @@ async def make_world(
             private=private,
             upstream=upstream,
             secrets=secrets,
+            packages=packages,
         )
         async with proxy:
             world = World(proxy, records, names, connector)

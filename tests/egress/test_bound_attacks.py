@@ -17,12 +17,14 @@ from urllib.parse import quote
 
 import pytest
 from tests.egress.bound_world import GIT, HOST, OUTSIDE, VALUE, BoundWorld, bound_world, trusting
-from tests.egress.conftest import WAIT, Client
+from tests.egress.conftest import WAIT, Client, make_world
 from tests.egress.test_connect import client_hello
 
-from holdfast.api.box.network import Network
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.secrets import Binding, SecretAction
+from holdfast.egress import DefaultList
 from holdfast.egress.bound.certificates import BoxAuthority
+from holdfast.egress.packages import PackageCache, PackageMirror
 
 pytestmark = pytest.mark.anyio
 EVIL = "evil.example.org"
@@ -419,3 +421,49 @@ async def test_a_slow_handshake_ends(tmp_path: Path, bound: BoundWorld) -> None:
     client.writer.transport.abort()
     async with asyncio.timeout(WAIT):
         await bound.world.until_ended()
+
+
+async def test_a_secret_in_the_trailers_of_an_answer_is_dropped(bound: BoundWorld) -> None:
+    def answer(head: bytes, body: bytes) -> bytes:
+        said = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Echo\r\n\r\n"
+        return said + b"2\r\nok\r\n0\r\nX-Echo: %s\r\n\r\n" % SECRET
+
+    bound.outside.answer = answer
+    client = await bound.inside()
+    await client.send(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    await client.head()
+    async with asyncio.timeout(WAIT):
+        assert await client.reader.readuntil(b"0\r\n\r\n") == b"2\r\nok\r\n0\r\n\r\n"
+    await client.send(f"GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+    assert SECRET not in await client.rest()
+
+
+async def test_trailers_of_a_request_replace_nothing_that_was_judged(bound: BoundWorld) -> None:
+    client = await bound.inside()
+    head = (
+        f"POST / HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\nTrailer: Host\r\nConnection: close\r\n\r\n"
+    )
+    await client.send(head.encode() + f"2\r\nok\r\n0\r\nHost: {EVIL}\r\nTransfer-Encoding: x\r\n\r\n".encode())
+    assert (await client.rest()).startswith(b"HTTP/1.1 200 ") or bound.outside.heads == []
+    assert all(EVIL.encode() not in each for each in (*bound.outside.heads, *bound.outside.bodies))
+
+
+async def test_a_registry_with_a_secret_is_asked_inside_tls_only(tmp_path: Path, bound: BoundWorld) -> None:
+    """The package cache speaks TLS to registries by itself. It never has a secret, and keeps nothing that needs one."""
+    mirror = PackageMirror(PackageCache(tmp_path / "cache", 1 << 20), lambda: trusting(OUTSIDE))
+    await mirror.cache.open()
+    registries = DefaultList(registries=(f"https://{HOST}/",), indexes={"npm": f"https://{HOST}/"})
+    (tmp_path / "other").mkdir()
+    async with make_world(
+        tmp_path / "other", secrets=bound.server, packages=mirror, defaults=registries,
+        names=bound.world.names, connector=bound.world.connector,
+    ) as world:  # fmt: skip
+        world.box(HOST, secrets=("TOKEN",))
+        policy = NetworkPolicy(Network.ALLOW, (HOST,), secrets=("TOKEN",))
+        assert "npm_config_globalconfig" not in world.proxy.environment(policy)
+        assert "npm_config_globalconfig" in world.proxy.environment(NetworkPolicy(Network.ALLOW, (HOST,)))
+        name = f"{HOST}.packages.internal"
+        for path in (f"http://{name}/demo/-/demo-1.0.0.tgz", f"/packages/{HOST}/demo/-/demo-1.0.0.tgz"):
+            status, body = await world.ask(f"GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert status == 200
+            assert b"uthorization" not in bound.outside.heads[-1] + body

@@ -156,7 +156,6 @@ def test_what_the_disk_gives_back_wrong_is_not_posted(tmp_path: Path, monkeypatc
 # --- lines ---
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 20))
 def test_lines_are_the_same_however_they_come(pieces: list[bytes], limit: int) -> None:
     lines = Lines(limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.runs.launch.steps import describe_isolation
+from holdfast.runs.launch.box import describe_isolation
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from holdfast.api.ids import now_ms
 from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.api.thread.entries import Entry
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.runs.launch.launch import Launch
 from holdfast.runs.launch.plan import LaunchPlanner, Options, Prompt
-from holdfast.runs.launch.steps import Launch, Launcher
+from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs

@@ -10,6 +10,7 @@ import json
 import socket
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.api.box.network import Rule
@@ -66,3 +67,16 @@ def outside(settings: Settings) -> Outside:
     if (authority := authority_beside(settings.home)).exists():
         trust = ssl.create_default_context(cafile=str(authority))
     return Outside(names, names, find_defaults, trust=trust)
+
+
+def outside_with_packages(settings: Settings) -> Outside:
+    """The same, where pip and npm of this machine use registry.test, over TLS."""
+
+    async def find_defaults() -> DefaultList:
+        return DefaultList(
+            (Source(Rule.parse("registry.test"), "pip"), Source(Rule.parse("registry.test"), "npm")),
+            registries=("https://registry.test/",),
+            indexes={"pip": "https://registry.test/simple", "npm": "https://registry.test/"},
+        )
+
+    return replace(outside(settings), find_defaults=find_defaults)

@@ -212,17 +212,52 @@ def test_the_page_has_a_strict_policy(world: World) -> None:
         assert browser.get("/login/oidc").status_code == 404
 
 
+_HTTPS = "https://holdfast.example"
+
+
+@pytest.mark.parametrize(
+    ("public_url", "forwarded", "names"),
+    [
+        (None, b"http", {"holdfast_login"}),
+        (None, b"https", {"__Host-holdfast_login"}),
+        (_HTTPS, b"http", {"__Host-holdfast_login"}),
+        ("http://holdfast.example", b"https", {"holdfast_login"}),
+    ],
+)
+def test_a_login_counts_by_the_name_of_its_scheme_alone(
+    public_url: str | None, forwarded: bytes, names: set[str]
+) -> None:
+    """Another host of the same domain, or somebody on the network, can plant the plain name, and log a browser in."""
+    for name in ("holdfast_login", "__Host-holdfast_login"):
+        headers = {b"cookie": f"{name}=hfs_planted".encode(), b"host": b"a", b"x-forwarded-proto": forwarded}
+        assert (login_of(headers, "GET", public_url) is not None) == (name in names)
+
+
+def test_behind_https_a_planted_login_opens_nothing(world: World) -> None:
+    with world.browser() as browser:
+        assert world.log_in(world.code(), browser).status_code == 200
+        planted = browser.cookies["holdfast_login"]
+        behind = {"x-forwarded-proto": "https"}
+        thread = world.owner.post("/v1/threads", json={}).json()["id"]
+        for path in ("/v1/threads", f"/v1/stream/threads/{thread}"):
+            assert browser.get(path).status_code == 200
+            assert browser.get(path, headers=behind).status_code == 401
+        browser.cookies.clear()
+        browser.cookies["__Host-holdfast_login"] = planted
+        assert browser.get("/v1/threads").status_code == 401
+
+
 @pytest.mark.parametrize("cookie", ["", "holdfast_login", "holdfast_login=", "holdfast_login=hf_key", "other=hfs_x"])
 def test_what_is_no_login_is_ignored(cookie: str) -> None:
-    assert login_of({b"cookie": cookie.encode(), b"host": b"a"}, "POST") is None
+    assert login_of({b"cookie": cookie.encode(), b"host": b"a"}, "POST", None) is None
 
 
 def test_a_cookie_of_another_page_is_refused() -> None:
     name, _, value = set_cookie("hfs_secret", secure=True, seconds=60).partition(";")[0].partition("=")
     headers = {b"cookie": f"{name}={value}".encode(), b"host": b"holdfast.example"}
-    assert login_of(headers, "GET") == "hfs_secret"
-    assert login_of({**headers, b"origin": b"https://holdfast.example"}, "POST") == "hfs_secret"
+    assert login_of(headers, "GET", _HTTPS) == "hfs_secret"
+    assert login_of({**headers, b"origin": b"https://holdfast.example"}, "POST", _HTTPS) == "hfs_secret"
     with pytest.raises(Forbidden):
-        login_of(headers, "POST")
+        login_of(headers, "POST", _HTTPS)
     with pytest.raises(Forbidden):
-        login_of({**headers, b"sec-fetch-site": b"same-origin", b"origin": b"https://other.example"}, "POST")
+        login_of({**headers, b"sec-fetch-site": b"same-origin", b"origin": b"https://other.example"}, "POST", _HTTPS)

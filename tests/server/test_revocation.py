@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 import httpx
 import pytest
+from tests.server.box_providers import dummies
+from tests.server.conftest import api_of
+from tests.server.test_box_ports import Listener
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -88,9 +94,9 @@ def read_on(lines: Iterator[str]) -> str:
     return "\n".join(seen)
 
 
-def receive_all(socket: ClientConnection) -> None:
+def receive_all(opened: ClientConnection) -> None:
     while True:
-        socket.recv(timeout=20)
+        opened.recv(timeout=20)
 
 
 @WAYS
@@ -128,10 +134,10 @@ def test_a_long_poll_ends_with_the_right_to_it(kim: Kim) -> None:
 @WAYS
 def test_a_socket_ends_with_the_right_to_it(kim: Kim, lose: Lose, box: str) -> None:
     url = f"{kim.server.url.replace('http', 'ws', 1)}/v1/boxes/{box}/channel"
-    with connect(url, additional_headers={"Authorization": f"Bearer {kim.key}"}, proxy=None) as socket:
+    with connect(url, additional_headers={"Authorization": f"Bearer {kim.key}"}, proxy=None) as opened:
         lose(kim)
         with pytest.raises(ConnectionClosed) as closed:
-            receive_all(socket)
+            receive_all(opened)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
 
@@ -143,10 +149,10 @@ def test_a_socket_of_a_login_ends_with_the_login(kim: Kim, box: str) -> None:
         assert browser.post("/v1/login", json={"code": code}, headers=own_page).status_code == 200
         cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
         url = f"{kim.server.url.replace('http', 'ws', 1)}/v1/boxes/{box}/channel"
-        with connect(url, additional_headers={"Cookie": cookie, **own_page}, proxy=None) as socket:
+        with connect(url, additional_headers={"Cookie": cookie, **own_page}, proxy=None) as opened:
             assert browser.delete("/v1/login", headers=own_page).status_code == 204
             with pytest.raises(ConnectionClosed):
-                receive_all(socket)
+                receive_all(opened)
 
 
 # --- tokens of threads ---
@@ -200,3 +206,69 @@ def test_a_live_read_by_a_token_ends_with_who_issued_it(kim: Kim) -> None:
         remove_member(kim)
         kim.say("said afterwards")
         assert "said afterwards" not in read_on(lines)
+
+
+# --- what is open for long ---
+
+
+def drained(answer: httpx.Response) -> int:
+    """Read all that still comes of an answer. Raises if it is cut."""
+    return sum(map(len, answer.iter_raw()))
+
+
+@WAYS
+def test_an_answer_that_is_streamed_is_cut_with_the_right_to_it(kim: Kim, lose: Lose, box: str) -> None:
+    size = 400 << 20  # more than the buffers on the way hold
+    made = kim.owner.post(f"/v1/boxes/{box}/exec", json={"argv": ["truncate", "-s", str(size), "large"]})
+    assert made.status_code == 200, made.text
+    with kim.client() as client, client.stream("GET", f"/v1/boxes/{box}/files", params={"path": "large"}) as answer:
+        assert answer.status_code == 200
+        lose(kim)
+        with pytest.raises(httpx.HTTPError):
+            drained(answer)
+
+
+@WAYS
+@pytest.mark.parametrize("upgrade", [False, True], ids=["HTTP", "WebSocket"])
+def test_a_connection_to_a_port_ends_with_the_right_to_it(kim: Kim, lose: Lose, box: str, upgrade: bool) -> None:
+    ended = threading.Event()
+
+    def endless(taken: socket.socket, head: bytes) -> None:
+        switching = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
+        taken.sendall(switching if upgrade else b"HTTP/1.1 200 OK\r\n\r\nfirst")
+        while taken.recv(65536):
+            pass
+        ended.set()
+
+    program = Listener(endless)
+    more = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-key: x\r\n" if upgrade else ""
+    head = f"GET /v1/boxes/{box}/ports/{program.port}/ HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {kim.key}\r\n{more}"
+    try:
+        with socket.create_connection(kim.server.address, timeout=30) as client:
+            client.sendall(f"{head}\r\n".encode())
+            assert client.recv(12) == (b"HTTP/1.1 101" if upgrade else b"HTTP/1.1 200")
+            lose(kim)
+            with suppress(ConnectionResetError):
+                while client.recv(65536):
+                    pass
+            assert ended.wait(30)  # the program in the box sees it, too
+    finally:
+        program.close()
+
+
+def test_a_socket_of_the_daytona_api_ends_with_the_right_to_it(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, providers=dummies, daytona=True) as server, api_of(server) as owner:
+        check_daytona_socket(Kim(server, owner))
+
+
+def check_daytona_socket(kim: Kim) -> None:
+    url = f"{kim.server.url.replace('http', 'ws', 1)}/compat/daytona/socket.io/?EIO=4&transport=websocket"
+    with connect(url, proxy=None) as events:
+        assert str(events.recv(timeout=20)).startswith("0")
+        events.send("40" + json.dumps({"token": kim.key}))
+        assert str(events.recv(timeout=20)).startswith("40")
+        revoke_key(kim)
+        with pytest.raises(ConnectionClosed) as closed:
+            receive_all(events)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008

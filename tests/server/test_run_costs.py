@@ -65,6 +65,8 @@ def test_an_agent_that_used_up_its_budget_ends_and_says_so(
     assert run.error.code == "over_budget"
     assert "this run is out of budget" in run.error.message
     assert len(model.main_requests) == 1
+    kinds = [str(each.payload["type"]) for each in client.thread(thread).entries()]
+    assert [kind for kind in kinds if "retry" in kind] == [], "no agent asks again"
     assert run.cost is not None
     assert run.cost.cost >= 2.01
     states = [(each["unit"], each["state"]) for each in told(client, thread, "signal.model.budget")]

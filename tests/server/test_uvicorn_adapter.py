@@ -73,7 +73,15 @@ ATTRIBUTES: Final = [
     ),
     *(
         Reliance("cycle", name, "read or set on the requests of others, and kept by our own")
-        for name in ("disconnected", "keep_alive", "message_event", "more_body", "response_complete", "scope")
+        for name in (
+            "disconnected",
+            "keep_alive",
+            "message_event",
+            "more_body",
+            "response_complete",
+            "scope",
+            "transport",
+        )
     ),
     *(
         Reliance("flow", name, "keeps slow clients and waiting requests within bounds")

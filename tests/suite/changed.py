@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -86,14 +87,19 @@ class Sources:
 def read_sources(checkout: Path) -> Sources:
     files = {}
     for root, folder in (("src", "src/holdfast"), ("", "tests")):
-        for path in sorted((checkout / folder).rglob("*.py")):
-            if "node_modules" not in path.parts:
-                parts = path.relative_to(checkout / root).with_suffix("").parts
-                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                files[name] = path.relative_to(checkout).as_posix()
+        for path in sorted(_python_files(checkout / folder)):
+            parts = path.relative_to(checkout / root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            files[name] = path.relative_to(checkout).as_posix()
     modules = {name: read_module((checkout / file).read_text(), name, files) for name, file in files.items()}
     tests = tuple(name for name in files if name.startswith("tests.") and name.rpartition(".")[2].startswith("test_"))
     return Sources(modules, files, tests)
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for here, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in ("node_modules", "__pycache__")]
+        yield from (Path(here, name) for name in names if name.endswith(".py"))
 
 
 def read_module(source: str, name: str, known: Iterable[str]) -> Module:
@@ -127,11 +133,13 @@ def read_module(source: str, name: str, known: Iterable[str]) -> Module:
 
 def _walk_at_runtime(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those that only a type checker reads."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
-            continue
-        yield child
-        yield from _walk_at_runtime(child)
+    waiting = [tree]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+                continue
+            yield child
+            waiting.append(child)
 
 
 def _is_fixture(decorator: ast.expr) -> bool:

@@ -25,6 +25,20 @@ _SLOW_PIECE: Final = 8
 _CHECKOUT: Final = Path(__file__).parents[2]
 
 
+def add_groups(items: Iterable[pytest.Item]) -> None:
+    """Keep tests together that need a Docker daemon or the same cloud: each process would start its own."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and (group := _group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    if item.get_closest_marker("docker") is not None:
+        return "docker"
+    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
+    return f"interpreters at {place}" if place in ("daytona", "sprites", "modal") else None
+
+
 def pieces(tests: Iterable[str]) -> dict[str, str]:
     """The piece of each test. Tests of a piece run one after the other in one process."""
     counts: Counter[str] = Counter()
@@ -55,7 +69,7 @@ def _is_slow(file: str) -> bool:
     return "slow" in needs.marks_of_file(_CHECKOUT / file)
 
 
-class PieceScheduling(LoadGroupScheduling):
+class PieceScheduling(LoadGroupScheduling):  # type: ignore[misc] # has no types
     """Gives out the pieces: groups first, then those of slow files."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from tests.suite.schedule import pieces, rank
+from tests.suite.schedule import add_groups, pieces, rank
 
 CHECKOUT = Path(__file__).parents[2]
 SUITE = """
@@ -53,6 +55,31 @@ def test_groups_come_first_then_slow_files_then_the_others_as_they_were_collecte
         {"tests/api/test_ids.py::c@two": False, "tests/api/test_ids.py::d@two": False},
     )
     assert sorted([quick, slow, small, large], key=rank) == [large, small, slow, quick]
+
+
+def test_tests_of_one_daemon_or_cloud_are_a_group_unless_they_have_another() -> None:
+    items = [Item(docker=True), Item("docker", docker=True), Item("modal"), Item("modal", group="own"), Item("local")]
+    add_groups(cast(Any, items))
+    assert [each.group for each in items] == ["docker", "docker", "interpreters at modal", "own", None]
+
+
+class Item:
+    """What `add_groups` reads of a test."""
+
+    def __init__(self, place: str | None = None, *, docker: bool = False, group: str | None = None) -> None:
+        self.callspec = SimpleNamespace(params={} if place is None else {"place": place})
+        self.marks = [pytest.mark.docker] * docker + [pytest.mark.xdist_group(group)] * (group is not None)
+
+    @property
+    def group(self) -> Any:
+        found = self.get_closest_marker("xdist_group")
+        return None if found is None else found.args[0]
+
+    def get_closest_marker(self, name: str) -> Any:
+        return next((each for each in self.marks if each.name == name), None)
+
+    def add_marker(self, mark: Any) -> None:
+        self.marks.append(mark)
 
 
 @pytest.mark.slow  # two processes of pytest

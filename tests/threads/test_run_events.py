@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.run.info import CancelKind, RunStatus, Stage
@@ -247,7 +247,6 @@ _FIELDS = st.dictionaries(
     ),
     st.integers(0, 12),
 )
-@settings(max_examples=100, deadline=None)
 def test_hostile_entries_break_nothing_and_folding_in_parts_is_folding_the_whole(
     told: list[tuple[str, int, str, dict[str, Any]]], cut: int
 ) -> None:
@@ -267,7 +266,6 @@ def test_hostile_entries_break_nothing_and_folding_in_parts_is_folding_the_whole
     st.lists(st.sampled_from(STORY), max_size=12),
     st.sampled_from(["t", "t-source-of-t", None]),
 )
-@settings(max_examples=100, deadline=None)
 def test_what_a_fork_inherits_is_what_it_would_read(
     told: list[tuple[str, int, str, dict[str, Any]]], story: list[dict[str, Any]], written_for: str | None
 ) -> None:

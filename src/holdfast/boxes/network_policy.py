@@ -31,10 +31,14 @@ class Traffic:
 
 
 class PolicySecrets(Protocol):
-    """The secrets that network policies name: whether a box could use them, and the files that it needs for that."""
+    """The secrets that network policies name: whether a box could use them, and the files that it needs."""
 
     def check(self, policy: NetworkPolicy) -> None:
         """Raises `SecretMissing` or `InvalidSpec` if a box of this policy could not use its secrets."""
+
+    def needs_files(self, policy: NetworkPolicy) -> bool:
+        """Returns whether `place` has anything to write for a box of this policy."""
+        ...
 
     async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
         """Write the files into a running box. Doing it again replaces them. Raises `BoxError` or `SecretMissing`."""
@@ -50,6 +54,9 @@ class NoSecrets:
     def check(self, policy: NetworkPolicy) -> None:
         if policy.secrets:
             raise Unsupported(f"there are no secrets here, and the box is to use {', '.join(policy.secrets)}")
+
+    def needs_files(self, policy: NetworkPolicy) -> bool:
+        return bool(policy.secrets)
 
     async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
         """There is nothing to write."""

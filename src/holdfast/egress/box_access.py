@@ -12,6 +12,7 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.egress.bound.box_secrets import BoxSecrets
 from holdfast.egress.bound.rules import Bound
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
+from holdfast.egress.packages.mirror import PackageMirror
 from holdfast.egress.policy import CONNECT, Allowance, Ruling, Target
 from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
@@ -86,6 +87,7 @@ class BoxAccess:
         guest_api: GuestApi | None,
         private: Private,
         upstream: UpstreamProxy | None,
+        packages: PackageMirror | None = None,
     ) -> None:
         self.box = box
         self.limits = limits
@@ -94,6 +96,7 @@ class BoxAccess:
         self.guest_api = guest_api
         self.private = private
         self.upstream = upstream
+        self.packages = packages
         self.policy = NetworkPolicy()
         self.allowance = Allowance(Network.NONE)
         self.tenant = "default"

@@ -7,14 +7,13 @@ address that was checked.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.api.box.network import Network
 from holdfast.api.errors.secrets import SecretMissing
@@ -28,23 +27,25 @@ from holdfast.egress.http_body import relay_body
 from holdfast.egress.http_head import (
     UNTIL_CLOSE,
     BadHead,
+    Body,
     Request,
+    Response,
     host_name,
+    parse_path_request,
     parse_request,
     parse_response,
     parse_tunnelled_request,
 )
-from holdfast.egress.outbound import CannotConnect, CannotResolve, NeverReached
+from holdfast.egress.packages import mirror as package_mirror
+from holdfast.egress.packages.answers import FileAnswer, PageAnswer
+from holdfast.egress.packages.cache import Damaged, PackageFile
+from holdfast.egress.packages.mirror import PackageMirror, PackageRequest
 from holdfast.egress.policy import CONNECT, Target
 from holdfast.egress.records import Decision
+from holdfast.egress.route import Denied, Failed, Route
 from holdfast.egress.sockets import Ended, ReadsNoMore, Socket, Wire
 from holdfast.egress.tls_hello import TLS_BEGINS, NotTls, read_hello
-from holdfast.egress.upstream_proxy import UpstreamProxy, tunnel_problem, tunnel_request
-from holdfast.time_limit import time_limit
 
-_MOST_ADDRESSES: Final = 6
-"""The most addresses tried for one name."""
-_NEXT_SECONDS: Final = 4.0
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _LONGEST_METHOD: Final = 32
 BLOCKED: Final = "Blocked by the network policy of this box"
@@ -53,22 +54,23 @@ NO_NETWORK: Final = "this box has no network"
 _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-class Denied(Exception):
-    """The policy or the address forbids the request."""
+class AnswerFilter(Protocol):
+    """What becomes of an answer on its way to the box."""
 
+    def head(self, response: Response) -> Response: ...
 
-class Failed(Exception):
-    """The request was allowed but failed."""
+    async def body(self, source: Wire, to: Wire, body: Body) -> None:
+        """Relay a body. Raises `BadHead` and `Ended`."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
+    async def stream(self, source: Wire, to: Wire) -> None:
+        """Relay everything until the end."""
 
 
 @dataclass(slots=True)
 class _Upstream:
     target: Target
     wire: Wire
+    in_tls: bool
 
 
 class ProxyConnection:
@@ -80,14 +82,17 @@ class ProxyConnection:
         self._socket = Socket(client, _Meter(self, self._sent))
         self._client: Wire = self._socket
         """The box: the socket itself, or TLS over it for a host that a secret is bound to."""
-        self._answers: Answers | None = None
-        """Keeps secrets out of answers, inside such TLS."""
+        self._answers: AnswerFilter | None = None
+        """Keeps secrets out of answers, inside such TLS. Keeps packages."""
         self._trust: ssl.SSLContext | None = None
-        """By what the server is verified then."""
+        """By what the server is verified, if the proxy speaks TLS to it."""
+        self._is_for_packages = False
+        """Whether all requests are for packages, by paths."""
         self._method: str | None = None
         """The method of a request inside such TLS."""
         self._with_secrets = ""
         """The secrets in it, for its record."""
+        self._route = Route(access, _Meter(self, self._received), self._note)
         self._upstream: _Upstream | None = None
         self._answered = False
         """Whether a byte of the answer to the current request was sent to the box."""
@@ -163,7 +168,8 @@ class ProxyConnection:
     async def run(self) -> None:
         try:
             if await self._goes_outside():
-                while await self._one_request():
+                serve = self._one_package_request if self._is_for_packages else self._one_request
+                while await serve():
                     pass
                 self._client.close()
         except asyncio.CancelledError:
@@ -176,11 +182,13 @@ class ProxyConnection:
 
     async def _goes_outside(self) -> bool:
         """Returns False for a request to the guest API, which is served here, and for a refused one."""
-        if self._access.guest_api is None:
+        if self._access.guest_api is None and self._access.packages is None:
             return True
         # Requests to a proxy have a whole URL or CONNECT. Requests to a server have a path.
         first = await self._socket.peek(b" ", _LONGEST_METHOD)
         if first.partition(b" ")[2][:1] == b"/":
+            self._is_for_packages = self._access.packages is not None and await self._asks_for(package_mirror.PATH)
+        if first.partition(b" ")[2][:1] == b"/" and not self._is_for_packages and self._access.guest_api is not None:
             self._quiet = self._ends_at = math.inf  # the guest API has its own limits
             await self._access.guest_api(self._access.box, *self._socket.hand_over())
             return False
@@ -189,6 +197,18 @@ class ProxyConnection:
             return False
         self.is_outside = True
         return True
+
+    async def _asks_for(self, prefix: str) -> bool:
+        """Returns whether the first request is for a path below this one."""
+        wanted = prefix.encode()
+        while True:
+            path = self._socket.ahead.partition(b" ")[2]
+            if not wanted.startswith(path[: len(wanted)]):
+                return False
+            if len(path) >= len(wanted):
+                return True
+            if not await self._socket.more():
+                return False
 
     def discard(self) -> None:
         """Close everything. Also works for a task that was cancelled before it started. Twice has no effect."""
@@ -213,7 +233,87 @@ class ProxyConnection:
         if request.method == CONNECT:
             await self._connect(self.target)
             return False
+        if self._access.packages is not None:
+            try:
+                asked = self._access.packages.by_name(request)
+            except package_mirror.NoRegistry as problem:
+                return await self._refuse_package(request, str(problem))
+            if asked is not None:
+                return await self._serve_package(asked, self._access.packages)
         return await self._exchange(request, self.target)
+
+    # --- packages ---
+
+    async def _one_package_request(self) -> bool:
+        """Serves one request for a path of the package mirror. Returns whether another may follow."""
+        packages = self._access.packages
+        assert packages is not None
+        self._begin()
+        try:
+            head = await self._next_head()
+            if head is None:
+                return False
+            request = parse_path_request(head, "", 0)
+            if request.version != b"HTTP/1.1":
+                raise BadHead("packages need HTTP/1.1")
+        except BadHead as problem:
+            self._note(False, f"bad request: {problem}")
+            await self._answer(400, f"the proxy cannot handle this request: {problem}\n", drain=True)
+            return False
+        try:
+            asked = packages.by_path(request)
+        except package_mirror.NoRegistry as problem:
+            return await self._refuse_package(request, str(problem))
+        return await self._serve_package(asked, packages)
+
+    async def _refuse_package(self, request: Request, why: str) -> bool:
+        self._note(False, why)
+        keep = request.body.empty and request.keep_alive
+        await self._answer(403, f"{why}\n", drain=not keep, keep=keep)
+        return keep
+
+    async def _serve_package(self, asked: PackageRequest, packages: PackageMirror) -> bool:
+        """Serve a request to a registry from the cache, or from the registry over TLS."""
+        target = self.target = Target(asked.origin.host, asked.origin.port, asked.request.method)
+        if not asked.is_public:
+            return await self._ask_registry(asked.request, target, packages, None)
+        if not asked.is_file:
+            return await self._ask_registry(asked.for_index(), target, packages, PageAnswer(packages, asked))
+        ruling = self._access.judge(target)
+        kept = packages.cache.find(asked.url, packages.digest(asked.url)) if ruling.allowed else None
+        if kept is not None:
+            self._note(True, f"{ruling.why}; from the package cache")
+            return await self._send_kept(asked.request, packages, kept)
+        return await self._ask_registry(asked.anew(), target, packages, FileAnswer(packages, asked))
+
+    async def _ask_registry(
+        self, request: Request, target: Target, packages: PackageMirror, answer: PageAnswer | FileAnswer | None
+    ) -> bool:
+        self._trust, self._answers = await asyncio.to_thread(lambda: packages.trust), answer
+        try:
+            return await self._exchange(request, target)
+        finally:
+            self._trust = self._answers = None
+            if answer is not None:
+                answer.close()
+
+    async def _send_kept(self, request: Request, packages: PackageMirror, kept: PackageFile) -> bool:
+        self._answered = True
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {kept.size}\r\n"
+            f"X-Holdfast-Cache: hit\r\n{'' if request.keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
+        )
+        await self._client.write(head.encode())
+        meter = _Meter(self, self._received)
+        try:
+            async for piece in packages.cache.read(kept):
+                await self._client.write(piece)
+                if (delay := meter.count(len(piece))) > 0:
+                    await asyncio.sleep(delay)
+        except Damaged as problem:
+            self._note(True, str(problem), failed=True)
+            raise Ended(str(problem)) from None
+        return request.keep_alive
 
     async def _next_head(self) -> bytes | None:
         """Returns the head of the next request, or None if there is none. Raises `BadHead`."""
@@ -238,94 +338,6 @@ class ProxyConnection:
         self._answered = False
         self._began = monotonic()
         self._sent_bytes = self._received_bytes = 0
-
-    # --- reaching a target ---
-
-    async def _reach(self, target: Target) -> tuple[Socket, str]:
-        """Returns a connection to the target and the rule that allows it. Raises `Denied` and `Failed`."""
-        ruling = self._access.judge(target)
-        if not ruling.allowed:
-            raise Denied(ruling.why)
-        if self._access.upstream is not None and not self._access.private.names(target.host):
-            return await self._reach_through(self._access.upstream, target, ruling.why), ruling.why
-        # Resolved only now, because a DNS query itself sends data to the name server of that name.
-        found = await self._addresses(target)
-        refused = [(address, self._refusal(target.host, address)) for address in found]
-        usable = [address for address, why in refused if why is None]
-        if not usable:
-            raise Denied(self._never_reached(target.host, refused[0][0]))
-        problem: Exception | None = None
-        try:
-            async with time_limit(self._limits.connect):
-                tried = usable[:_MOST_ADDRESSES]
-                for address in tried:
-                    # An address that does not answer must not use up the time of the others.
-                    patience = None if address == tried[-1] else _NEXT_SECONDS
-                    try:
-                        async with time_limit(patience):
-                            connected = await self._access.connector.connect(address, target.port)
-                        return Socket(connected, _Meter(self, self._received)), ruling.why
-                    except NeverReached as error:
-                        raise Denied(f"{error}, which no box reaches") from None
-                    except CannotConnect as error:
-                        problem = error
-                    except TimeoutError:
-                        problem = CannotConnect(f"{address} did not answer")
-        except TimeoutError:
-            problem = problem or CannotConnect(f"no answer within {self._limits.connect:g} s")
-        self._note(True, f"{ruling.why}; {problem}", failed=True)
-        raise Failed(502, f"cannot connect to {target}: {problem}")
-
-    def _refusal(self, host: str, address: str) -> str | None:
-        return None if self._access.private.admits(host, address) else addresses.refusal(address)
-
-    def _never_reached(self, host: str, address: str) -> str:
-        name = "" if address == host else f"{host} is at {address}: "
-        unless = f" unless the server is started with --allow-private {host}" if addresses.is_private(address) else ""
-        return f"{name}{address} is {addresses.refusal(address)}, which no box reaches{unless}"
-
-    async def _reach_through(self, proxy: UpstreamProxy, target: Target, rule: str) -> Socket:
-        """Connects through the proxy of this network, which resolves the name. Refuses names of the local network."""
-        if addresses.is_local_name(target.host):
-            raise Denied(f"{target.host} is a name of this network, which no box reaches")
-        if addresses.refusal(target.host) not in (None, "no address"):
-            raise Denied(self._never_reached(target.host, target.host))
-        problem = f"no answer within {self._limits.connect:g} s"
-        with contextlib.suppress(TimeoutError):
-            async with time_limit(self._limits.connect):
-                try:
-                    connected, credential = await proxy.connect()
-                    wire = Socket(connected, _Meter(self, self._received))
-                    try:
-                        await wire.write(tunnel_request(target.host, target.port, credential))
-                        problem = tunnel_problem(await wire.head(self._limits.head_size)) or ""
-                    except BaseException:
-                        wire.close()
-                        raise
-                    if not problem:
-                        return wire
-                    wire.close()
-                except (CannotConnect, BadHead, Ended) as error:
-                    problem = str(error)
-        self._note(True, f"{rule}; {problem}", failed=True)
-        raise Failed(502, f"cannot connect to {target}: {problem}")
-
-    async def _addresses(self, target: Target) -> list[str]:
-        if addresses.refusal(target.host) != "no address":
-            return [target.host]
-        try:
-            async with time_limit(self._limits.resolve):
-                found = list(await self._access.resolve(target.host, target.port))
-            if not found:
-                raise CannotResolve(f"{target.host} has no address")
-        except CannotResolve as error:
-            problem = str(error)
-        except TimeoutError:
-            problem = f"{target.host} was not resolved within {self._limits.resolve:g} s"
-        else:
-            return found
-        self._note(True, problem, failed=True)
-        raise Failed(502, problem)
 
     async def _answer(
         self, status: int, text: str, *, drain: bool, keep: bool = False, reason: str | None = None
@@ -379,7 +391,7 @@ class ProxyConnection:
                 raise Failed(502, f"{target}: {nothing}") from None
         self._drop_upstream()
         wire, _ = await self._open(target)
-        self._upstream = _Upstream(target, wire)
+        self._upstream = _Upstream(target, wire, self._trust is not None)
         try:
             return await self._both_ways(request, wire)
         except _NoAnswer as nothing:
@@ -390,21 +402,21 @@ class ProxyConnection:
         before, self._upstream = self._upstream, None
         if before is not None:
             same = (before.target.host, before.target.port) == (target.host, target.port)
+            same = same and before.in_tls == (self._trust is not None)
             ruling = self._access.judge(target)
             if same and ruling.allowed and not before.wire.stale():
                 self._upstream = before
                 return before.wire, ruling.why, True
             before.wire.close()
         wire, rule = await self._open(target)
-        self._upstream = _Upstream(target, wire)
+        self._upstream = _Upstream(target, wire, self._trust is not None)
         return wire, rule, False
 
     async def _open(self, target: Target) -> tuple[Wire, str]:
-        """Returns a connection to the target, in TLS if the box is in TLS, and the rule that allows it."""
-        socket, rule = await self._reach(target)
-        if self._answers is None:
+        """Returns a connection to the target, in TLS if that is verified, and the rule that allows it."""
+        socket, rule = await self._route.reach(target)
+        if self._trust is None:
             return socket, rule
-        assert self._trust is not None
         wire = TlsSocket(socket, self._trust, server_name=target.host)
         try:
             await wire.handshake(self._limits.connect)
@@ -419,7 +431,7 @@ class ProxyConnection:
 
     async def _both_ways(self, request: Request, upstream: Wire) -> bool:
         try:
-            await upstream.write(request.to_bytes(80 if self._answers is None else 443))
+            await upstream.write(request.to_bytes(80 if self._trust is None else 443))
         except Ended as ended:
             raise _NoAnswer(str(ended)) from None
         if request.body.empty:
@@ -516,8 +528,8 @@ class ProxyConnection:
             return
         established = False
         try:
-            upstream, rule = await self._reach(target)
-            self._upstream = _Upstream(target, upstream)
+            upstream, rule = await self._route.reach(target)
+            self._upstream = _Upstream(target, upstream, in_tls=False)
             established = True
             await self._client.write(_ESTABLISHED)
             if self._access.allowance.mode is Network.ALLOW:

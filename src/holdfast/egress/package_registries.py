@@ -34,6 +34,8 @@ _ASK_SECONDS: Final = 20.0
 _FETCH_SECONDS: Final = 10.0
 _MOST_OUTPUT: Final = 4 << 20
 _MOST_HOSTS: Final = 200
+_MIRRORED: Final = ("pip", "npm")
+"""Clients whose packages can be kept for other boxes (`holdfast.egress.packages`)."""
 _PIP_DEFAULT: Final = re.compile(r"--index-url.*?\(default:?\s+(https?://[^\s)]+)\)", re.DOTALL)
 _PIP_SETTING: Final = re.compile(r"(?:global|install|download|:env:)\.(extra-index-url|find-links|index-url)='(.*)'")
 _APT_URI: Final = re.compile(r"^'(https?://[^']+)'", re.MULTILINE)
@@ -50,6 +52,8 @@ class Found:
 
     urls: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    index: str | None = None
+    """The one that it uses without any settings."""
 
 
 class Machine:
@@ -144,7 +148,13 @@ async def find_defaults(machine: Machine, *, fetch: Fetch = fetch, more: Iterabl
         for rule in dict.fromkeys(_rules(each.urls[:_MOST_HOSTS]))
     ]
     environment = {name: value for each in found for name, value in each.environment}
-    return DefaultList((*sources, *git_hosts().sources, *more), environment)
+    of_packages = [
+        public(url) for name, each in zip(names, found, strict=True) if name in _MIRRORED for url in each.urls
+    ]
+    indexes = {name: public(each.index) for name, each in zip(names, found, strict=True) if each.index is not None}
+    return DefaultList(
+        (*sources, *git_hosts().sources, *more), environment, tuple(dict.fromkeys(of_packages))[:_MOST_HOSTS], indexes
+    )
 
 
 # --- pip ---
@@ -174,7 +184,8 @@ async def ask_pip(machine: Machine, fetch: Fetch) -> Found:
         environment += [("PIP_INDEX_URL", public(own[-1])), ("UV_DEFAULT_INDEX", public(own[-1]))]
     if extra := [public(url) for url in _web(options.get("extra-index-url", ()))]:
         environment += [("PIP_EXTRA_INDEX_URL", " ".join(extra)), ("UV_INDEX", " ".join(extra))]
-    return Found(tuple(dict.fromkeys(urls)), tuple(environment))
+    usual = None if _web(options.get("index-url", ())) else next(iter(_web(main)), None)
+    return Found(tuple(dict.fromkeys(urls)), tuple(environment), usual)
 
 
 def _links(page: bytes | None) -> list[str]:
@@ -218,7 +229,8 @@ async def ask_npm(machine: Machine, fetch: Fetch) -> Found:
     # Only if it was configured, because a variable overrides the settings of a project in the box.
     environment = [("npm_config_registry", public(url)) for url in main if registry != built_in]
     environment += [(f"npm_config_{scope}", public(url)) for scope, url in scoped.items()]
-    return Found(tuple(dict.fromkeys(urls)), tuple(environment))
+    usual = next((url for url in main if registry == built_in), None)
+    return Found(tuple(dict.fromkeys(urls)), tuple(environment), usual)
 
 
 # --- apt ---

@@ -119,6 +119,10 @@ class DefaultList:
     sources: tuple[Source, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that make clients in a box use the registries of this machine. No secrets."""
+    registries: tuple[str, ...] = ()
+    """URLs of servers that pip and npm get packages from, without credentials."""
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    """The index that `pip` and `npm` use on this machine if nothing is configured."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:

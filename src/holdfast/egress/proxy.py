@@ -25,6 +25,7 @@ from holdfast.egress.bound.box_secrets import ServerSecrets
 from holdfast.egress.box_access import BoxAccess, Limits
 from holdfast.egress.box_egress import BoxEgress
 from holdfast.egress.outbound import Connector, GuestApi, Resolver
+from holdfast.egress.packages.mirror import PackageMirror
 from holdfast.egress.policy import DefaultList, allowance
 from holdfast.egress.private_networks import Private
 from holdfast.egress.records import Decision, Records
@@ -59,17 +60,20 @@ class EgressProxy:
         private: Private | None = None,
         upstream: UpstreamProxy | None = None,
         secrets: ServerSecrets | None = None,
+        packages: PackageMirror | None = None,
     ) -> None:
         """`guest_api` serves requests of boxes to Holdfast itself; without it, they are refused.
 
         `private` are the private addresses that boxes may reach, by default none. Other traffic goes through
-        `upstream`, if given. `secrets` are put into requests of boxes whose policies name them.
+        `upstream`, if given. `secrets` are put into requests of boxes whose policies name them. From `packages`, boxes
+        get the packages of this machine's registries.
         """
         self.defaults_wanted = asyncio.Event()
         """Set when the default list is needed: at the latest when the first box with a network is admitted."""
         self._private = private or Private()
         self._upstream = upstream
         self._secrets = secrets
+        self._packages = packages
         self._resolver = resolver
         self._connector = connector
         self._records = records
@@ -77,6 +81,8 @@ class EgressProxy:
         self._policies = policies
         self._limits = limits or Limits()
         self._guest_api = guest_api
+        if packages is not None:
+            packages.use(self._defaults)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each connection takes two descriptors and sometimes four more. The rest of the process needs some too.
         self._most = min(self._limits.all_connections, descriptors // 4)
@@ -120,6 +126,7 @@ class EgressProxy:
                 guest_api=self._guest_api,
                 private=self._private,
                 upstream=self._upstream,
+                packages=self._packages,
             )
             box_egress = self._box_egresses[box] = BoxEgress(
                 access, room=self._has_room, track=self._track, accept=self._accepting.accept
@@ -161,7 +168,20 @@ class EgressProxy:
         names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
         here = "localhost,127.0.0.1,::1"
         proxy = {**dict.fromkeys(names, GUEST_API_URL), "NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
-        return MappingProxyType({**self._defaults.environment, **proxy, **secrets})
+        mirror = self._packages.environment() if self.mirrors(policy) and self._packages is not None else {}
+        return MappingProxyType({**self._defaults.environment, **mirror, **proxy, **secrets})
+
+    def mirrors(self, policy: NetworkPolicy) -> bool:
+        """Returns whether a box of this policy gets packages through the cache.
+
+        One that has a secret for a registry does not: the secret is put into requests inside TLS only.
+        """
+        if self._packages is None or not self._packages.origins or policy.mode is Network.NONE:
+            return False
+        if self._secrets is None or not policy.secrets:
+            return True
+        secrets = self._secrets.of("", None, policy)
+        return secrets is None or not any(secrets.bound_at(each.host, each.port) for each in self._packages.origins)
 
     # --- for the server ---
 
@@ -172,6 +192,8 @@ class EgressProxy:
     def use(self, defaults: DefaultList) -> None:
         """Replace the default list, for all boxes."""
         self._defaults = defaults
+        if self._packages is not None:
+            self._packages.use(defaults)
         self.refresh()
 
     def refresh(self, environment: str | None = None) -> None:

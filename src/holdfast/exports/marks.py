@@ -67,6 +67,24 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
             why = FAILOVERS.get(_word(payload, "reason"), "gave no answer")
             to = f"going on with {_word(payload, 'to')}" if payload.get("to") else "no other is left"
             return f"{_word(payload, 'model')} {why}: {to}"
+        case "workflow.started":
+            return f"workflow {_word(payload, 'name')} started by {_word(payload, 'by')}"
+        case "workflow.step_process":
+            return None
+        case "workflow.step_started":
+            return f"step {_word(payload, 'step')} begins"
+        case "workflow.step_ended":
+            output = _word(payload, "error") or _word(payload, "output").strip()
+            return f"step {_word(payload, 'step')} {_word(payload, 'status')}{f': {output}' if output else ''}"
+        case "workflow.approval":
+            return f"step {_word(payload, 'step')} waits for approval"
+        case "workflow.decided":
+            decision = "approved" if payload.get("approve") is True else "denied"
+            why = f": {_word(payload, 'reason')}" if payload.get("reason") else ""
+            return f"step {_word(payload, 'step')} {decision} by {_word(payload, 'by')}{why}"
+        case "workflow.finished":
+            why = f": {_word(payload, 'error')}" if payload.get("error") else ""
+            return f"workflow {_word(payload, 'status')}{why}"
         case "model.budget":
             used = "is used up" if payload.get("state") == "reached" else "is nearly used up"
             return f"the budget of this {_word(payload, 'scope')} {used}"

@@ -90,7 +90,8 @@ def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
         tokens = exported.cost.tokens
     if tokens:
         yield "tokens", f"{tokens:,.0f}"
-        yield "cost", _cost(exported.cost, totals.usage.get("cost")) or "unknown"
+    if cost := _cost(exported.cost, totals.usage.get("cost")):
+        yield "cost", cost
 
 
 def _cost(counted: Cost | None, reported: object) -> str:

@@ -23,6 +23,7 @@ from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.hosts import SessionHost, SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
 from holdfast.gateway.proxy.headers import Header, first
+from holdfast.gateway.proxy.kept_connections import KeptConnections
 from holdfast.gateway.proxy.relay import Relay
 from holdfast.gateway.proxy.site import refusal
 from holdfast.gateway.routes import TERMINAL_SOCKET
@@ -58,6 +59,7 @@ class Gateway:
     terminals: Terminals
     relay: Relay
     boxes: OpenBoxes
+    kept: KeptConnections
 
     def site(self, host: SessionHost, path: bytes) -> SessionSite:
         """What a request to a host name of a session leads to. `path` is as in the request, still quoted."""

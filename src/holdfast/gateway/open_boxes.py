@@ -72,7 +72,7 @@ class OpenBoxes:
         opened.users += 1
         try:
             # Others wait for it, too.
-            yield await asyncio.shield(opened.ready)
+            yield opened.ready.result() if opened.ready.done() else await asyncio.shield(opened.ready)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._forget(session.box, opened)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from holdfast.api.box.process import Connection
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Refused, Unauthorized
 from holdfast.api.errors.boxes import BoxError
 from holdfast.gateway import pages
@@ -33,8 +32,9 @@ from holdfast.gateway.proxy.headers import (
     without_authority,
     without_cookies,
 )
+from holdfast.gateway.proxy.kept_connections import Route as KeptRoute
 from holdfast.gateway.proxy.relay import connect
-from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal
 from holdfast.gateway.routes import Kind, Route, parse_path
 from holdfast.gateway.sessions import SessionView
 from holdfast.gateway.tunnel.tunnels import host_label
@@ -140,24 +140,31 @@ class SessionSite(Site):
         raise problem or _unauthorized()
 
     @contextlib.asynccontextmanager
-    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+    async def connected(self, visit: Visit, *, may_reuse: bool = False) -> AsyncIterator[Lease]:
         session, visitor = self._session, self._visitor
         assert session is not None
         assert visitor is not None
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._gateway.access.present(session, visitor))
-            try:
+        kept, lease = self._gateway.kept, None
+        try:
+            async with self._gateway.access.present(session, visitor):
                 if session.box is None:
                     raise NotReady(self._what, session, "it has no box now")
-                box = await stack.enter_async_context(self._gateway.boxes.open(session))
-                connection = await connect(box, self._port)
-            except (BoxError, BadAnswer) as error:
-                if isinstance(error, NotReady):
-                    raise
-                raise NotReady(self._what, await self._with_programs(session), error.message) from error
-            opened = await stack.enter_async_context(connection)
-            visitor.check_not_over()  # nothing is sent for somebody who lost the right to it meanwhile
-            yield opened
+                async with self._gateway.boxes.open(session) as box:
+                    route = KeptRoute(session.box, self._port, visitor.credential)
+                    reused = kept.take(route) if may_reuse else None
+                    lease = Lease(reused or await connect(box, self._port), can_keep=True, reused=reused is not None)
+                    try:
+                        visitor.check_not_over()  # nothing is sent for who lost the right to it meanwhile
+                        yield lease
+                    finally:
+                        if lease.keep and not visitor.over.done():
+                            kept.keep(route, lease.connection)
+                        else:
+                            await lease.connection.close()
+        except (BoxError, BadAnswer) as error:
+            if lease is not None or isinstance(error, NotReady):
+                raise
+            raise NotReady(self._what, await self._with_programs(session), error.message) from error
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         reply = refusal(error, request_id)
@@ -263,7 +270,9 @@ class SessionSite(Site):
         assert self._visitor is not None
         sent = for_the_program(headers, scheme, prefix, authorization=authorization)
         shares_origin = self._host.tunnel is None
-        clean = functools.partial(for_the_browser, shares_origin=shares_origin)
+        # The editor registers a service worker for all of its pages, from a script further down.
+        worker_scope = prefix + b"/" if shares_origin and not prefix.startswith(b"/t/") else None
+        clean = functools.partial(for_the_browser, shares_origin=shares_origin, worker_scope=worker_scope)
         return Visit(method.encode(), path, sent, clean, self._visitor.over)
 
     async def _index(self, session: SessionView, visitor: Visitor) -> Reply:
@@ -336,14 +345,20 @@ def for_the_program(headers: list[Header], scheme: str, prefix: bytes, *, author
     return kept
 
 
-def for_the_browser(headers: list[Header], *, shares_origin: bool) -> list[Header]:
-    """The headers of a program's answer, without framing. It cannot set our cookie. Raises `BadAnswer`."""
+def for_the_browser(headers: list[Header], *, shares_origin: bool, worker_scope: bytes | None = None) -> list[Header]:
+    """The headers of a program's answer, without framing. It cannot set our cookie. Raises `BadAnswer`.
+
+    `worker_scope` is the path that a service worker of the program may have at most. Others have the folder of their
+    script, and never a page of ours, which gets the tokens of links.
+    """
     check_answer(headers)
     dropped = HOP_BY_HOP | NOT_TO_THE_CLIENT | named_by_connection(headers)
     if shares_origin:
         dropped |= _NOT_FROM_PROGRAMS
     kept: list[Header] = []
+    asks_for_scope = False
     for name, value in headers:
+        asks_for_scope = asks_for_scope or name == b"service-worker-allowed"
         if name in dropped:
             continue
         if name == b"set-cookie":
@@ -352,6 +367,8 @@ def for_the_browser(headers: list[Header], *, shares_origin: bool) -> list[Heade
                 continue
             value = cookie
         kept.append((name, value))
+    if asks_for_scope and worker_scope is not None:
+        kept.append((b"service-worker-allowed", worker_scope))
     if shares_origin:
         kept.append((b"content-security-policy", b"frame-ancestors 'self'"))  # each policy holds, also beside others
     else:

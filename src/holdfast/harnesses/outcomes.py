@@ -68,7 +68,8 @@ def _model_code(status: int | None, message: str) -> str:
         return "model_error"
     if status in (502, 504) and GATEWAY in message:
         return "model_unreachable"
-    if status == 402 and GATEWAY in message:
+    # For Codex, the gateway refuses with 400, which it does for other reasons, too.
+    if GATEWAY in message and (status == 402 or (status == 400 and "budget" in message)):
         return "over_budget"
     return _BY_STATUS.get(status, "model_unavailable" if status >= 500 else "model_refused")
 

@@ -14,8 +14,8 @@ from holdfast.runs.launch.plan import budget_in, fallbacks_in
 from holdfast.runs.reconcile.probe import RunnerProbe
 from holdfast.runs.reconcile.rules import limit_error
 from holdfast.runs.run_log import RunLog
-from holdfast.threads.delegation import Delegation
 from holdfast.threads.projection import Projection
+from holdfast.threads.rows import ThreadRow
 from holdfast.threads.run_events import Run, heartbeat, model_trouble
 
 _REMEMBERED: Final = 1_000
@@ -83,23 +83,25 @@ class LiveRuns:
             if latest is None or not latest.is_ours or latest.run != run:
                 return Terms(thread, run, (thread,), budget=Budget(cost=0, tokens=0))  # it has just ended
             trees = await self._trees(thread, row.parent)
-            above = await self._runs_above(row.runs.delegation)
+            above = await self._runs_above(row)
             terms = Terms(thread, run, trees, fallbacks_in(latest.options), budget_in(latest.options), above)
             self._terms[run] = terms
             while len(self._terms) > _REMEMBERED:
                 self._terms.popitem(last=False)
         return terms
 
-    async def _runs_above(self, delegation: Delegation | None) -> tuple[tuple[str, Budget | None], ...]:
-        """Returns the runs that have delegated a task, and their budgets, the nearest first."""
+    async def _runs_above(self, row: ThreadRow) -> tuple[tuple[str, Budget | None], ...]:
+        """Returns the runs that have delegated a task or created a session, and their budgets, the nearest first."""
         found: dict[str, Budget | None] = {}
-        while delegation is not None and delegation.run is not None and delegation.run not in found:
-            asked = await self._projection.run(delegation.run)
-            if asked is None or asked.thread != delegation.parent or len(found) >= _MAX_DEPTH:
+        asker = _asker(row)
+        while asker is not None and asker[1] not in found:
+            thread, run = asker
+            asked = await self._projection.run(run)
+            if asked is None or asked.thread != thread or len(found) >= _MAX_DEPTH:
                 break
-            found[delegation.run] = budget_in(asked.run.options)
-            parent = await self._projection.row(delegation.parent)
-            delegation = None if parent is None else parent.runs.delegation
+            found[run] = budget_in(asked.run.options)
+            parent = await self._projection.row(thread)
+            asker = None if parent is None else _asker(parent)
         return tuple(found.items())
 
     async def _trees(self, thread: str, parent: str | None) -> tuple[str, ...]:
@@ -154,3 +156,13 @@ class ModelErrors:
             await self._log.append(thread, self._log.entry(model_trouble(run=run, message=message[:_MAX_MESSAGE])))
         except Refused as error:  # the agent still gets its answer
             log.warning("cannot write an error of a model on thread %s: %s", thread, error)
+
+
+def _asker(row: ThreadRow) -> tuple[str, str] | None:
+    """Returns the thread and the run that have delegated this thread's task, or created this session."""
+    delegation, session = row.runs.delegation, row.runs.session
+    if delegation is not None:
+        return None if delegation.run is None else (delegation.parent, delegation.run)
+    if session is None or session.parent is None or session.parent_run is None:
+        return None
+    return session.parent, session.parent_run

@@ -36,7 +36,6 @@ from holdfast.runs.delegate.rules import title_of
 from holdfast.runs.delegate.tree import Trees
 from holdfast.runs.diagnosis import diagnose
 from holdfast.runs.errors import is_session, thread_busy
-from holdfast.runs.launch.hosted import AgentHub
 from holdfast.runs.launch.launches import GO_ON, Launches
 from holdfast.runs.launch.plan import (
     LaunchPlan,
@@ -264,10 +263,6 @@ class Runs:
         row = await self._log.row(thread)
         options = session_options(row.runs, await self._planner.box_of(thread), row.lineage.base)
         return await self._launcher.prepare(thread, self._planner.fit(options), row.runs, row.lineage.base)
-
-    def use_hub(self, hub: AgentHub) -> None:
-        """From now on, agents with a server get the prompts of sessions over the hub."""
-        self._launcher.hub = hub
 
     def is_hosted(self, agent: str) -> bool:
         """Returns whether an agent has a server that stays in the box of a session. Raises `UnknownAgent`."""

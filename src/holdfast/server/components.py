@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.session.tools import ServerTools
     from holdfast.server.tenant.quotas import Quotas
-    from holdfast.sessions.hub.hub import InternalApi
+    from holdfast.sessions.hub.hub import Hub, InternalApi
+    from holdfast.sessions.hub.questions import Questions
+    from holdfast.sessions.hub.runners import Runners
     from holdfast.sessions.service import Sessions
     from holdfast.storage import Storage
     from holdfast.threads.access.credentials import Access
@@ -79,8 +81,9 @@ async def open_egress(
     guest_api: GuestApi,
     secrets: Lazy[Secrets],
     certificate_secret: bytes,
+    package_cache: int,
 ) -> AsyncIterator[ServerEgress]:
-    """From `certificate_secret`, the authorities of boxes that use secrets are derived."""
+    """From `certificate_secret`, the authorities of boxes that use secrets are derived. `package_cache` is in bytes."""
     await _load("holdfast.server.egress", "holdfast.egress.bound")
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.egress.bound import ServerSecrets
@@ -88,7 +91,7 @@ async def open_egress(
 
     outside = await load_in_thread(make_outside)
     bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
-    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound)
+    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound, package_cache=package_cache)
     try:
         await egress.open()
         yield egress
@@ -286,6 +289,7 @@ async def open_runs(
     clocks: Clocks,
     delegation: str,
     quotas: Quotas,
+    runners: Runners,
 ) -> AsyncIterator[Runs]:
     """Runs outlive the service. `delegation` has the limits of trees of tasks."""
     opened = await boxes.get()
@@ -313,6 +317,7 @@ async def open_runs(
         ticks=clocks.ticks,
         network_ready=(await egress.get()).ready,
         setups=await environments.get(),
+        runners=runners,
     )
     runs = Runs(
         storage.streams,
@@ -344,46 +349,78 @@ async def open_sessions(
     seals: Seals,
     boxes: Lazy[Boxes],
     runs: Lazy[Runs],
-    surface: StreamSurface,
-    next_request_id: Callable[[], str],
-    internal_api: Callable[[], Awaitable[InternalApi]],
+    runners: Runners,
+    questions: Questions,
     clocks: Clocks,
     most: int,
-    question_seconds: float,
 ) -> AsyncIterator[Sessions]:
-    """`most` sessions may have a box that runs, at once. A question of an agent waits for `question_seconds`. Sessions
-    outlive the service.
-    """
+    """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
     opened = await runs.get()
-    await _load("holdfast.sessions.service", "holdfast.server.wire.websocket_protocol")
+    await _load("holdfast.sessions.service")
     from holdfast.runs.run_log import RunLog
-    from holdfast.sessions.hub.hub import Hub
-    from holdfast.sessions.hub.settings import open_settings
-    from holdfast.sessions.hub.turn_writer import TurnWriter
+    from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     sessions = Sessions(
-        storage.streams, threads, projection, await boxes.get(), opened, run_log, ticks=clocks.ticks, most=most
+        storage.streams,
+        threads,
+        projection,
+        await boxes.get(),
+        opened,
+        run_log,
+        runners,
+        questions,
+        ServerSettings(storage.streams, seals, run_log, runners),
+        ticks=clocks.ticks,
+        most=most,
     )
+    try:
+        await sessions.start()
+        yield sessions
+    finally:
+        await sessions.close()
+
+
+@asynccontextmanager
+async def open_session_hub(
+    storage: Storage,
+    threads: Threads,
+    seals: Seals,
+    runs: Lazy[Runs],
+    sessions: Lazy[Sessions],
+    runners: Runners,
+    questions: Questions,
+    surface: StreamSurface,
+    next_request_id: Callable[[], str],
+    internal_api: Callable[[], Awaitable[InternalApi]],
+    clocks: Clocks,
+) -> AsyncIterator[Hub]:
+    """Opened with the first runner that connects. Runners outlive it."""
+    opened = await runs.get()
+    terminate = (await sessions.get()).terminate
+    await _load("holdfast.sessions.hub.hub", "holdfast.server.wire.websocket_protocol")
+    from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.settings import ServerSettings
+    from holdfast.sessions.hub.turn_writer import TurnWriter
+
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
     hub = Hub(
         run_log,
         TurnWriter(surface, next_request_id),
         opened,
         opened.ends,
-        clock=clocks.now,
+        runners,
+        questions,
         internal_api=internal_api,
-        on_terminate=sessions.terminate,
-        settings=open_settings(storage.streams, seals, clocks.now),
-        question_seconds=question_seconds,
+        on_terminate=terminate,
+        settings=ServerSettings(storage.streams, seals, run_log, runners),
     )
-    sessions.use_hub(hub)
     try:
-        await sessions.start()
-        yield sessions
+        yield hub
     finally:
         await hub.close()
-        await sessions.close()
 
 
 @asynccontextmanager
@@ -467,6 +504,7 @@ async def open_session_gateway(
     relay: Callable[[], Relay],
     secret: bytes,
     clock: Callable[[], int],
+    access: Access,
     tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
@@ -492,6 +530,7 @@ async def open_session_gateway(
         relay(),
         secret,
         clock,
+        access,
         internal_routes(operations),
     ) as gateway:
         yield gateway

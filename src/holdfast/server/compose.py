@@ -159,7 +159,7 @@ async def _serve(
         origins = OriginPolicy(
             open_server=not settings.auth, hosts=hosts, sessions=_session_hosts(hosts, listener, DEFAULT_TENANT)
         )
-        streams = StreamService(tenants, origins, max_body=settings.max_body)
+        streams = StreamService(tenants, origins, max_body=settings.max_body, public_url=settings.public_url)
         metrics = Metrics(streams.answered, lambda: tenants.default.storage.statistics(), lambda: streams.open_tails)
 
         async def listen(listener: socket.socket, front: Dispatch, address: PreviewAddress) -> asyncio.AbstractServer:

@@ -17,6 +17,8 @@ from holdfast.client.local_server import DEFAULT_PORT
 
 DEFAULT_POOL: Final = 8
 """An idle local box takes about 3 MB, and none is created before the second request for the same spec."""
+DEFAULT_PACKAGE_CACHE: Final = 4096
+"""Megabytes."""
 DEFAULT_SESSIONS: Final = 100
 _DECLARED: Final = "holdfast setting"
 
@@ -107,6 +109,13 @@ class Settings:
     )
     egress_proxy: str | None = setting(
         None, "Proxy for boxes: http://host:port, or env:NAME or file:PATH with its URL.", metavar="PROXY"
+    )
+    package_cache: int = setting(
+        DEFAULT_PACKAGE_CACHE,
+        "Most megabytes of downloaded packages to keep for boxes. 0 for none.",
+        metavar="MB",
+        least=0,
+        most=10_000_000,
     )
     registry_mirrors: tuple[str, ...] = setting(
         (),

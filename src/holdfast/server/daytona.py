@@ -17,7 +17,7 @@ from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.tenant.quotas import Quotas
-from holdfast.server.wire.middleware import GRANT
+from holdfast.server.wire.middleware import CREDENTIAL, GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
@@ -47,8 +47,8 @@ async def open_daytona(
     async def network_ready() -> None:
         await (await egress.get()).ready()
 
-    def note_caller(connection: HTTPConnection, grant: Grant) -> None:
-        connection.scope[GRANT] = grant
+    def note_caller(connection: HTTPConnection, credential: str | None, grant: Grant) -> None:
+        connection.scope[GRANT], connection.scope[CREDENTIAL] = grant, credential
         quotas.take_request()
         if connection.scope.get("method") in ("POST", "PUT", "PATCH"):
             quotas.check_storage()

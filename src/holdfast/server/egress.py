@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from holdfast.api.box.box import Box
 from holdfast.api.box.network import NetworkPolicy, Rule
-from holdfast.api.errors.boxes import InvalidSpec, PolicyNotFound
+from holdfast.api.errors.boxes import BoxError, InvalidSpec, PolicyNotFound
 from holdfast.boxes.network_policy import NoSecrets, PolicySecrets
 from holdfast.egress import (
     Connector,
@@ -36,7 +37,9 @@ from holdfast.egress import (
     git_hosts,
 )
 from holdfast.egress.bound import ServerSecrets
+from holdfast.egress.bound.tls import verifying
 from holdfast.egress.models.upstream import LoopbackUpstream, NetworkUpstream, Upstream
+from holdfast.egress.packages import PackageCache, PackageMirror
 from holdfast.server.lazy import load_in_thread
 from holdfast.storage import Storage
 from holdfast.time_limit import time_limit
@@ -49,6 +52,8 @@ log = logging.getLogger(__name__)
 _FIND_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 15.0
 _SAVED: Final = "egress-default.json"
+PACKAGES: Final = "cache/package-files"
+"""In a home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,11 @@ class ServerEgress:
         limits: Limits | None = None,
         guest_api: GuestApi | None = None,
         secrets: ServerSecrets | None = None,
+        package_cache: int = 0,
     ) -> None:
+        """`package_cache` is the most bytes of packages that are kept for boxes."""
         limits = limits or Limits()
         self.make_upstream = outside.make_upstream
-        self.secrets: PolicySecrets = secrets or NoSecrets()
         self.records = DecisionLog(storage.egress_decisions, kept=limits.decisions)
         self.policies = EnvironmentPolicies(storage.egress_policies)
         self._saved = home / _SAVED
@@ -92,6 +98,7 @@ class ServerEgress:
         self._known = asyncio.Event()
         self._finding: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
+        self._cache = PackageCache(home / PACKAGES, package_cache) if package_cache else None
         self.proxy = EgressProxy(
             outside.resolver,
             outside.connector,
@@ -103,9 +110,13 @@ class ServerEgress:
             private=outside.private,
             upstream=outside.proxy,
             secrets=secrets,
+            packages=None if self._cache is None else PackageMirror(self._cache, lambda: verifying(outside.trust)),
         )
+        self.secrets: PolicySecrets = _BoxFiles(secrets or NoSecrets(), self.proxy)
 
     async def open(self) -> None:
+        if self._cache is not None:
+            await self._cache.open()
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(self.records)
             await opening.enter_async_context(self.policies)
@@ -184,6 +195,32 @@ class ServerEgress:
         self.proxy.refresh(environment)
 
 
+class _BoxFiles:
+    """`PolicySecrets` that also writes the settings by which clients in a box find the package cache."""
+
+    def __init__(self, secrets: PolicySecrets, proxy: EgressProxy) -> None:
+        self._secrets = secrets
+        self._proxy = proxy
+
+    def check(self, policy: NetworkPolicy) -> None:
+        self._secrets.check(policy)
+
+    def needs_files(self, policy: NetworkPolicy) -> bool:
+        return self._secrets.needs_files(policy) or self._proxy.mirrors(policy)
+
+    async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
+        if self._secrets.needs_files(policy):
+            await self._secrets.place(box, thread, policy)
+        if self._proxy.mirrors(policy):
+            try:
+                await asyncio.gather(*(box.files.write(path, text) for path, text in PackageMirror.files().items()))
+            except BoxError as error:  # without them, its clients ask the registries themselves
+                log.warning("box %s does not use the package cache: %s", box.id, error)
+
+    def exposed(self, policy: NetworkPolicy) -> tuple[str, ...]:
+        return self._secrets.exposed(policy)
+
+
 def this_machine(
     environment: Mapping[str, str],
     *,
@@ -220,7 +257,13 @@ def _load_registries() -> tuple[type[Machine], Callable[[Machine], Awaitable[Def
 def _save(path: Path, found: DefaultList) -> None:
     sources = [[str(each.rule), each.why] for each in found.sources]
     temporary = path.with_name(f".{path.name}")
-    temporary.write_text(json.dumps({"sources": sources, "environment": dict(found.environment)}))
+    document = {
+        "sources": sources,
+        "environment": dict(found.environment),
+        "registries": found.registries,
+        "indexes": dict(found.indexes),
+    }
+    temporary.write_text(json.dumps(document))
     temporary.replace(path)
 
 
@@ -230,6 +273,8 @@ def _load(path: Path) -> DefaultList | None:
         document = json.loads(path.read_text())
         sources = tuple(Source(Rule.parse(rule), str(why)) for rule, why in document["sources"])
         environment = {str(name): str(value) for name, value in document["environment"].items()}
+        registries = tuple(map(str, document["registries"]))
+        indexes = {str(name): str(url) for name, url in document["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidSpec):
         return None
-    return DefaultList(sources, environment)
+    return DefaultList(sources, environment, registries, indexes)

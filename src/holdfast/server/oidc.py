@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
 
 STATE_COOKIE: Final = "holdfast_oidc"
+SECURE_STATE_COOKIE: Final = f"__Host-{STATE_COOKIE}"
+"""Over https."""
 STATE_SECONDS: Final = 600
 _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
 """Asymmetric ones only: with HS256, whoever knows the client secret could sign, and `none` is no signature."""

@@ -89,7 +89,7 @@ class SessionDriver:
         *,
         most: int,
         on_due: Callable[[str], None],
-        stop_runner: Callable[[str], Awaitable[None]],
+        stop_runner: Callable[[str], Awaitable[object]],
         ticks: Callable[[], int],
     ) -> None:
         """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `stop_runner` ends

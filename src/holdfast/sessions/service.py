@@ -37,7 +37,9 @@ from holdfast.runs.run_log import RunLog
 from holdfast.runs.service import Runs
 from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
-from holdfast.sessions.hub.hub import Hub, Question
+from holdfast.sessions.hub.questions import Question, Questions
+from holdfast.sessions.hub.runners import Runners
+from holdfast.sessions.hub.settings import ServerSettings
 from holdfast.sessions.review import read_review, review_prompt
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
@@ -49,6 +51,7 @@ from holdfast.threads.service import ThreadPage, Threads
 from holdfast.threads.session_events import (
     EndedPrompt,
     QueuedPrompt,
+    Session,
     created,
     fold_session,
     prompted,
@@ -71,6 +74,8 @@ class Opening:
     title: str | None = None
     labels: dict[str, str] | None = None
     parent: str | None = None
+    parent_run: str | None = None
+    """The run of the parent that asks for it."""
     by: str | None = None
     prompt: str | None = None
     """Its first prompt, on disk together with the session."""
@@ -88,6 +93,9 @@ class Sessions:
         boxes: Boxes,
         runs: Runs,
         run_log: RunLog,
+        runners: Runners,
+        questions: Questions,
+        settings: ServerSettings,
         *,
         ticks: Callable[[], int],
         most: int = MOST_SESSIONS,
@@ -99,6 +107,9 @@ class Sessions:
         self._boxes = boxes
         self._runs = runs
         self._log = run_log
+        self._runners = runners
+        self._questions = questions
+        self._settings = settings
         self._most = most
         self._sessions = SessionLog(run_log)
         self.tasks = BackgroundTasks()
@@ -113,30 +124,19 @@ class Sessions:
             self._boots,
             most=most,
             on_due=self._due.add,
-            stop_runner=self._stop_runner,
+            stop_runner=runners.stop,
             ticks=ticks,
         )
-        self.hub: Hub | None = None
         self._sweep = SessionSweep(store, projection, self._driver, self._due, self.tasks, seconds=sweep_seconds)
         self._creating = asyncio.Lock()
         self.sweep = self._sweep.sweep
         self.settle = self._driver.settle
         self.box_of = self._driver.box_of
 
-    def use_hub(self, hub: Hub) -> None:
-        """From now on, agents with a server get their prompts over this hub. The caller closes it."""
-        self.hub = hub
-        self._runs.use_hub(hub)
-
-    async def _stop_runner(self, id: str) -> None:
-        if self.hub is not None:
-            await self.hub.stop(id)
-
     async def start(self) -> None:
         """Take up the sessions that earlier servers left, and start the sweep."""
         await self._sweep.start()
-        if self.hub is not None:
-            self.tasks.start(self._admit_runners(), name="runners of sessions")
+        self.tasks.start(self._admit_runners(), name="runners of sessions")
 
     async def _admit_runners(self) -> None:
         """Let the runners that outlived their server reach this one, before the next prompt starts others."""
@@ -182,6 +182,7 @@ class Sessions:
                 model=checked.model or "",
                 options=checked.to_json() | kept_context(checked.context),
                 parent=opening.parent,
+                parent_run=opening.parent_run,
                 by=opening.by,
             )
             entry = self._log.entry(made)
@@ -349,47 +350,46 @@ class Sessions:
             raise Conflict(
                 f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
             )
-        await self._stop_runner(id)
+        await self._runners.stop(id)
         await self._runs.rewinds.rewind(id, str(number - 1))
         return await self._sessions.find(id)
 
     async def questions(self, id: str) -> Sequence[Question]:
         """Returns the questions that the agent waits for."""
         await self._sessions.find(id)
-        return [] if self.hub is None else self.hub.questions(id)
+        return self._questions.of(id)
 
     async def answer(self, id: str, question: str, answer: str) -> None:
         """Answer a question of the agent."""
         await self._sessions.find(id)
-        if self.hub is None:
-            raise NotFound(
-                f"no question {question} waits in session {id}", hint=f"list them: holdfast session questions {id}"
-            )
-        await self.hub.answer(id, question, answer)
+        await self._questions.answer(id, question, answer)
 
     async def settings(self, id: str) -> AgentSettings:
-        """Returns what the agent's server gets beside its model."""
-        return await self._hub_of(id, session_of(await self._sessions.find(id)).agent).settings(id)
+        """Returns what the agent's server gets beside its model. Raises `AgentAway` if it has no server."""
+        await self._hosted(id)
+        return await self._settings.get(id) or AgentSettings()
 
     async def configure(self, id: str, settings: AgentSettings) -> None:
         """Give the agent's server other settings. It gets them between two prompts."""
-        session = session_of(await self._sessions.find(id))
+        session = await self._hosted(id)
         if session.is_over:
             raise conflict(id, session.state, "get other settings")
-        await self._hub_of(id, session.agent).configure(id, settings)
-
-    def _hub_of(self, id: str, agent: str) -> Hub:
-        if self.hub is None or not self._runs.is_hosted(agent):
-            raise AgentAway(
-                f"the agent of session {id}, {agent}, has no server",
-                hint="only agents with a server have this: opencode",
-            )
-        return self.hub
+        await self._settings.change(id, settings)
 
     async def models(self, id: str) -> Sequence[dict[str, Any]]:
         """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
-        agent = session_of(await self._sessions.find(id)).agent
-        return self._hub_of(id, agent).models(id)
+        await self._hosted(id)
+        return self._runners.models(id)
+
+    async def _hosted(self, id: str) -> Session:
+        """Returns a session whose agent has a server. Raises `AgentAway`."""
+        session = session_of(await self._sessions.find(id))
+        if not self._runs.is_hosted(session.agent):
+            raise AgentAway(
+                f"the agent of session {id}, {session.agent}, has no server",
+                hint="only agents with a server have this: opencode",
+            )
+        return session
 
     # --- state ---
 

@@ -56,6 +56,8 @@ _MAX_TEXT: Final = 4096
 _MAX_OPTIONS: Final = 64 * 1024
 _MOST_STEPS: Final = 32
 _BY_SIGNAL: Final = {f"{SESSION_PREFIX}{state}": state for state in SessionState}
+SESSION_STATES: Final = frozenset(_BY_SIGNAL)
+"""The types of entries that change the state of a session."""
 _MODES: Final = frozenset(mode.value for mode in PromptMode)
 _NOT_BEGUN: Final = frozenset({"server_stopped", "launch_lost"})
 """Errors of runs that ended before their agent got the prompt."""
@@ -109,6 +111,8 @@ class Session:
     """How its runs are carried out: `runs.launch.plan.Options`."""
     parent: str | None = None
     """The session that this one belongs to."""
+    parent_run: str | None = None
+    """The run of that session that created this one. What this one uses counts for its budget, too."""
     queue: tuple[QueuedPrompt, ...] = ()
     """In the order of their entries."""
     ended: tuple[EndedPrompt, ...] = ()
@@ -296,8 +300,18 @@ def _created(entry: Mapping[str, Any], payload: Mapping[str, Any]) -> Session | 
         return None
     if len(repr(options)) > _MAX_OPTIONS or payload.get("version") != 1:
         return None
+    if not isinstance(parent, str):
+        parent = None
+    run = payload.get("parentRun")
     return Session(
-        SessionState.INITIALIZING, 1, entry["ts"], agent, model, options, parent if isinstance(parent, str) else None
+        SessionState.INITIALIZING,
+        1,
+        entry["ts"],
+        agent,
+        model,
+        options,
+        parent,
+        run if parent is not None and isinstance(run, str) else None,
     )
 
 
@@ -353,11 +367,20 @@ def booted_id(version: int) -> str:
     return f"session-change-booted-{version}"
 
 
-def created(*, agent: str, model: str, options: dict[str, Any], parent: str | None, by: str | None) -> dict[str, Any]:
+def created(
+    *,
+    agent: str,
+    model: str,
+    options: dict[str, Any],
+    parent: str | None,
+    by: str | None,
+    parent_run: str | None = None,
+) -> dict[str, Any]:
     payload: dict[str, Any] = {"type": CREATED, "version": 1, "agent": agent, "model": model, "options": options}
     return {
         **payload,
         **({} if parent is None else {"parent": parent}),
+        **({} if parent_run is None else {"parentRun": parent_run}),
         **({} if by is None else {"by": by}),
     }
 

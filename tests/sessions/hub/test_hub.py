@@ -21,6 +21,8 @@ from holdfast.guest.session_runner.link import REPLACED
 from holdfast.guest.turn_messages import message_of
 from holdfast.sessions.hub.connection import RunnerConnection
 from holdfast.sessions.hub.hub import Hub
+from holdfast.sessions.hub.questions import QUESTION_SECONDS, Questions
+from holdfast.sessions.hub.runners import Runners
 from holdfast.sessions.hub.turn_writer import TurnWriter
 from holdfast.threads.access.authority import Authority
 from holdfast.threads.protocol.surface import StreamSurface
@@ -51,19 +53,22 @@ class HubTest:
         self.api = FakeInternalApi()
         self.open()
 
-    def open(self, **more: Any) -> None:
+    def open(self, question_seconds: float = QUESTION_SECONDS, **more: Any) -> None:
         base = self.world.base
         surface = StreamSurface(base.store, Authority(SEALS, frozenset({"scripted"})))
 
         async def internal_api() -> FakeInternalApi:
             return self.api
 
+        self.runners = Runners()
+        self.questions = Questions(self.runners, base.clock.now, question_seconds)
         self.hub = Hub(
             base.log,
             TurnWriter(surface, lambda: "q-1"),
             base.runs,
             base.runs.ends,
-            clock=base.clock.now,
+            self.runners,
+            self.questions,
             internal_api=internal_api,
             **{"beat_seconds": 3600.0, **more},
         )
@@ -143,6 +148,7 @@ async def house(tmp_path: Path) -> AsyncIterator[HubTest]:
         house = HubTest(world)
         yield house
         await house.hub.close()
+        await house.questions.close()
 
 
 @asynccontextmanager
@@ -265,14 +271,14 @@ async def test_a_run_whose_prompt_got_lost_with_its_server_waits_again_at_once(h
 
 async def test_a_prompt_that_was_sent_while_the_connection_was_lost_is_sent_again(house: HubTest) -> None:
     id, run = await house.at_work()
-    house.hub.expect(run.run)
+    house.runners.expect(run.run)
     async with connected(house, id, run) as runner:
         runner.greet()
         await runner.acked(runner.say("models", {"models": []}))
-        connection = house.hub.connected(id, run.box or "")
+        connection = house.runners.connected(id, run.box or "")
         assert connection is not None
         fields = {"messageId": "m", "content": "do it"}
-        await house.hub.prompt(connection, run.run, fields)
+        await house.runners.prompt(connection, run.run, fields)
         assert await runner.until("prompt") == fields
     async with connected(house, id, run) as again:
         again.greet()
@@ -301,13 +307,13 @@ async def test_a_question_expires_and_an_agent_that_is_away_is_said_to_be(house:
     house.open(question_seconds=0.05)
     id, run = await house.at_work()
     with pytest.raises(AgentAway):
-        house.hub.models(id)
+        house.runners.models(id)
     async with connected(house, id, run) as runner:
         runner.greet(run.run)
         runner.say("question", {"questionId": "que_1", "text": "Which?", "options": ["a"], "turnId": run.run})
         assert await runner.until("answer") == {"questionId": "que_1", "answer": "__expired__"}
         with pytest.raises(NotFound):
-            await house.hub.answer(id, "que_1", "a")
+            await house.questions.answer(id, "que_1", "a")
 
 
 async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:
@@ -318,7 +324,7 @@ async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:
             runner.say("channel-session-created", {"channelKey": f"web:{number}", "opencodeSessionId": "ses_1"})
         runner.say("channel-session-created", {"channelKey": "x" * 4096, "opencodeSessionId": "ses_1"})
         await runner.acked(runner.say("models", {"models": [{"provider": "x" * (2 << 20), "models": []}]}))
-        connection = house.hub.connected(id, run.box or "")
+        connection = house.runners.connected(id, run.box or "")
         assert connection is not None
         assert list(connection.sessions) == [f"web:{number}" for number in range(6, 70)]
         assert connection.models == []
@@ -327,7 +333,7 @@ async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:
         for number in range(101):
             runner.say("question", {"questionId": f"q{number}", "text": "Which?"})
         assert await runner.until("answer") == {"questionId": "q100", "answer": "__expired__"}
-        assert len(house.hub.questions(id)) == 100
+        assert len(house.questions.of(id)) == 100
 
 
 async def test_a_runner_asks_for_so_much_at_once(house: HubTest) -> None:

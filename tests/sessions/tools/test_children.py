@@ -12,6 +12,7 @@ from tests.sessions.tools.world import ToolWorld
 from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
 from holdfast.api.errors.sessions import SessionConflict
 from holdfast.api.errors.tasks import DelegationLimit
+from holdfast.api.model.budgets import Budget
 from holdfast.api.session.sessions import PromptMode, SessionState
 from holdfast.sessions.session_log import session_of
 
@@ -32,6 +33,21 @@ async def test_a_child_works_on_its_task_with_the_settings_of_its_parent(world: 
     assert session.options == above.options
     assert (session.agent, session.model) == (above.agent, above.model)
     assert [each.status for each in session.ended] == ["completed"]
+
+
+async def test_what_a_child_uses_counts_for_the_run_that_started_it(world: ToolWorld) -> None:
+    budget = Budget(tokens=1000)
+    parent = await world.session(budget=budget)
+    await world.base.prompt(parent)
+    working = await world.base.at_work(parent)
+    child = await spawn(world, parent)
+    middle = await world.base.at_work(child)
+    grandchild = await spawn(world, child)
+    await world.restart()
+    last = await world.base.at_work(grandchild)
+    terms = await world.base.base.runs.model_terms(grandchild, last.run.run)
+    assert terms.above == ((middle.run.run, budget), (working.run.run, budget))
+    assert terms.budget == budget
 
 
 async def test_the_first_prompt_is_on_disk_together_with_the_child(world: ToolWorld) -> None:

@@ -45,12 +45,15 @@ export async function send(path: string, request: Request = {}): Promise<Respons
   throw await refusal(answer);
 }
 
+/** With a capital, unless it begins with a name. */
+export const asSentence = (said: string): string => (/^[a-z]+[ ,]/.test(said) ? `${said[0]?.toUpperCase()}${said.slice(1)}` : said);
+
 async function refusal(answer: Response): Promise<Refused> {
   let error: { code?: unknown; message?: unknown; hint?: unknown } = {};
   try {
     error = ((await answer.json()) as { error?: typeof error }).error ?? {};
   } catch { /* the body is not ours, so only the status is known */ }
-  return new Refused(answer.status, String(error.code ?? ""), String(error.message ?? `the server answered with status ${answer.status}`), String(error.hint ?? ""));
+  return new Refused(answer.status, String(error.code ?? ""), asSentence(String(error.message ?? `the server answered with status ${answer.status}`)), asSentence(String(error.hint ?? "")));
 }
 
 export async function get<T>(path: string, request: Request = {}): Promise<T> {

@@ -67,5 +67,9 @@ export interface Branch {
   test: { exitCode: number | null; output: string; ms: number } | null; cost?: Cost | null;
 }
 export interface Comparison { parted: { thread: string; turn: number }; branches: Branch[]; test: string | null }
+export interface ExecutionInfo {
+  id: string; workflow: string; name: string; session: string; status: string;
+  requiresApproval: { stepId: string; prompt: string; items: string[]; resumeToken: string } | null;
+}
 export interface Tunnel { name: string; port: number; protocol: string; path: string; url: string | null }
 export interface SessionInfo { id: string; state: string; jointState: string; agentState: string; sandboxState: string }

@@ -92,6 +92,7 @@ test("queued prompts wait until a run takes them", () => {
   timeline.take({ id: "s", ts: BEGAN + 999, payload: { type: "signal.run.started", run: "r-2", prompts: ["e-1"] } });
   assert.equal(timeline.waiting.size, 0);
   assert.equal(first(timeline, "prompt").turn, 2);
+  assert.equal(first(timeline, "prompt").tag, "");
 });
 
 test("a prompt of a session is labelled as queued until a run takes it, or the session ends", () => {

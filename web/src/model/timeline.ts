@@ -8,6 +8,7 @@ import { type Entry, FAILOVERS, describeSignal } from "./entries.ts";
 import {
   type Fields, clock, count, describeCost, duration, fields, firstLine, known, linesOf, number, plain, sentence, text,
 } from "./text.ts";
+import { type Workflow, foldWorkflow } from "./workflow.ts";
 import { type Described, type Todo, type ToolStatus, describeCall, summarize } from "./tools.ts";
 
 const CHUNK = 40;
@@ -110,8 +111,10 @@ export interface Run {
 }
 
 export interface BudgetSeen { scope: string; spent: number; limit: number; unit: string; reached: boolean }
-export type Status = "idle" | "running" | "completed" | "failed" | "cancelled" | "orphaned";
+export type Status = "idle" | "running" | "waiting" | "completed" | "failed" | "cancelled" | "orphaned";
 const STATUSES = new Set<string>(["completed", "failed", "cancelled", "orphaned"]);
+
+const WORKFLOWS = { running: "running", needs_approval: "waiting", ok: "completed", failed: "failed", cancelled: "cancelled" } as const;
 
 export class Timeline {
   readonly runs = new Map<string, Run>();
@@ -136,6 +139,8 @@ export class Timeline {
   /** Its prompts are queued, and nothing else launches runs on it. */
   isSession = false;
   cells = 0;
+  /** What this thread executes, if it is an execution of a workflow. */
+  workflow: Workflow | null = null;
 
   #chunks: { id: number; items: Item[]; shown: Chunk | null }[] = [];
   readonly #chunkOf = new Map<string, number>();
@@ -152,6 +157,7 @@ export class Timeline {
   #undo: ReadonlySet<number>[] = [];
 
   get status(): Status {
+    if (this.workflow) return WORKFLOWS[this.workflow.status];
     if (!this.run) return "idle";
     return (this.run.status || "running") as Status;
   }
@@ -199,7 +205,10 @@ export class Timeline {
     else if (family === "signal.run") this.#signal(name, payload, ts);
     else if (family === "signal.model") this.#model(name, payload, ts);
     else if (family === "signal.thread") this.#thread(name, payload, ts);
-    else if (kind.startsWith("signal.")) {
+    else if (family === "signal.workflow") {
+      this.began ??= ts;
+      this.workflow = foldWorkflow(this.workflow, name, payload, ts);
+    } else if (kind.startsWith("signal.")) {
       if (family === "signal.session") this.#session(name);
       this.#remarkOn(kind, payload, ts);
     }

@@ -7,6 +7,7 @@ import type { ModelRecord, ThreadInfo } from "../api/types.ts";
 import type { Entry } from "../model/entries.ts";
 import { firstLine } from "../model/text.ts";
 import { type Chunk, type Run, type Status, Timeline } from "../model/timeline.ts";
+import type { Workflow } from "../model/workflow.ts";
 import { session } from "./session.svelte.ts";
 import { threads } from "./threads.svelte.ts";
 
@@ -21,13 +22,14 @@ export interface Shown {
   cost: string;
   began: number | null;
   firstPrompt: string;
+  workflow: Workflow | null;
 }
 
 export class ThreadView {
   readonly id: string;
   readonly timeline = new Timeline();
   about = $state.raw<ThreadInfo | null>(null);
-  shown = $state.raw<Shown>({ chunks: [], status: "idle", run: null, entries: 0, boxes: 0, cost: "", began: null, firstPrompt: "" });
+  shown = $state.raw<Shown>({ chunks: [], status: "idle", run: null, entries: 0, boxes: 0, cost: "", began: null, firstPrompt: "", workflow: null });
   connection = $state<Connection>("connecting");
   loaded = $state(false);
   loading = $state(0);
@@ -104,7 +106,7 @@ export class ThreadView {
     const ended = this.shown.status === "running" && timeline.status !== "running";
     this.shown = {
       chunks: timeline.snapshot(), status: timeline.status, run: timeline.run ? { ...timeline.run } : null, entries: timeline.entries,
-      boxes: timeline.boxes.size, cost: timeline.cost, began: timeline.began, firstPrompt: timeline.firstPrompt,
+      boxes: timeline.boxes.size, cost: timeline.cost, began: timeline.began, firstPrompt: timeline.firstPrompt, workflow: timeline.workflow,
     };
     this.version += 1;
     if (!document.hidden) threads.see(this.id, timeline.entries);

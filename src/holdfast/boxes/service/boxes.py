@@ -220,7 +220,7 @@ class Boxes:
         return row
 
     async def _place_secrets(self, row: BoxRow) -> None:
-        if row.spec.network.secrets:
+        if self.secrets.needs_files(row.spec.network):
             async with await self.open(row.id) as box:
                 await self.secrets.place(box, row.owner.thread, row.spec.network)
 

@@ -51,7 +51,8 @@ async def _serve(socket: WebSocket) -> None:
         return
     daytona = daytona_of(socket)
     try:
-        grant = await daytona.needs.access.grant(_token(first))
+        token = _token(first)
+        grant = await daytona.needs.access.grant(token)
         grant.check_administer()
         grant.check_role(TenantRole.MEMBER)
     except Refused as error:
@@ -68,8 +69,9 @@ async def _serve(socket: WebSocket) -> None:
         if not waiting.full():  # who does not keep up asks for the state anyway
             waiting.put_nowait(message)
 
-    with parts.sandboxes.listening(listener):
-        await both(_send(socket, waiting), _receive(socket))
+    async with daytona.needs.access.while_granted(token, grant):
+        with parts.sandboxes.listening(listener):
+            await both(_send(socket, waiting), _receive(socket))
 
 
 def _token(message: str | bytes) -> str | None:

@@ -78,7 +78,7 @@ class Dependencies:
     """Raises for requests of web pages that may not ask this server."""
     until_stopping: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
     """Ends a stream when the server stops."""
-    note_caller: Callable[[HTTPConnection, Grant], None]
+    note_caller: Callable[[HTTPConnection, str | None, Grant], None]
     """Counts a request of a caller, for the quotas and the audit log of the tenant. Raises if it is one too many."""
 
 
@@ -156,9 +156,9 @@ class Daytona:
         return await self.parts()
 
     async def grant(self, connection: HTTPConnection) -> Grant:
-        scheme, _, credential = connection.headers.get("authorization", "").partition(" ")
-        grant = await self.needs.access.grant(credential.strip() or None if scheme.lower() == "bearer" else None)
-        self.needs.note_caller(connection, grant)
+        credential = bearer_of(connection)
+        grant = await self.needs.access.grant(credential)
+        self.needs.note_caller(connection, credential, grant)
         grant.check_administer()
         grant.check_role(TenantRole.MEMBER)
         return grant
@@ -235,3 +235,9 @@ async def opened_daytona(needs: Dependencies) -> AsyncIterator[Daytona]:
         yield daytona
     finally:
         await daytona.close()
+
+
+def bearer_of(connection: HTTPConnection) -> str | None:
+    """The credential of a request or a socket."""
+    scheme, _, credential = connection.headers.get("authorization", "").partition(" ")
+    return credential.strip() or None if scheme.lower() == "bearer" else None

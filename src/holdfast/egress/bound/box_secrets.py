@@ -20,6 +20,7 @@ from holdfast.api.errors.boxes import BoxError, InvalidSpec
 from holdfast.api.errors.secrets import SecretMissing
 from holdfast.api.secrets import Exposure, SecretAction, SecretRecord
 from holdfast.egress.bound.rules import Bound, SecretSource, SecretUse, bound_at
+from holdfast.egress.bound.tls import verifying
 
 if TYPE_CHECKING:
     from holdfast.egress.bound.certificates import BoxAuthority
@@ -52,14 +53,7 @@ class ServerSecrets:
 
     @cached_property
     def trust(self) -> ssl.SSLContext:
-        context = self._trust or ssl.create_default_context()
-        paths = ssl.get_default_verify_paths()
-        if self._trust is None and not paths.cafile and not paths.capath:
-            import certifi  # a machine without certificates of its own
-
-            context.load_verify_locations(certifi.where())
-        context.set_alpn_protocols(["http/1.1"])
-        return context
+        return verifying(self._trust)
 
     def of(
         self, box: str, thread: str | None, policy: NetworkPolicy, before: BoxSecrets | None = None
@@ -107,6 +101,9 @@ class ServerSecrets:
             else:
                 variables[use.name] = record.placeholder
         return variables
+
+    def needs_files(self, policy: NetworkPolicy) -> bool:
+        return bool(policy.secrets)
 
     async def place(self, box: Box, thread: str | None, policy: NetworkPolicy) -> None:
         """Write the files that a new box needs for its secrets. Raises `BoxError` or `SecretMissing`."""

@@ -17,6 +17,18 @@ class HandshakeFailed(Exception):
     """The other end does not accept this end, or cannot prove who it is."""
 
 
+def verifying(trust: ssl.SSLContext | None) -> ssl.SSLContext:
+    """Returns the context by which servers are verified, by default with the certificates of this machine."""
+    context = trust or ssl.create_default_context()
+    paths = ssl.get_default_verify_paths()
+    if trust is None and not paths.cafile and not paths.capath:
+        import certifi  # a machine without certificates of its own
+
+        context.load_verify_locations(certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 class TlsSocket(Wire):
     """Owns the socket below it. The socket counts encrypted bytes.
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from holdfast.api.model.models import Api
-from holdfast.egress.models.exchange import Cut, Exchange, GatewayLimits, Refused
+from holdfast.egress.models.exchange import Cut, Exchange, GatewayLimits, Refused, over_budget_status
 from holdfast.egress.models.failover import (
     MOST_ERROR,
     Failure,
@@ -135,7 +135,7 @@ class Attempts:
                 try:
                     question.call.check_price(str(candidate.choice))
                 except OverBudget as error:
-                    refusal = Refused(402, "budget", str(error))
+                    refusal = Refused(over_budget_status(route.api), "budget", str(error))
                     return _Failed(candidate, Failure(Reason.UNSUPPORTED, 402, str(error)), refusal)
             renamed = await body.for_model(candidate.choice.model)
             if renamed is None:

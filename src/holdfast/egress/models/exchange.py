@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from holdfast.api.model.models import Api
 from holdfast.egress.models.background import BackgroundLook
 from holdfast.egress.models.headers import Header, headers_for_agent
 from holdfast.guest.agent_reader import GATEWAY
@@ -47,6 +48,14 @@ class Refused(Exception):
         self.status = status
         self.reason = reason
         self.message = message
+
+
+def over_budget_status(api: Api) -> int:
+    """Returns the status for a call that no budget has room for: one after which agents do not try again.
+
+    Codex, which uses this API, repeats after every status but 400 and 429, and reads 429 as a limit of its own account.
+    """
+    return 400 if api is Api.OPENAI_RESPONSES else 402
 
 
 class Left(Exception):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from holdfast.api.errors.models import ModelError
+from holdfast.api.model.models import Api
 from holdfast.egress.models.attempts import Attempts, Candidate, Question
 from holdfast.egress.models.exchange import (
     REASON,
@@ -25,6 +26,7 @@ from holdfast.egress.models.exchange import (
     Receive,
     Refused,
     Send,
+    over_budget_status,
     send_refusal,
 )
 from holdfast.egress.models.failover import Pauses
@@ -178,7 +180,8 @@ class ModelGateway:
         try:
             if self.meter is not None and not route.is_free:
                 shown = ANY_SIZE if exchange.is_compressed else size
-                call = await self._open_call(self.meter, terms or Terms(None, grant.run), candidates, shown)
+                terms = terms or Terms(None, grant.run)
+                call = await self._open_call(self.meter, terms, candidates, route.api, shown)
             return await self._forward(exchange, Question(grant.run, route, query, candidates, call))
         finally:
             if call is not None:
@@ -212,11 +215,13 @@ class ModelGateway:
             raise Refused(404, "api", f"model {choice.name} does not speak {route.api}: it speaks {spoken}")
         return Candidate(choice, endpoint, self._models.revision(choice.name))
 
-    async def _open_call(self, meter: Meter, terms: Terms, candidates: Sequence[Candidate], size: int | None) -> Call:
+    async def _open_call(
+        self, meter: Meter, terms: Terms, candidates: Sequence[Candidate], api: Api, size: int | None
+    ) -> Call:
         try:
             return await meter.open(terms, candidates[0].choice, size)
         except OverBudget as error:
-            raise Refused(402, "budget", str(error)) from None
+            raise Refused(over_budget_status(api), "budget", str(error)) from None
 
     async def _forward(self, exchange: Exchange, question: Question) -> int:
         """Returns when the answer is complete or the agent has disconnected. Then the provider's work is cancelled

@@ -40,10 +40,13 @@ class _Parsing:
         """The head of the answer, once it is complete."""
         self.body: list[bytes] = []
         self.complete = False
+        self.keeps_open = False
+        """Whether the program takes another request on the same connection, and sent nothing after the answer."""
 
     def on_message_begin(self) -> None:
         if not self.status:
             self.headers = []
+        self.keeps_open = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
@@ -61,7 +64,9 @@ class _Parsing:
             self.body.append(data)
 
     def on_message_complete(self) -> None:
-        self.complete = bool(self.status)
+        if self.status and not self.complete:
+            self.complete = True
+            self.keeps_open = bool(self.parser.should_keep_alive())
 
 
 class Answer:
@@ -72,8 +77,20 @@ class Answer:
         self._method = method
         self._parsing = _Parsing()
         self._ends_with_connection = False
+        self._begun = False
         self.rest = b""
         """The bytes after the head of an answer that switches protocols."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of it has arrived."""
+        return self._begun
+
+    @property
+    def keeps_open(self) -> bool:
+        """Whether another request can follow on the connection, now that the answer is complete. Never after HEAD,
+        where the parser waits for a body."""
+        return self._parsing.keeps_open and not self._ends_with_connection and self._method != b"HEAD"
 
     async def head(self) -> Head:
         """Raises `BadAnswer`."""
@@ -102,6 +119,7 @@ class Answer:
             if isinstance(error.__context__, BadAnswer):
                 raise error.__context__ from None
             if self._parsing.complete and self._parsing.status != 101:
+                self._parsing.keeps_open = False
                 return False  # garbage after the answer
             raise BadAnswer(f"the program in the box does not speak HTTP: {error}") from None
         return False
@@ -143,6 +161,8 @@ class Answer:
 
     async def _read(self) -> bytes:
         try:
-            return await self._connection.read(_PIECE)
+            data = await self._connection.read(_PIECE)
+            self._begun = self._begun or bool(data)
+            return data
         except (BoxError, OSError) as error:
             raise BadAnswer(f"the connection to the box was lost: {error}") from None

@@ -52,7 +52,10 @@ def named_by_connection(headers: list[Header]) -> frozenset[bytes]:
 
 
 def first(headers: list[Header], name: bytes) -> bytes | None:
-    return next((value for each, value in headers if each == name), None)
+    for each, value in headers:  # not a generator: this runs a dozen times for each request
+        if each == name:
+            return value
+    return None
 
 
 # --- cookies ---

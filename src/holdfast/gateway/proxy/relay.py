@@ -1,4 +1,7 @@
-"""Relays plain HTTP requests to programs in boxes, as an ASGI app: one connection each, streamed both ways."""
+"""Relays plain HTTP requests to programs in boxes, as an ASGI app, streamed both ways.
+
+Most requests have no body. Those need no second task, and may share a connection one after the other (`Relay._fetch`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from holdfast.api.errors.boxes import BoxError
 from holdfast.boxes.network_policy import PROXY_PORT
 from holdfast.gateway.proxy.answer import Answer, CutShort, Head
 from holdfast.gateway.proxy.headers import BadAnswer, Header
-from holdfast.gateway.proxy.site import Reply, Site, Visit
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -23,6 +26,9 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS: Final = 15.0
 ANSWER_SECONDS: Final = 120.0
 """How long the start of an answer may take, after the box has read the last byte of the request."""
+
+_CLOSE: Final[list[Header]] = [(b"connection", b"close")]
+_KEEP: Final[list[Header]] = [(b"connection", b"keep-alive")]
 
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
@@ -101,8 +107,66 @@ class Relay:
         if isinstance(visit, Reply):
             await send_reply(send, visit)
             return visit.status
-        async with site.connected(visit) as connection:
-            return await self._relay(connection, visit, headers, receive, send)
+        if visit.method == b"GET" and not body_framing(headers):
+            return await self._fetch(site, visit, scope["state"]["lost"], send)
+        async with site.connected(visit) as lease:
+            return await self._relay(lease.connection, visit, headers, receive, send)
+
+    async def _fetch(self, site: Site, visit: Visit, lost: Over, send: Send) -> int:
+        """Relay a GET without a body. If a connection that was kept turns out to be closed, it is sent on a new one."""
+        async with site.connected(visit, may_reuse=True) as lease:
+            status = await self._pass(lease, visit, lost, send)
+        if status is None:
+            async with site.connected(visit) as lease:
+                status = await self._pass(lease, visit, lost, send)
+                assert status is not None
+        return status
+
+    async def _pass(self, lease: Lease, visit: Visit, lost: Over, send: Send) -> int | None:
+        """Returns the status of the answer, or None if a reused connection turned out to be closed."""
+        answer = Answer(lease.connection, method=visit.method)
+        limit = time_limit(self.answer_seconds)
+        stopping, over = self._stopping(), visit.over
+        endings: list[Over] = []
+        passing: list[Header] | None = None
+
+        def end(which: Over) -> None:
+            if not endings and not limit.expired():
+                endings.append(which)
+                limit.reschedule(0)
+
+        watched = [each for each in (lost, stopping, over) if each is not None]
+        for each in watched:
+            each.add_done_callback(end)
+        try:
+            async with limit:
+                await _write(lease.connection, request_head(visit, [], _KEEP if lease.can_keep else _CLOSE))
+                head = await _head_of(answer)
+                limit.reschedule(None)
+                passing = answer_headers(visit, head)
+                await _send_answer(send, head, passing, answer)
+                lease.keep = answer.keeps_open
+                return head.status
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if not endings:
+                raise SlowAnswer("the program in the box did not answer in time") from None
+            if endings[0] is lost:
+                raise _Left from None
+            if passing is None and endings[0] is stopping:
+                raise _stopped() from None
+            raise CutShort from None
+        except HoldfastError as error:
+            if lease.reused and not answer.begun:
+                return None
+            if passing is None:
+                raise
+            raise CutShort from error
+        finally:
+            endings.append(lost)  # a callback that is already on its way must change nothing
+            for each in watched:
+                each.remove_done_callback(end)
 
     async def _relay(
         self, connection: Connection, visit: Visit, headers: list[Header], receive: Receive, send: Send
@@ -119,20 +183,12 @@ class Relay:
         async def down() -> None:
             try:
                 async with limit:
-                    head = await answer.head()
-                    if head.status == 101:
-                        raise BadAnswer("the program in the box switched protocols without being asked to")
+                    head = await _head_of(answer)
             except TimeoutError:
                 raise SlowAnswer("the program in the box did not answer in time") from None
             passing = answer_headers(visit, head)
             started.append(head)
-            await send({"type": "http.response.start", "status": head.status, "headers": passing})
-            left = head.length
-            async for piece in answer.body(head):
-                left = None if left is None else left - len(piece)
-                await send({"type": "http.response.body", "body": piece, "more_body": left != 0})
-            if left != 0 or not head.length:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await _send_answer(send, head, passing, answer)
 
         framing = body_framing(headers)
         up = send_request(connection, visit, framing, _body(receive), progress)
@@ -143,6 +199,28 @@ class Relay:
                 raise
             raise CutShort from error
         return started[0].status
+
+
+async def _head_of(answer: Answer) -> Head:
+    head = await answer.head()
+    if head.status == 101:
+        raise BadAnswer("the program in the box switched protocols without being asked to")
+    return head
+
+
+async def _send_answer(send: Send, head: Head, headers: list[Header], answer: Answer) -> None:
+    """Pass an answer on as it comes. Raises `CutShort`."""
+    await send({"type": "http.response.start", "status": head.status, "headers": headers})
+    left = head.length
+    async for piece in answer.body(head):
+        left = None if left is None else left - len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": left != 0})
+    if left != 0 or not head.length:
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _stopped() -> Unavailable:
+    return Unavailable("the server is stopping", hint="ask again when it is back")
 
 
 async def _first_of(
@@ -159,7 +237,7 @@ async def _first_of(
             if over is not None and over.done():
                 raise CutShort
             if stopping.done():
-                raise Unavailable("the server is stopping", hint="ask again when it is back")
+                raise _stopped()
             upward.result()
         await downward
     finally:
@@ -217,9 +295,8 @@ async def _write(connection: Connection, data: bytes) -> bool:
     return True
 
 
-def request_head(visit: Visit, framing: list[Header], upgrade: list[Header] | None = None) -> bytes:
+def request_head(visit: Visit, framing: list[Header], connection: list[Header] = _CLOSE) -> bytes:
     """The request for the box, written anew from its parsed parts."""
-    connection = upgrade or [(b"connection", b"close")]
     lines = [b"%b %b HTTP/1.1\r\n" % (visit.method, visit.path)]
     lines += [b"%b: %b\r\n" % header for header in (*visit.headers, *framing, *connection)]
     return b"".join(lines) + b"\r\n"

@@ -41,6 +41,19 @@ class Reply:
     body: bytes = b""
 
 
+@dataclass(slots=True)
+class Lease:
+    """A connection to a program, for one request."""
+
+    connection: Connection
+    can_keep: bool = False
+    """Whether the site can keep it for another request of the same visitor."""
+    reused: bool = False
+    """Whether it has served another request before. The program may have closed it meanwhile."""
+    keep: bool = False
+    """Set by the relay if another request may follow. Otherwise the connection is closed."""
+
+
 class Site(ABC):
     """A place that requests go to. There is one for each request."""
 
@@ -51,8 +64,9 @@ class Site(ABC):
         """Decide about a request by its credentials and headers. Raises if it may not pass."""
 
     @abstractmethod
-    def connected(self, visit: Visit) -> AbstractAsyncContextManager[Connection]:
-        """Connect to the program in the box. The box counts as in use meanwhile."""
+    def connected(self, visit: Visit, *, may_reuse: bool = False) -> AbstractAsyncContextManager[Lease]:
+        """Connect to the program in the box, which counts as in use meanwhile. `may_reuse` allows a connection that was
+        kept after an earlier request."""
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         """Turn a failure into an answer. `headers` are those of the request."""

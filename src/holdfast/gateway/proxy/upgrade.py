@@ -90,7 +90,8 @@ class UpgradedConnection:
         visit = await self._site.admit(self._method, self._query, self._headers, scheme=self._scheme, upgrade=True)
         if isinstance(visit, Reply):
             raise InvalidRequest("this page cannot be opened by an upgrade")
-        async with self._site.connected(visit) as connection:
+        async with self._site.connected(visit) as lease:
+            connection = lease.connection
             wanted = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
             await connection.write(request_head(visit, [], wanted))
             answer = Answer(connection, method=visit.method)

@@ -41,8 +41,8 @@ class HostedRunner(Protocol):
         ...
 
 
-class AgentHub(Protocol):
-    """What launches ask of the hub. A runner that it returned is one of its own."""
+class HostedRunners(Protocol):
+    """The runners of sessions, as launches see them: `holdfast.sessions.hub.runners`."""
 
     def connected(self, thread: str, box: str) -> Any:
         """Returns the `HostedRunner` of a session in a box, or None."""

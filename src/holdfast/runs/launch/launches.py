@@ -22,8 +22,9 @@ from holdfast.api.session.sessions import SessionState
 from holdfast.api.thread.entries import Entry
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.errors import is_session, thread_busy
+from holdfast.runs.launch.launch import Launch
 from holdfast.runs.launch.plan import LaunchPlan, LaunchPlanner, Options, Prompt, next_options
-from holdfast.runs.launch.steps import Launch, Launcher
+from holdfast.runs.launch.steps import Launcher
 from holdfast.runs.live_runs import LiveRuns
 from holdfast.runs.reconcile.rules import End, should_repeat, timed_out
 from holdfast.runs.reconcile.run_end import RunEnds

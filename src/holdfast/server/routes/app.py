@@ -13,12 +13,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import holdfast
-from holdfast.api.errors import HoldfastError, InvalidRequest
+from holdfast.api.errors import HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import now_ms
 from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
-from holdfast.server.routes import egress, environments, images, interpreters, page, providers, secrets, threads
+from holdfast.server.routes import (
+    egress,
+    environments,
+    images,
+    interpreters,
+    page,
+    providers,
+    secrets,
+    threads,
+    webhooks,
+)
 from holdfast.server.routes.access import keys, login, login_page, members, shares
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.model import completion_socket, costs, models
@@ -27,6 +37,7 @@ from holdfast.server.routes.run import agents, forks, runs, runtime_tests, tasks
 from holdfast.server.routes.services import Services, UseMetrics, services_of
 from holdfast.server.routes.session import channels, gateway, inbox, sessions, tools, workflows
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
+from holdfast.server.wire.written_page import error_page, is_navigation
 
 ROUTERS = (
     threads.router,
@@ -58,6 +69,7 @@ ROUTERS = (
     sessions.router,
     shares.router,
     tasks.router,
+    webhooks.router,
     workflows.router,
 )
 
@@ -110,19 +122,21 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, BoxError) and (providers := services_of(request).providers.opened) is not None:
         error.message = providers.redacted(error.message)  # a vendor may quote the credential that it refuses
         error.hint = error.hint and providers.redacted(error.hint)
-    return refusal(error)
+    return error_page(request, error) or refusal(error)
 
 
 async def _refuse_left(_: Request, __: Exception) -> Response:
     return error_answer(499, "client_left", "the client has left")
 
 
-async def _refuse_fields(_: Request, error: Exception) -> Response:
+async def _refuse_fields(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    if is_navigation(request):  # such as a view of a thread that does not exist
+        return await _refuse(request, NotFound(f"there is no {request.url.path}"))
     problems = []
     for each in error.errors()[:5]:
         if each["type"] == "json_invalid":
-            return await _refuse(_, InvalidRequest(f"the body is not valid JSON: {each['ctx']['error']}"))
+            return await _refuse(request, InvalidRequest(f"the body is not valid JSON: {each['ctx']['error']}"))
         where = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
         problems.append(f"{where or 'the body'}: {describe_problem(each)}")
     return error_answer(422, "invalid_request", "; ".join(problems))
@@ -130,6 +144,8 @@ async def _refuse_fields(_: Request, error: Exception) -> Response:
 
 async def _refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 404 and is_navigation(request):
+        return await _refuse(request, NotFound(f"there is no {request.url.path}"))
     names = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     messages = {
         404: f"there is no {request.url.path}",

@@ -32,7 +32,7 @@ from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.tenant.audit import AuditLog
 from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.login_cookie import login_of
-from holdfast.server.wire.middleware import GRANT
+from holdfast.server.wire.middleware import CREDENTIAL, GRANT
 from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
@@ -42,6 +42,7 @@ from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.members import MemberStore
 from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.service import Threads
+from holdfast.threads.subscriptions import Webhooks
 
 if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
@@ -95,6 +96,7 @@ class Services:
     quotas: Quotas
     audit: AuditLog
     shares: ShareStore
+    webhooks: Webhooks
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
 
@@ -114,8 +116,10 @@ async def _grant(
     services: Annotated[Services, Depends(_services)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Grant:
-    credential = credentials.credentials if credentials else login_of(dict(request.headers.raw), request.method)
+    headers = dict(request.headers.raw)
+    credential = credentials.credentials if credentials else login_of(headers, request.method, services.public_url)
     grant = await services.access.grant(credential)
+    request.scope[CREDENTIAL] = credential
     check_route(grant, request.method, request, services)
     return grant
 

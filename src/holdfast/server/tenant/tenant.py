@@ -37,6 +37,7 @@ from holdfast.server.components import (
     open_runs,
     open_secrets,
     open_session_gateway,
+    open_session_hub,
     open_session_tools,
     open_sessions,
 )
@@ -50,13 +51,15 @@ from holdfast.server.tenant.audit import AuditLog
 from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.guest_api import GuestApi, Internal, SessionHub, SessionTools
+from holdfast.server.wire.guest_api import GuestApi, Internal, SessionTools
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews, expiry
 from holdfast.server.wire.preview_addresses import PreviewAddresses
 from holdfast.server.wire.preview_links import PreviewLinks
 from holdfast.server.wire.streams import StreamTenant
+from holdfast.sessions.hub.questions import Questions
+from holdfast.sessions.hub.runners import Runners
 from holdfast.storage import open_storage
 from holdfast.storage.maintenance import database_file
 from holdfast.threads.access.authority import Authority
@@ -67,7 +70,7 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.service import Threads
-from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
+from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService, Webhooks
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -245,7 +248,13 @@ async def open_tenant(
         egress = Lazy(
             "egress",
             lambda: open_egress(
-                storage, home.path, make_outside, guest_api, secrets, derive(secret, "certificates of boxes")
+                storage,
+                home.path,
+                make_outside,
+                guest_api,
+                secrets,
+                derive(secret, "certificates of boxes"),
+                settings.package_cache << 20,
             ),
         )
         providers = Lazy(
@@ -264,6 +273,8 @@ async def open_tenant(
             "environments",
             lambda: open_environments(storage, boxes, egress, models, secrets, find_agent, home.path, clocks),
         )
+        runners = Runners()
+        questions = Questions(runners, clocks.now, settings.question_timeout)
         runs = Lazy(
             "runs",
             lambda: open_runs(
@@ -282,6 +293,7 @@ async def open_tenant(
                 clocks,
                 settings.delegation,
                 quotas,
+                runners,
             ),
         )
         sessions = Lazy(
@@ -293,12 +305,26 @@ async def open_tenant(
                 seals,
                 boxes,
                 runs,
+                runners,
+                questions,
+                clocks,
+                settings.max_sessions,
+            ),
+        )
+        session_hub = Lazy(
+            "hub of sessions",
+            lambda: open_session_hub(
+                storage,
+                threads,
+                seals,
+                runs,
+                sessions,
+                runners,
+                questions,
                 surface,
                 server.next_request_id,
                 internal_api,
                 clocks,
-                settings.max_sessions,
-                settings.question_timeout,
             ),
         )
         session_tools = Lazy(
@@ -338,6 +364,8 @@ async def open_tenant(
         stack.push_async_callback(environments.close)
         stack.push_async_callback(runs.close)
         stack.push_async_callback(sessions.close)
+        stack.push_async_callback(questions.close)
+        stack.push_async_callback(session_hub.close)
         stack.push_async_callback(session_tools.close)
         stack.push_async_callback(interpreters.close)
         stack.push_async_callback(puller.close)
@@ -353,6 +381,7 @@ async def open_tenant(
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
                 clocks.now,
+                access,
                 session_tools,
             ),
         )
@@ -360,11 +389,6 @@ async def open_tenant(
 
         async def internal_api() -> Internal:
             return (await session_gateway.get()).internal_api
-
-        async def hub() -> SessionHub:
-            found = (await sessions.get()).hub
-            assert found is not None
-            return found
 
         async def tools_of_sessions() -> SessionTools:
             return (await session_tools.get()).operations
@@ -378,7 +402,7 @@ async def open_tenant(
             max_body=settings.max_body,
             internal_api=internal_api,
             session_tools=tools_of_sessions,
-            hub=hub,
+            hub=session_hub.get,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts, quotas.take_request)
@@ -430,6 +454,7 @@ async def open_tenant(
                 quotas,
                 audit,
                 storage.shares,
+                Webhooks(subscriptions),
                 server.tenants if is_default else None,
             )
             return create_app(services, mounts)

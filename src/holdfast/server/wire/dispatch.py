@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.box.process import Connection
 from holdfast.api.guest_url import GUEST_PREFIX
 from holdfast.gateway.hosts import SessionHost, SessionHosts
 from holdfast.gateway.proxy.headers import Header, first
-from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal
 from holdfast.gateway.routes import TERMINAL_SOCKET
 from holdfast.server.lazy import Lazy
 from holdfast.server.wire.box_hosts import PortTarget, PreviewAddress
@@ -111,10 +110,10 @@ class _SessionSite(Site):
         return await self._site.admit(method, query, headers, scheme=scheme, upgrade=upgrade)
 
     @asynccontextmanager
-    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+    async def connected(self, visit: Visit, *, may_reuse: bool = False) -> AsyncIterator[Lease]:
         assert self._site is not None
-        async with self._site.connected(visit) as connection:
-            yield connection
+        async with self._site.connected(visit, may_reuse=may_reuse) as lease:
+            yield lease
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         return refusal(error, request_id) if self._site is None else self._site.refuse(error, request_id, headers)

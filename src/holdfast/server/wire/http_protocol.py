@@ -16,6 +16,7 @@ import httptools
 from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.held_head import HeldHead
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.tenant_dispatch import TenantDispatch
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
@@ -258,8 +259,10 @@ class StreamProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=_CONGESTED_BYTES)
         self.write = transport.write
         self.reading_since = self._idle_since = self.loop.time()
+        self._lost = self.loop.create_future()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set_result(None)
         if self._hanging_up is not None:
             self._hanging_up.cancel()
         for cycle in {self._answering, self.cycle, *(queued for queued, _ in self.pipeline)}:
@@ -372,6 +375,7 @@ class StreamProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expect
         self.headers.extend(headers)
         self.scope["state"]["transport"] = self.transport
+        self.scope["state"]["lost"] = self._lost
         self.scope["state"]["preview"] = self._preview
         if sum(name == b"host" for name, _ in headers) > 1:
             self._refuse_connection(
@@ -382,7 +386,10 @@ class StreamProtocol(HttpToolsProtocol):
         if self._upgrading and not self._may_upgrade():
             self._refuse_connection(400, "bad_request", "only a GET without a body, after all answers, can upgrade")
             return
+        previous = self.cycle
         super().on_headers_complete()
+        if self.cycle is not previous:
+            self.cycle.transport = HeldHead(self.transport, self.loop)
 
     # Upgrading
 
@@ -528,6 +535,9 @@ class StreamProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """As in uvicorn, but without its timer: `sweep_connections` closes all idle connections at once."""
+        answered = self._answering
+        if answered is not None and not isinstance(answered, Exchange):
+            answered.transport.flush()  # before the next answer
         now = self._idle_since = self.loop.time()
         if self.reading_since is not None and self.flow.read_paused:
             self.reading_since = now  # it could not arrive while we did not read

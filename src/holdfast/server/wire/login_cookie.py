@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from holdfast.api.errors import Forbidden
 from holdfast.server.wire.origins import is_same_site
@@ -25,17 +26,27 @@ _MOST: Final = 8 * 1024
 
 def login_named(headers: Mapping[bytes, bytes]) -> str | None:
     """Returns the credential in the cookie of a request, without a check of who sends it."""
-    value = headers.get(b"cookie")
-    return None if value is None or LOGIN_PREFIX.encode() not in value else _find(value)
+    return _find(headers, COOKIES)
 
 
-def login_of(headers: Mapping[bytes, bytes], method: str) -> LoginCookie | None:
+def came_over_https(headers: Mapping[bytes, bytes], public_url: str | None) -> bool:
+    """Whether the browser came over https: to the address that the operator named, or to a proxy, which says so."""
+    if public_url is not None:
+        return urlsplit(public_url).scheme == "https"
+    return headers.get(b"x-forwarded-proto") == b"https"
+
+
+def login_of(headers: Mapping[bytes, bytes], method: str, public_url: str | None) -> LoginCookie | None:
     """Returns the credential in the cookie of a request. None if there is none.
 
     Raises `Forbidden` if another page makes the browser send it. `method` is `GET` for a WebSocket, whose handshake
-    always has an Origin.
+    always has an Origin. Over https only the name counts that no other host and no plain http can set: otherwise they
+    could log the browser in as somebody else.
     """
-    found = login_named(headers)
+    if b"cookie" not in headers:
+        return None
+    name = SECURE_COOKIE if came_over_https(headers, public_url) else COOKIE
+    found = _find(headers, frozenset({name.encode()}))
     if found is None:
         return None
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
@@ -49,12 +60,14 @@ def login_of(headers: Mapping[bytes, bytes], method: str) -> LoginCookie | None:
     return LoginCookie(found)
 
 
-def _find(value: bytes) -> str | None:
+def _find(headers: Mapping[bytes, bytes], names: frozenset[bytes]) -> str | None:
     """The last one that looks like a login: a planted one may come before it."""
-    found = None
+    value, found = headers.get(b"cookie"), None
+    if value is None or LOGIN_PREFIX.encode() not in value:
+        return None
     for part in value[:_MOST].split(b";"):
         name, _, text = part.strip().partition(b"=")
-        if name in COOKIES and text.startswith(LOGIN_PREFIX.encode()):
+        if name in names and text.startswith(LOGIN_PREFIX.encode()):
             found = text.decode("latin-1")
             if name == SECURE_COOKIE.encode():
                 break

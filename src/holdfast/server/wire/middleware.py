@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
 from fastapi.responses import Response
@@ -18,6 +19,7 @@ from holdfast.api.errors.boxes import DISK_HINT
 from holdfast.server.telemetry import logs
 from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.wire.origins import OriginPolicy
+from holdfast.threads.access.credentials import Access
 from holdfast.threads.protocol.messages import error_body
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 GRANT: Final = "holdfast.grant"
 """Where the scope of a request has who sent it, once its credential was checked."""
+CREDENTIAL: Final = "holdfast.credential"
+"""The credential itself, where it can be taken away while an answer is streamed."""
 _UNSAFE: Final = ("POST", "PUT", "PATCH", "DELETE")
 _FREQUENT: Final = re.compile(
     r"POST /v1/boxes/\{id\}/(exec|files/.*|processes.*)|(PUT|DELETE) /v1/boxes/\{id\}/(files|tree)"
@@ -52,6 +56,9 @@ class EnvelopeServices(Protocol):
 
     @property
     def audit(self) -> Audit: ...
+
+    @property
+    def access(self) -> Access: ...
 
     def next_request_id(self) -> str: ...
 
@@ -101,7 +108,7 @@ class RequestMiddleware:
             return
         id = self._services.next_request_id()
         token = logs.request_id.set(id)
-        answer = _Answer(send, id, lambda status: self._audit(scope, status))
+        answer = _Answer(send, id, lambda status: self._audit(scope, status), lambda: self._watched(scope))
         began = time.perf_counter()
         try:
             self._services.origins.check(dict(scope["headers"]))
@@ -115,7 +122,14 @@ class RequestMiddleware:
             self._note(scope, answer.status, time.perf_counter() - began)
             if not answer.started:  # the client left
                 self._audit(scope, answer.status)
+            await answer.stop_watching()
             logs.request_id.reset(token)
+
+    def _watched(self, scope: Scope) -> AbstractAsyncContextManager[None] | None:
+        """Cuts an answer that is streamed when its caller loses the right to it: it must not look complete."""
+        if CREDENTIAL not in scope:
+            return None
+        return self._services.access.watched(scope[CREDENTIAL], scope[GRANT], scope["state"]["transport"].abort)
 
     def _bounded(self, receive: Receive) -> Receive:
         size = 0
@@ -153,10 +167,19 @@ class RequestMiddleware:
 class _Answer:
     """Forwards the app's answer once it is recorded, adds the common headers, and remembers how much was sent."""
 
-    def __init__(self, send: Send, id: str, record: Callable[[int], Awaitable[None] | None]) -> None:
+    def __init__(
+        self,
+        send: Send,
+        id: str,
+        record: Callable[[int], Awaitable[None] | None],
+        watched: Callable[[], AbstractAsyncContextManager[None] | None],
+    ) -> None:
         self._send = send
         self._id = id
         self._record = record
+        self._watched = watched
+        self._watching: AbstractAsyncContextManager[None] | None = None
+        self._streams = False
         self.started = False
         self.status = 500
 
@@ -174,7 +197,16 @@ class _Answer:
                     (b"x-content-type-options", b"nosniff"),
                 ],
             }
+        elif message.get("more_body") and not self._streams:
+            self._streams = True
+            if (watching := self._watched()) is not None:
+                await watching.__aenter__()
+                self._watching = watching
         await self._send(message)
+
+    async def stop_watching(self) -> None:
+        if self._watching is not None:
+            await self._watching.__aexit__(None, None, None)
 
     async def instead(self, response: Response, scope: Scope) -> None:
         """Send this answer, unless the app has started its own."""

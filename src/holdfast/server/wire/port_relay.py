@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 from collections.abc import AsyncIterator, Callable
 
 from holdfast.api.box.box import Box
-from holdfast.api.box.process import Connection
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.gateway.proxy.headers import Header
 from holdfast.gateway.proxy.relay import ANSWER_SECONDS, CONNECT_SECONDS, Receive, Relay, Scope, Send, connect
-from holdfast.gateway.proxy.site import Reply, Site, Visit
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit
 from holdfast.server.lazy import Lazy
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.wire.box_hosts import PortTarget
-from holdfast.server.wire.ports import Exchange, Ports
+from holdfast.server.wire.ports import Exchange, KeyVisit, Ports
 
 
 class PortSite(Site):
@@ -35,16 +35,23 @@ class PortSite(Site):
         return _reply(visit) if isinstance(visit, Exchange) else visit
 
     @contextlib.asynccontextmanager
-    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+    async def connected(self, visit: Visit, *, may_reuse: bool = False) -> AsyncIterator[Lease]:
         boxes = await self._boxes.get()
         id, port = self._target.box, self._target.port
         with boxes.working(id):
             box: Box
             async with (
+                self._watched(visit),
                 await boxes.open(id) as box,
                 await connect(box, port, self._connect_seconds) as connection,
             ):
-                yield connection
+                yield Lease(connection)
+
+    def _watched(self, visit: Visit) -> contextlib.AbstractAsyncContextManager[None]:
+        """Ends a visit by an API key when the key loses the right to it."""
+        if not isinstance(visit, KeyVisit) or visit.grant is None or visit.over is None:
+            return contextlib.nullcontext()
+        return self._ports.access.watched(visit.credential, visit.grant, functools.partial(visit.over.set_result, None))
 
 
 class PortRelay:

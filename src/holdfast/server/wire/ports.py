@@ -6,6 +6,7 @@ the API. Requests that may pass are relayed by `gateway.proxy`.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from holdfast.server.wire.box_hosts import BoxHosts, PortTarget, PreviewAddress
 from holdfast.server.wire.login_cookie import COOKIES
 from holdfast.server.wire.origins import OriginPolicy, is_same_site
 from holdfast.server.wire.preview import COOKIE, TOKEN, Carrier, Previews
-from holdfast.threads.access.credentials import Access
+from holdfast.threads.access.credentials import Access, Grant
 from holdfast.threads.access.tenant_names import KEY_PREFIX
 
 _NOT_TO_THE_BOX: Final = NOT_TO_THE_BOX | {b"x-daytona-preview-token"}
@@ -67,6 +68,23 @@ class Exchange:
 
     location: bytes
     cookie: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVisit(Visit):
+    """A visit by an API key, which ends when the key loses the right to it."""
+
+    credential: str | None = field(default=None, repr=False)
+    grant: Grant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _CameBy:
+    passes_authorization: bool
+    """Whether an Authorization header is not for us."""
+    credential: str | None = field(default=None, repr=False)
+    grant: Grant | None = None
+    """Of an API key. None for a URL, a link or a cookie of the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,7 @@ class Ports:
         if target.token is not None:
             shown.append(target.token)
         opens = bool(tokens) and method == "GET" and is_navigation(headers)
-        passing_authorization = await self._authenticate(target, headers, shown, host, origin, opens=opens)
+        came_by = await self._authenticate(target, headers, shown, host, origin, opens=opens)
         self.take_request()
         if opens:
             return Exchange(without_authority(location), self._cookie(target))
@@ -111,8 +129,12 @@ class Ports:
             # Otherwise relative links would be wrong.
             return Exchange(without_authority(location), b"")
         path = (target.path or b"/") + (b"?" + query if query else b"")
-        sent = _for_the_box(target, headers, host or b"localhost", scheme, authorization=passing_authorization)
-        return Visit(method.encode(), path, sent, functools.partial(for_the_client, target))
+        sent = _for_the_box(target, headers, host or b"localhost", scheme, authorization=came_by.passes_authorization)
+        clean = functools.partial(for_the_client, target)
+        if came_by.grant is None:
+            return Visit(method.encode(), path, sent, clean)
+        over = asyncio.get_running_loop().create_future()
+        return KeyVisit(method.encode(), path, sent, clean, over, came_by.credential, came_by.grant)
 
     async def _authenticate(
         self,
@@ -123,37 +145,35 @@ class Ports:
         origin: bytes | None,
         *,
         opens: bool,
-    ) -> bool:
-        """Returns whether an Authorization header is not for us, and may pass. `opens` is a browser that opens a link,
-        which uses it up.
-        """
+    ) -> _CameBy:
+        """Returns who may visit the port. `opens` is a browser that opens a link, which uses it up."""
         credential, ours = bearer(headers), False
         problem: Refused | None = None
         if not self.access.required:
-            return credential is None or not credential.startswith(KEY_PREFIX)
+            return _CameBy(credential is None or not credential.startswith(KEY_PREFIX))
         if credential is not None:
             try:
                 grant = await self.access.grant(credential)
                 ours = True
                 grant.check_administer()
                 grant.check_role(TenantRole.MEMBER)
-                return False
+                return _CameBy(False, credential, grant)
             except Refused as error:
                 ours = ours or credential.startswith(KEY_PREFIX)
                 problem = error
         if any(self.previews.holds(token, Carrier.URL, target.box, target.port) for token in tokens):
-            return not ours
+            return _CameBy(not ours)
         for token in tokens:
             if self.previews.holds(token, Carrier.LINK, target.box, target.port) and self.previews.admits(token, opens):
-                return not ours
+                return _CameBy(not ours)
         cookies = cookies_named(headers, COOKIE)
         if any(self.previews.holds(each, Carrier.COOKIE, target.box, target.port) for each in cookies):
             # Browsers send cookies on their own, so only the port's own pages may use ours.
             if origin is not None and not is_same_site(origin, host):
                 raise Forbidden("only pages of this port may use its cookie")
-            return not ours
+            return _CameBy(not ours)
         if target.box in self.previews.public:
-            return not ours
+            return _CameBy(not ours)
         if problem is not None:
             raise problem
         raise Unauthorized(

@@ -72,8 +72,12 @@ class StreamTenants(Protocol):
 class StreamService:
     """Serves one request, independent of the transport: authenticates, dispatches, and answers errors in one form."""
 
-    def __init__(self, tenants: StreamTenants, origins: OriginPolicy, *, max_body: int) -> None:
+    def __init__(
+        self, tenants: StreamTenants, origins: OriginPolicy, *, max_body: int, public_url: str | None = None
+    ) -> None:
+        """`public_url` is the one that browsers use, if the operator named it."""
         self._tenants = tenants
+        self._public_url = public_url
         self.origins = origins
         self.max_body = max_body
         self.answered: Counter[tuple[str, int]] = Counter()
@@ -93,6 +97,10 @@ class StreamService:
             level = logging.WARNING if status >= 500 else logging.DEBUG
             log.log(level, "%s %s %s", request.method, request.path, status, extra=details)
 
+    def _credential(self, request: Request) -> str | None:
+        """The credential of a request: in its Authorization header, or in the cookie of a page of ours."""
+        return bearer(request.headers) or login_of(request.headers, request.method, self._public_url)
+
     @property
     def open_tails(self) -> int:
         return sum(each.tails.open_count for each in self._tenants.all_streams())
@@ -109,7 +117,7 @@ class StreamService:
         """
         request.path = path = stream_path(raw_path)
         _check_not_reserved(path)
-        credential = _credential(request)
+        credential = self._credential(request)
         tenant = self._tenants.opened_streams(tenant_named(credential))
         if tenant is None or not tenant.surface.takes_at_once:
             return None
@@ -154,7 +162,7 @@ class StreamService:
         return Response(500, [JSON_TYPE], error_body("internal", message, request_id))
 
     async def _respond_control(self, request: Request) -> Response:
-        path, credential = request.path, _credential(request)
+        path, credential = request.path, self._credential(request)
         name = tenant_named(credential)
         if credential is None and (names := parse_qs(request.query.decode("latin-1")).get("tenant")):
             name = names[0]  # of the public keys of a tenant, which need no credential
@@ -174,7 +182,7 @@ class StreamService:
     ) -> tuple[StreamTenant, Author, str | None, Grant]:
         """Returns the tenant, who writes, the credential, and what it allows."""
         _check_not_reserved(path)
-        credential = _credential(request)
+        credential = self._credential(request)
         if credential is None and in_url:
             # A browser's EventSource cannot send headers.
             values = parse_qs(request.query.decode("latin-1")).get("token")
@@ -203,11 +211,6 @@ def _author(grant: Grant, request: Request, path: str) -> Author:
     if request.headers.get(b"stream-closed", b"").lower() == b"true":
         raise Forbidden("a thread token cannot close its thread: use an API key")
     return TOKEN
-
-
-def _credential(request: Request) -> str | None:
-    """The credential of a request: in its Authorization header, or in the cookie of a page of ours."""
-    return bearer(request.headers) or login_of(request.headers, request.method)
 
 
 def bearer(headers: dict[bytes, bytes]) -> str | None:

@@ -12,11 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
 from holdfast.api.access.tenants import TENANT_NAME
-from holdfast.api.box.process import Connection
 from holdfast.api.guest_url import GUEST_PREFIX
 from holdfast.gateway.hosts import SessionHost
 from holdfast.gateway.proxy.headers import Header, bearer, first
-from holdfast.gateway.proxy.site import Reply, Site, Visit, refusal
+from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal
 from holdfast.server.wire.box_hosts import PortTarget, PreviewAddress
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.login_cookie import login_named
@@ -133,10 +132,10 @@ class _TenantSite(Site):
         return await self._site.admit(method, query, headers, scheme=scheme, upgrade=upgrade)
 
     @asynccontextmanager
-    async def connected(self, visit: Visit) -> AsyncIterator[Connection]:
+    async def connected(self, visit: Visit, *, may_reuse: bool = False) -> AsyncIterator[Lease]:
         assert self._site is not None
-        async with self._site.connected(visit) as connection:
-            yield connection
+        async with self._site.connected(visit, may_reuse=may_reuse) as lease:
+            yield lease
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         return refusal(error, request_id) if self._site is None else self._site.refuse(error, request_id, headers)

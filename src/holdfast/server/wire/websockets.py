@@ -62,7 +62,7 @@ async def serve(socket: WebSocket, work: Callable[[Services], Awaitable[None]]) 
 
 async def check_administer(socket: WebSocket, services: Services) -> tuple[str | None, Grant]:
     """Returns the credential of a socket and what it allows. Raises if that is not enough for this route."""
-    credential = _bearer(socket) or login_of(dict(socket.headers.raw), "GET")
+    credential = _bearer(socket) or login_of(dict(socket.headers.raw), "GET", services.public_url)
     grant = await services.access.grant(credential)
     grant.check_administer()
     check_route(grant, SOCKET, socket, services)

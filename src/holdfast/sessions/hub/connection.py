@@ -71,6 +71,10 @@ class RunnerConnection:
         self._room = asyncio.Event()
         self._closed = False
 
+    def use(self) -> None:
+        """It has something to do now."""
+        self.used_at = asyncio.get_running_loop().time()
+
     def add_sessions(self, sessions: Mapping[str, str]) -> None:
         """Remember the agent's sessions by channel. The oldest are forgotten if there are too many."""
         for channel, session in sessions.items():

@@ -11,8 +11,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import orjson
@@ -22,33 +20,28 @@ from holdfast.api.errors.runs import RunNotFound, RunOver
 from holdfast.api.errors.sessions import AgentAway, AgentRefused
 from holdfast.api.ids import new_id
 from holdfast.api.run.info import RunStatus
-from holdfast.api.session.sessions import AgentSettings
-from holdfast.guest.hub_messages import EXPIRED, REQUESTS, InvalidMessage
+from holdfast.guest.hub_messages import REQUESTS, InvalidMessage
 from holdfast.guest.session_runner.link import REPLACED
 from holdfast.guest.turn_messages import TURN_MESSAGES, entry_of
 from holdfast.runs.reconcile.rules import End
 from holdfast.runs.run_log import RunLog
 from holdfast.sessions.hub.connection import NORMAL, Message, Receive, RunnerConnection, Send
+from holdfast.sessions.hub.questions import Questions
 from holdfast.sessions.hub.requests import ROUTES, answer_of, call_of
-from holdfast.sessions.hub.settings import agent_config, plugin_content, settings_entry
+from holdfast.sessions.hub.runners import Runners
+from holdfast.sessions.hub.settings import ServerSettings
 from holdfast.sessions.hub.turn_writer import TurnOver, TurnWriter
 from holdfast.threads.run_events import Run
-from holdfast.threads.sealed_records import SealedRecords
 from holdfast.threads.session_events import SESSION_PREFIX
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS: Final = 5.0
-QUESTION_SECONDS: Final = 600.0
-"""How long a question waits for somebody."""
 IDLE_SECONDS: Final = 300.0
 """How long a runner stays without a prompt. Its server listens, so its box would never be idle."""
-_STOP_SECONDS: Final = 10.0
 _REMEMBERED: Final = 10_000
 _MOST_RECORDED: Final = 64 * 1024
-_MOST_QUESTIONS: Final = 100
-_LONGEST_QUESTION: Final = 64 * 1024
 _LONGEST_MODELS: Final = 1024 * 1024
 _LONGEST_ID: Final = 256
 _MOST_REQUESTS: Final = 32
@@ -97,20 +90,6 @@ class InternalApi(Protocol):
     async def respond(self, box: str, method: str, path: str, query: bytes, body: bytes) -> tuple[int, bytes]: ...
 
 
-@dataclass(slots=True)
-class Question:
-    """A question of an agent that waits for somebody."""
-
-    id: str
-    text: str
-    options: tuple[str, ...]
-    kind: str
-    run: str
-    asked_at: int
-    expires_at: int
-    expires: asyncio.TimerHandle | None = field(default=None, repr=False)
-
-
 class Hub:
     """Owns the connections while `serve` runs for each."""
 
@@ -120,12 +99,12 @@ class Hub:
         writer: TurnWriter,
         runs: Beats,
         ends: Ends,
+        runners: Runners,
+        questions: Questions,
         *,
-        clock: Callable[[], int],
         internal_api: Callable[[], Awaitable[InternalApi]] | None = None,
         on_terminate: Callable[[str], Awaitable[object]] | None = None,
-        settings: SealedRecords[AgentSettings] | None = None,
-        question_seconds: float = QUESTION_SECONDS,
+        settings: ServerSettings | None = None,
         beat_seconds: float = BEAT_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
@@ -133,24 +112,17 @@ class Hub:
         self._writer = writer
         self._runs = runs
         self._ends = ends
-        self._clock = clock
+        self._runners = runners
+        self._questions = questions
         self._internal_api = internal_api
         self._on_terminate = on_terminate
         self._settings = settings
-        self._question_seconds = question_seconds
         self._beat_seconds = beat_seconds
         self._idle_seconds = idle_seconds
-        self._connections: dict[str, RunnerConnection] = {}
-        """By session."""
-        self._arrivals: dict[str, asyncio.Event] = {}
         self._seen: OrderedDict[str, int] = OrderedDict()
         """The number of the last message that was taken, by runner."""
-        self._prompts: dict[str, dict[str, Any] | None] = {}
-        """Prompts that this hub has sent, or is about to, by run, until their runner reports them."""
         self._answers: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
         """Requests to runners, by session and id."""
-        self._questions: dict[str, dict[str, Question]] = {}
-        """By session and id."""
         self._requests: dict[str, list[int]] = {}
         """The sizes of requests of runners that are not answered yet, by session."""
         self._asking: set[asyncio.Task[None]] = set()
@@ -160,53 +132,6 @@ class Hub:
         for each in list(self._asking):
             each.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
-        for questions in self._questions.values():
-            for question in questions.values():
-                if question.expires is not None:
-                    question.expires.cancel()
-
-    # --- for the launch of runs ---
-
-    def connected(self, thread: str, box: str) -> RunnerConnection | None:
-        """Returns the runner of a session in this box, if it is connected and has told its status."""
-        found = self._connections.get(thread)
-        if found is None or found.box != box or not found.is_open or not found.greeted.is_set():
-            return None
-        _use(found)
-        return found
-
-    async def wait(self, thread: str, box: str, process: str, seconds: float) -> RunnerConnection:
-        """Wait until a runner that was just started is connected. Raises `AgentAway`."""
-        try:
-            async with time_limit(seconds):
-                while True:
-                    arrived = self._arrivals.setdefault(thread, asyncio.Event())
-                    found = self.connected(thread, box)
-                    if found is not None and found.process == process:
-                        return found
-                    arrived.clear()
-                    await arrived.wait()
-        except TimeoutError:
-            raise AgentAway(
-                f"the runner of session {thread} did not connect within {seconds:g} s",
-                hint=f"see its output: holdfast session diagnose {thread}",
-            ) from None
-
-    def expect(self, run: str) -> None:
-        """A prompt is about to be sent for this run: that its runner does not know it yet means nothing."""
-        self._prompts[run] = None
-        while len(self._prompts) > _REMEMBERED:
-            del self._prompts[next(iter(self._prompts))]
-
-    def forget(self, run: str) -> None:
-        self._prompts.pop(run, None)
-
-    async def prompt(self, connection: RunnerConnection, run: str, fields: dict[str, Any]) -> None:
-        """Send a prompt. If the connection is lost, it is sent again on the next one."""
-        self._prompts[run] = fields
-        connection.last_turn = run
-        _use(connection)
-        await connection.send("prompt", fields)
 
     # --- connections ---
 
@@ -220,8 +145,7 @@ class Hub:
         if not await self._is_current(connection):
             await connection.close(NORMAL, REPLACED)
             return
-        old = self._connections.get(thread)
-        self._connections[thread] = connection
+        old = self._runners.add(connection)
         if old is not None:
             connection.add_sessions(old.sessions if old.runner == runner else {})
             if old.runner == runner:
@@ -236,8 +160,7 @@ class Hub:
             work.cancel()
             beats.cancel()
             await asyncio.gather(work, beats, return_exceptions=True)
-            if self._connections.get(thread) is connection:
-                del self._connections[thread]
+            self._runners.remove(connection)
             connection.ended.set()
             await connection.close(NORMAL, "")
 
@@ -246,19 +169,8 @@ class Hub:
         live = await self._live(connection.thread)
         if live is not None and live.process is not None and live.process != connection.process:
             return False
-        now = self._connections.get(connection.thread)
+        now = self._runners.find(connection.thread)
         return now is None or now.runner == connection.runner or now.process != connection.process
-
-    async def stop(self, thread: str) -> bool:
-        """Have the runner of a session end, with its agent, and wait for that. Returns whether there was one."""
-        connection = self._connections.get(thread)
-        if connection is None:
-            return False
-        await connection.send("stop", {})
-        with suppress(TimeoutError):  # then it ends with its box
-            async with time_limit(_STOP_SECONDS):
-                await connection.ended.wait()
-        return True
 
     async def _live(self, thread: str) -> Run | None:
         try:
@@ -310,7 +222,7 @@ class Hub:
         if not batch:
             return
         turn = str(batch[0].fields["turnId"])
-        self._prompts.pop(turn, None)
+        self._runners.forget(turn)
         connection.last_turn = turn
         run = await self._live(connection.thread)
         if run is None or run.run != turn:
@@ -333,12 +245,10 @@ class Hub:
             connection.last_turn = fields.get("lastTurn", connection.last_turn)
             connection.add_sessions(fields.get("sessions", {}))
             for run in connection.turns:
-                self._prompts.pop(run, None)
-            if not connection.greeted.is_set():
-                await self._send_settings(connection)  # before its first prompt
-            connection.greeted.set()
-            if (arrived := self._arrivals.get(thread)) is not None:
-                arrived.set()
+                self._runners.forget(run)
+            if self._settings is not None and not connection.greeted.is_set():
+                await self._settings.send(connection)  # before its first prompt
+            self._runners.greet(connection)
             await self._look(connection)
         elif type == "channel-session-created":
             connection.add_sessions({fields["channelKey"]: fields["opencodeSessionId"]})
@@ -349,9 +259,9 @@ class Hub:
             if message.size <= _LONGEST_MODELS:
                 connection.models = fields["models"]
         elif type == "question":
-            await self._ask(connection, message)
+            await self._questions.ask(connection, message)
         elif type == "question-closed":
-            self._close_question(thread, fields["questionId"])
+            self._questions.close_one(thread, fields["questionId"])
         elif type in _ANSWERS:
             self._answered(thread, str(fields[_ANSWERS[type]]), {"type": type, **fields})
         elif type == "reverted":
@@ -399,7 +309,7 @@ class Hub:
     async def _look(self, connection: RunnerConnection) -> None:
         live = await self._live(connection.thread)
         if live is not None or connection.turns:
-            _use(connection)
+            connection.use()
         elif asyncio.get_running_loop().time() - connection.used_at >= self._idle_seconds:
             await connection.send("stop", {})
         if live is None or live.process != connection.process:
@@ -411,10 +321,8 @@ class Hub:
                 cancel = "over"
             if cancel is not None:
                 await connection.send("abort", {})
-        elif live.run in self._prompts:
-            fields = self._prompts[live.run]
-            if fields is not None:
-                await connection.send("prompt", fields)
+        elif self._runners.expects(live.run):
+            await self._runners.repeat_prompt(connection, live.run)
         else:
             # The server that launched it died before it sent the prompt, or the runner has lost it.
             end = End(RunStatus.ORPHANED, "prompt_lost", "the prompt did not reach the agent")
@@ -464,7 +372,7 @@ class Hub:
             raise Unavailable(str(found.get("error", status)))
         return answer_of(route, REQUESTS[type][1], found)
 
-    # --- what people ask for ---
+    # --- what the server asks for ---
 
     async def ask(
         self, thread: str, type: str, fields: Mapping[str, Any], answer: str | None = None, seconds: float = 15.0
@@ -473,7 +381,7 @@ class Hub:
 
         Raises `AgentAway` if it is not connected or does not answer, and `AgentRefused`.
         """
-        connection = self._connected(thread)
+        connection = self._runners.get(thread)
         id = answer or new_id("q")
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[(thread, id)] = future
@@ -490,102 +398,7 @@ class Hub:
             raise AgentRefused(str(found["error"]))
         return found
 
-    def _connected(self, thread: str) -> RunnerConnection:
-        connection = self._connections.get(thread)
-        if connection is None:
-            raise AgentAway(
-                f"the agent of session {thread} is not connected",
-                hint=f"a prompt starts it: holdfast session prompt {thread} PROMPT",
-            )
-        return connection
-
     def _answered(self, thread: str, id: str, fields: dict[str, Any]) -> None:
         future = self._answers.get((thread, id))
         if future is not None and not future.done():
             future.set_result(fields)
-
-    def models(self, thread: str) -> list[dict[str, Any]]:
-        """Returns the models that the agent of a session knows, as it told last. Raises `AgentAway`."""
-        return self._connected(thread).models
-
-    async def settings(self, thread: str) -> AgentSettings:
-        """Returns what the server of a session's agent gets beside its model."""
-        row = await self._log.row(thread)
-        if self._settings is None or row.runs.session is None or not row.runs.session.configured:
-            return AgentSettings()
-        return await self._settings.read(thread)
-
-    async def configure(self, thread: str, settings: AgentSettings) -> None:
-        """Keep other settings. A runner that is connected gets them now, and others when they connect."""
-        if self._settings is None:
-            raise Unavailable("this server keeps no settings of agents")
-        await self._settings.change(thread, lambda before: settings_entry(settings))
-        connection = self._connections.get(thread)
-        if connection is not None and connection.greeted.is_set():
-            await self._send_settings(connection)
-
-    async def _send_settings(self, connection: RunnerConnection) -> None:
-        row = await self._log.row(connection.thread)
-        if self._settings is None or row.runs.session is None or not row.runs.session.configured:
-            return
-        settings = await self._settings.read(connection.thread)
-        await connection.send("plugin-content", plugin_content(settings))
-        await connection.send("opencode-config", agent_config(settings))
-
-    # --- questions ---
-
-    def questions(self, thread: str) -> list[Question]:
-        return list(self._questions.get(thread, {}).values())
-
-    async def answer(self, thread: str, question: str, answer: Any) -> None:
-        """Answer a question of the agent. Raises `NotFound` if it does not wait any more."""
-        if question not in self._questions.get(thread, {}):
-            raise NotFound(
-                f"no question {question} waits in session {thread}",
-                hint=f"list them: holdfast session questions {thread}",
-            )
-        await self._connected(thread).send("answer", {"questionId": question, "answer": answer})
-        self._close_question(thread, question)
-
-    async def _ask(self, connection: RunnerConnection, message: Message) -> None:
-        fields = message.fields
-        thread, id = connection.thread, str(fields["questionId"])
-        waiting = self._questions.get(thread, {})
-        if id in waiting:
-            return
-        if len(waiting) >= _MOST_QUESTIONS or message.size > _LONGEST_QUESTION or len(id) > _LONGEST_ID:
-            # The agent goes on at once, as if nobody had answered.
-            await connection.send("answer", {"questionId": id[:_LONGEST_ID], "answer": EXPIRED})
-            return
-        waiting = self._questions.setdefault(thread, {})
-        loop = asyncio.get_running_loop()
-        waiting[id] = Question(
-            id,
-            fields["text"],
-            tuple(fields.get("options", ())),
-            fields.get("kind", "question"),
-            fields.get("turnId", ""),
-            self._clock(),
-            self._clock() + int(self._question_seconds * 1000),
-            loop.call_later(self._question_seconds, self._expire, thread, id),
-        )
-
-    def _expire(self, thread: str, question: str) -> None:
-        async def tell() -> None:
-            with suppress(HoldfastError):
-                await self.answer(thread, question, EXPIRED)
-
-        task = asyncio.create_task(tell(), name=f"expiry of a question of {thread}")
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    def _close_question(self, thread: str, id: str) -> None:
-        found = self._questions.get(thread, {}).pop(id, None)
-        if found is not None and found.expires is not None:
-            found.expires.cancel()
-        if not self._questions.get(thread):
-            self._questions.pop(thread, None)
-
-
-def _use(connection: RunnerConnection) -> None:
-    connection.used_at = asyncio.get_running_loop().time()

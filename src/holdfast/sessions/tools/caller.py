@@ -42,6 +42,12 @@ class Caller:
         return session_of(self.row)
 
     @property
+    def run(self) -> str | None:
+        """The run of the session that calls. None if a person does."""
+        live = self.row.runs.live
+        return None if live is None or self.person is not None else live.run
+
+    @property
     def name(self) -> str:
         """Who is the author of what it writes."""
         return self.person or self.id

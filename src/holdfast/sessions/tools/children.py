@@ -64,6 +64,7 @@ class Children:
             title,
             labels=_labels(input),
             parent=caller.id,
+            parent_run=caller.run,
             by=caller.name,
             prompt=str(input["task"]),
             prompt_author=caller.name,

@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class _Open:
     holds: Callable[[], Awaitable[bool]]
-    limit: asyncio.Timeout
+    on_end: Callable[[], None]
     is_over: bool = False
 
     def end(self) -> None:
         if not self.is_over:
             self.is_over = True
-            self.limit.reschedule(asyncio.get_running_loop().time())
+            self.on_end()
 
 
 class OpenWork:
@@ -35,9 +35,10 @@ class OpenWork:
     @contextlib.asynccontextmanager
     async def entered(self, holds: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
         """Run a block until it ends or `review` ends it. Raises `Unauthorized` if the right to it does not hold."""
-        each = _Open(holds, time_limit(None))
+        limit = time_limit(None)
+        each = _Open(holds, lambda: limit.reschedule(asyncio.get_running_loop().time()))
         try:
-            async with each.limit:
+            async with limit:
                 self._open.add(each)
                 try:
                     if not await holds():
@@ -49,6 +50,18 @@ class OpenWork:
             if each.is_over:
                 raise _refusal() from None
             raise
+
+    @contextlib.asynccontextmanager
+    async def watched(self, holds: Callable[[], Awaitable[bool]], on_end: Callable[[], None]) -> AsyncIterator[None]:
+        """As `entered`, for work of other tasks: `review` calls `on_end`, which has to end it."""
+        each = _Open(holds, on_end)
+        self._open.add(each)
+        try:
+            if not await holds():
+                raise _refusal()
+            yield
+        finally:
+            self._open.discard(each)
 
     async def review(self) -> None:
         """End every block whose right no longer holds."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from holdfast.compat.daytona.http.errors import TOOLBOX, api_error, response
-from holdfast.compat.daytona.service import daytona_of
+from holdfast.compat.daytona.service import bearer_of, daytona_of
 from holdfast.time_limit import time_limit
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,17 @@ class Left(Exception):
 
 
 async def serve(socket: WebSocket, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work`, which accepts the socket. What fails before is answered in plain HTTP, what fails later closes it."""
+    """Run `work`, which accepts the socket. What fails before is answered in plain HTTP, what fails later closes it.
+    So does the loss of the right to be here."""
     try:
-        daytona_of(socket).needs.check_origin(dict(socket.scope["headers"]))
-        await work()
+        daytona = daytona_of(socket)
+        daytona.needs.check_origin(dict(socket.scope["headers"]))
+        credential, access = bearer_of(socket), daytona.needs.access
+        if credential is None:
+            await work()
+        else:
+            async with access.while_granted(credential, await access.grant(credential)):
+                await work()
     except (Left, WebSocketDisconnect):
         return
     except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -13,10 +12,10 @@ from holdfast.api.access.keys import Caller
 from holdfast.api.access.login import LoginCode, LoginLink, LoginList, LoginMethods, LoginRecord
 from holdfast.api.access.tenants import DEFAULT_TENANT, TENANT_NAME
 from holdfast.api.errors import Forbidden, NotFound
-from holdfast.server.oidc import STATE_COOKIE, STATE_SECONDS, Oidc
+from holdfast.server.oidc import SECURE_STATE_COOKIE, STATE_COOKIE, STATE_SECONDS, Oidc
 from holdfast.server.routes.services import THREAD_ERRORS, Administrator, Services, Use, answer
 from holdfast.server.tenant.tenants import Tenants
-from holdfast.server.wire.login_cookie import login_of, set_cookie
+from holdfast.server.wire.login_cookie import came_over_https, login_of, set_cookie
 from holdfast.server.wire.origins import is_same_site
 from holdfast.threads.access.credentials import Grant
 from holdfast.threads.access.logins import LOGIN_MS, Login
@@ -58,7 +57,7 @@ async def log_in(code: LoginCode, request: Request, services: Use) -> Response:
 @router.delete("/v1/login", status_code=204, tags=["login"])
 async def log_out(request: Request, services: Use) -> Response:
     """End the login of this browser."""
-    credential = login_of(dict(request.headers.raw), request.method)
+    credential = login_of(dict(request.headers.raw), request.method, services.public_url)
     if credential is not None:
         grant = await services.access.grant(credential)
         assert grant.login is not None
@@ -93,16 +92,7 @@ async def start_oidc(
     """Take the browser to the identity provider."""
     started = await _oidc(services).start(f"{_base(request, services)}{_CALLBACK}", tenant)
     response = RedirectResponse(started.location, 303)
-    # Lax, because the browser comes back from another site.
-    response.set_cookie(
-        STATE_COOKIE,
-        started.cookie,
-        max_age=STATE_SECONDS,
-        path="/login/oidc",
-        secure=_is_secure(request, services),
-        httponly=True,
-        samesite="lax",
-    )
+    _set_state(response, request, services, started.cookie, STATE_SECONDS)
     response.headers["cache-control"] = "no-store"
     return response
 
@@ -110,7 +100,9 @@ async def start_oidc(
 @router.get(_CALLBACK, include_in_schema=False)
 async def finish_oidc(request: Request, services: Use) -> Response:
     """Where the identity provider sends the browser back to."""
-    name, user = await _oidc(services).finish(request.query_params, request.cookies.get(STATE_COOKIE))
+    name, user = await _oidc(services).finish(
+        request.query_params, request.cookies.get(_state_cookie(request, services))
+    )
     tenant = await _tenants(services).find(name)
     member = await tenant.storage.members.find(user) if tenant.name == name else None
     if member is None:
@@ -120,7 +112,7 @@ async def finish_oidc(request: Request, services: Use) -> Response:
     await tenant.streams.audit.record(grant, "GET", _CALLBACK, 303)
     response = RedirectResponse("/", 303)
     _set(response, request, services, secret)
-    response.delete_cookie(STATE_COOKIE, path="/login/oidc")
+    _set_state(response, request, services, "", 0)
     response.headers["cache-control"] = "no-store"
     return response
 
@@ -143,6 +135,18 @@ def _set(
     response.headers.append("set-cookie", cookie)
 
 
+def _state_cookie(request: Request, services: Services) -> str:
+    """Over https, the name that no other host and no plain http can set, as that of a login."""
+    return SECURE_STATE_COOKIE if _is_secure(request, services) else STATE_COOKIE
+
+
+def _set_state(response: Response, request: Request, services: Services, value: str, seconds: int) -> None:
+    # Lax, because the browser comes back from another site. A name with __Host- needs the path /.
+    name, secure = _state_cookie(request, services), _is_secure(request, services)
+    path = "/" if secure else "/login/oidc"
+    response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
+
+
 def _base(request: Request, services: Services) -> str:
     """The URL of this server, as browsers know it."""
     if services.public_url is not None:
@@ -152,10 +156,7 @@ def _base(request: Request, services: Services) -> str:
 
 
 def _is_secure(request: Request, services: Services) -> bool:
-    """Whether the browser came over https: to a proxy, which says so, or to the address that the operator named."""
-    if services.public_url is not None:
-        return urlsplit(services.public_url).scheme == "https"
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+    return came_over_https(dict(request.headers.raw), services.public_url)
 
 
 def _record(login: Login) -> LoginRecord:
