@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
+from websockets.utils import accept_key as websockets_accept_key
 
 from holdfast.guest.hub_messages import LONGEST_MESSAGE, from_runner, number_of, to_runner
 from holdfast.guest.runner.dialer import connect
@@ -268,6 +269,36 @@ def test_a_runner_that_was_replaced_ends_and_does_not_come_back(tmp_path: Path) 
     with a_hub(speak) as port, Talk(tmp_path, port) as talk:
         assert talk.ended.get(timeout=PATIENCE) == REPLACED
     assert len(connections) == 1
+
+
+def accept_key(request: bytes) -> bytes:
+    key = next(line for line in request.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key:"))
+    return websockets_accept_key(key.split(b":", 1)[1].strip().decode()).encode()
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["stays open", "is cut"])
+def test_a_goodbye_that_comes_with_the_handshake_is_heard(tmp_path: Path, stays: bool) -> None:
+    """Also when the connection is lost before the runner reads, or never."""
+    reason = b"\x03\xe8" + REPLACED.encode()
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def replace_at_once() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                answer += b"Sec-WebSocket-Accept: " + accept_key(connection.recv(65_536)) + b"\r\n\r\n"
+                connection.sendall(answer + bytes((0x88, len(reason))) + reason)
+                if stays:
+                    ended.wait(PATIENCE)
+
+        thread = threading.Thread(target=replace_at_once)
+        thread.start()
+        with Talk(tmp_path, listener.getsockname()[1]) as talk:
+            assert talk.ended.get(timeout=PATIENCE) == REPLACED
+            assert not talk.dialled.is_set()
+        ended.set()
+        thread.join()
 
 
 def test_five_refusals_in_a_row_end_the_runner(tmp_path: Path) -> None:

@@ -145,10 +145,11 @@ class Link:
             if now - pinged >= PING_SECONDS:
                 pinged = now
                 websocket.send(to_hub("ping", {}))
-            ready = dict(waiting.poll(max(0.0, min(pinged + PING_SECONDS, heard + SILENCE_SECONDS) - now) * 1000))
+            patience = 0.0 if websocket.came_along else min(pinged + PING_SECONDS, heard + SILENCE_SECONDS) - now
+            ready = dict(waiting.poll(max(0.0, patience) * 1000))
             if self._woken in ready:
                 os.read(self._woken, 4096)
-            if websocket.fileno() in ready:
+            if websocket.came_along or websocket.fileno() in ready:
                 messages = websocket.receive()
                 if messages:
                     heard = self._clock()

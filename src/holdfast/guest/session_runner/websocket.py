@@ -70,6 +70,8 @@ class WebSocket:
         self._pieces = bytearray()
         self._begun = False
         self._closing = False
+        self.came_along = False
+        """Whether the answer to the handshake had more behind it, which no poll tells: `receive` returns it."""
         self._end: OSError | None = None
         """What ended the connection after messages that are still to be returned."""
 
@@ -89,6 +91,7 @@ class WebSocket:
             self._fill()
         answer, _, rest = bytes(self._received).partition(b"\r\n\r\n")
         self._received = bytearray(rest)
+        self.came_along = bool(rest)
         lines = answer.split(b"\r\n")
         words = lines[0].split(b" ", 2)
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() and len(words[1]) == 3 else 0
@@ -157,10 +160,13 @@ class WebSocket:
     def receive(self) -> list[str]:
         """Returns the messages that have arrived. Raises `Closed`, or another OSError, after the last of them."""
         self.raise_end()
+        self.came_along = False
         messages: list[str] = []
         try:
-            self._fill()
-            self._read(messages)
+            try:
+                self._fill()
+            finally:
+                self._read(messages)  # also what came before the connection was lost: a goodbye says more than its loss
         except OSError as end:
             if not messages:
                 raise
