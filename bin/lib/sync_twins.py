@@ -133,6 +133,7 @@ TARGETS: Final = (
             Twin("holdfast.client.model.costs:Costs"),
             Twin("holdfast.client.providers:ProviderStore"),
             Twin("holdfast.client.secrets:SecretStore"),
+            Twin("holdfast.client.webhooks:Webhooks"),
             Twin("holdfast.client.interpreters:Interpreters"),
         ),
     ),

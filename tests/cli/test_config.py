@@ -38,6 +38,10 @@ def test_each_source_comes_before_the_next(bare_cli: Cli, home: Path, monkeypatc
     monkeypatch.setenv("HOLDFAST_POOL", "4")
     assert pool() == (4, "environment")
     assert pool("--pool", "5") == (5, "option")
+    monkeypatch.setenv("HOLDFAST_POOL", "abc")
+    wrong = bare_cli("config", "show", "--home", str(home))
+    assert (wrong.exit, "it must be a whole number" in " ".join(wrong.err.split())) == (2, True)
+    assert "HOLDFAST_POOL" in wrong.err
 
 
 def test_switches_and_lists_have_the_same_sources(bare_cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def session(cli: Cli, model: str) -> Iterator[str]:
     assert made.exit == 0, made.err
     id = str(made.json()["id"])
     yield id
-    cli("session", "terminate", id)
+    cli("session", "terminate", id, "--yes")
 
 
 def test_tools_are_listed_and_called(cli: Cli, session: str) -> None:

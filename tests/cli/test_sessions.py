@@ -38,6 +38,13 @@ def test_a_session_is_created_sleeps_wakes_and_ends(cli: Cli, model: str, tmp_pa
     assert id in cli("session", "list").out
     assert cli("session", "list", "--state", "running", "-q").out.split().count(id) == 1
     assert id not in cli("session", "list", "--state", "error", "-q").out
+    assert id in cli("session", "list", "--state", "standby", "-q").out
+    assert id not in cli("session", "list", "--state", "queued", "-q").out
+    idle = cli("session", "abort", id)
+    assert (idle.exit, "nothing to abort" in idle.out) == (0, True)
+    for ending in ("terminate", "delete"):
+        unasked = cli("session", ending, id)
+        assert (unasked.exit, f"holdfast session {ending} {id} --yes" in unasked.err) == (2, True)
     slept = cli("session", "hibernate", id)
     assert slept.exit == 0, slept.err
     assert "hibernated" in slept.out
@@ -45,16 +52,16 @@ def test_a_session_is_created_sleeps_wakes_and_ends(cli: Cli, model: str, tmp_pa
     shown = cli("session", "status", id)
     assert "pi, idle/m" in shown.out
     assert "0 waiting, 0 at work, 0 ended" in shown.out
-    refused = cli("session", "delete", id)
+    refused = cli("session", "delete", id, "--yes")
     assert refused.exit == 6
     assert "terminate it first" in refused.err
     behind = cli("steer", id, "behind its back")
     assert behind.exit == 6
     assert f"holdfast session prompt {id}" in behind.err
-    assert cli("session", "terminate", id).exit == 0
+    assert cli("session", "terminate", id, "--yes").exit == 0
     late = cli("session", "prompt", id, "too late")
     assert (late.exit, "cannot take prompts" in late.err) == (6, True)
-    deleted = cli("session", "delete", id)
+    deleted = cli("session", "delete", id, "--yes")
     assert deleted.exit == 0, deleted.err
     assert "freed" in deleted.out
     assert cli("session", "status", id, "--json").json()["workspace"] is False
@@ -100,8 +107,8 @@ def test_a_session_is_diagnosed(cli: Cli, model: str, tmp_path: Path) -> None:
     shown = until_shown(cli, "code-server is not in this box", "session", "diagnose", made, "--output")
     assert "holdfast image build workstation" in shown.err
     for id in (plain, made):
-        assert cli("session", "terminate", id).exit == 0
+        assert cli("session", "terminate", id, "--yes").exit == 0
         assert "--workstation" not in cli("session", "diagnose", id).err
-        cli("session", "delete", id)
+        cli("session", "delete", id, "--yes")
     unreadable = cli("session", "new", *options, "--context", str(tmp_path / "none.md"))
     assert (unreadable.exit, "cannot be read" in unreadable.err) == (2, True)

@@ -23,6 +23,7 @@ def test_a_tenant_has_threads_and_members_of_its_own(cli: Cli) -> None:
         assert (limits["boxes"], limits["storage"], limits["runs"]) == (2, 5 * 1024**3, None)
         assert "5" in cli("tenant", "limit", "acme", "--none", "--runs", "5").out
         assert "no limit" in cli("tenant", "limit", "acme").out
+        assert "$12.50 a day" in cli("tenant", "limit", "acme", "--spend", "12.5").out
 
         assert "kim" in cli("member", "add", "kim", "--role", "viewer", *key).out
         assert "member already" in cli("member", "add", "kim", *key).err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import secrets
 import signal
+import threading
 
 import pytest
 from tests.cli.conftest import Cli, start
@@ -29,6 +31,44 @@ def test_new_prints_the_id_alone_in_a_pipe(cli: Cli) -> None:
     assert (made.exit, made.err) == (0, "")
     shown = cli("thread", "show", made.out.strip(), "--json").json()
     assert (shown["title"], shown["labels"], shown["status"]) == ("a title", {"team": "core"}, "idle")
+
+
+def test_trace_sends_the_spans_of_runs_to_a_collector(cli: Cli, thread: str) -> None:
+    assert "no runs" in cli("thread", "trace", thread).out
+    for payload in (
+        {"type": "signal.run.started", "run": "r-1", "agent": "pi"},
+        {"type": "signal.run.box", "run": "r-1", "box": "b-1", "ms": 20},
+        {"type": "signal.run.finished", "run": "r-1", "status": "completed"},
+    ):
+        assert cli("thread", "append", thread, "--payload", json.dumps(payload)).exit == 0
+    received: list[tuple[str, bytes]] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200 if self.path == "/v1/traces" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        serving = threading.Thread(target=collector.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{collector.server_port}"
+            shown = cli("thread", "trace", thread, "--send", f"{url}/v1/traces")
+            refused = cli("thread", "trace", thread, "--send", f"{url}/elsewhere")
+        finally:
+            collector.shutdown()
+            serving.join()
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["what", "run", "box"]
+    path, body = received[0]
+    spans = json.loads(body)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert (path, [each["name"] for each in spans]) == ("/v1/traces", ["run", "box"])
+    assert spans[1]["parentSpanId"] == spans[0]["spanId"]
+    assert cli("thread", "trace", thread, "--json").json() == json.loads(body)
+    assert (refused.exit, "404" in refused.err) == (Exit.UNREACHABLE, True)
+    assert cli("thread", "trace", thread, "--send", "file:///etc/passwd").exit == Exit.USAGE
 
 
 def test_new_takes_an_id_and_a_parent(cli: Cli, thread: str) -> None:

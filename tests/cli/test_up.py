@@ -31,6 +31,8 @@ def test_a_server_that_runs_already_is_named_and_left_alone(cli: Cli, server: Se
     assert f"holdfast key create --home {server.home} NAME" in again.out
     told = up(server.home, "--json").json()
     assert (told["url"], told["alreadyRunning"]) == (server.url, True)
+    assert told["loginUrl"].startswith(f"{server.url}/login#")
+    assert f"  page         {server.url}/login#" in again.out
     assert cli("thread", "list").exit == 0
 
 

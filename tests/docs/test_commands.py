@@ -13,7 +13,7 @@ import typer
 from holdfast.cli.parsing.typer_app import build
 
 CHECKOUT = Path(__file__).parents[2]
-PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])
+PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md"), *(CHECKOUT / "docs/tutorials").glob("*.md")])
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|[|(&;]|\$ )\s*(?:bin/)?holdfast ((?:'[^']*'|\"[^\"]*\"|[^|&;)#'\"])*)")
 
@@ -26,7 +26,8 @@ def shown_commands(page: Path) -> list[str]:
 
 def unknown_words(line: str, root: Any) -> list[str]:
     """Words that the command line would refuse: a command or an option that is not there."""
-    words = shlex.split(re.sub(r"\s[<>]\s*\S+", "", line), posix=True)
+    words = shlex.split(line, posix=True)
+    words = [word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"<", ">"}]
     command, unknown = root, []
     while words and getattr(command, "commands", None) and not words[0].startswith("-"):
         name = words.pop(0)

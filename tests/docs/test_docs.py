@@ -16,9 +16,11 @@ from holdfast.client.local_server import read_running
 
 CHECKOUT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TUTORIAL = CHECKOUT / "docs/tutorials/first-ten-minutes.md"
+PAGES = sorted([CHECKOUT / "README.md", TUTORIAL, *(CHECKOUT / "docs").glob("*.md")])
 EXAMPLES = [
     pytest.param(path, number, code, id=f"{path.name}-{number}")
-    for path in sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])
+    for path in PAGES
     for number, (language, code) in enumerate(BLOCK.findall(path.read_text()), 1)
     if language == "python"
 ]
@@ -77,8 +79,8 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
     tour.close()
 
 
-def readme_commands() -> list[str]:
-    blocks = BLOCK.findall((CHECKOUT / "README.md").read_text())
+def shown_commands(page: Path) -> list[str]:
+    blocks = BLOCK.findall(page.read_text())
     return [
         line[2:] for language, code in blocks if language == "console" for line in code.splitlines() if line[:2] == "$ "
     ]
@@ -86,7 +88,7 @@ def readme_commands() -> list[str]:
 
 @pytest.mark.xdist_group("docs")
 def test_the_readmes_tour_works_word_for_word(tmp_path: Path) -> None:
-    up, *commands = readme_commands()
+    up, *commands = shown_commands(CHECKOUT / "README.md")
     assert up == "bin/holdfast up"
     assert len(commands) == 7
     tour = Tour(tmp_path)
@@ -104,6 +106,17 @@ def test_the_readmes_tour_works_word_for_word(tmp_path: Path) -> None:
         assert "one time in ten" in tour.run(curl.replace("http://127.0.0.1:8484", tour.url))
     finally:
         tour.close()
+
+
+@pytest.mark.xdist_group("docs")
+def test_the_first_tutorial_works_word_for_word(tour: Tour) -> None:
+    commands = shown_commands(TUTORIAL)
+    assert len(commands) == 13
+    outputs = {command: tour.run(command) for command in commands[:3]}
+    assert outputs["bin/holdfast box exec first -- cat /workspace/note"] == "one\n"
+    outputs |= {command: tour.run(command) for command in commands[3:]}
+    assert outputs["bin/holdfast box exec first -- cat /workspace/note"] == "two\n"
+    assert "Hello." in outputs["bin/holdfast thread entries t-first"]
 
 
 @pytest.mark.xdist_group("docs")

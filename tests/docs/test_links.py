@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,16 @@ def prose(path: Path) -> str:
     return FENCE.sub("", path.read_text())
 
 
+@cache  # a generated reference has hundreds of links into itself
 def anchors(path: Path) -> set[str]:
     """As GitHub makes them."""
     found: set[str] = set()
+    counted: Counter[str] = Counter()
     for heading in HEADING.findall(prose(path)):
         text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
         anchor = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
-        number = sum(each == anchor or re.fullmatch(rf"{re.escape(anchor)}-\d+", each) is not None for each in found)
+        number = counted[anchor]
+        counted[anchor] += 1
         found.add(f"{anchor}-{number}" if number else anchor)
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocket, WebSocketState
 
+from holdfast.api.access.tenants import TenantRole
 from holdfast.api.box.box import Box
 from holdfast.api.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.api.session.gateway import NewTunnel, Role
@@ -20,6 +21,7 @@ from holdfast.gateway.access import TICKET_SECONDS, GatewayAccess
 from holdfast.gateway.app import Gateway, _take_input
 from holdfast.gateway.credentials.cookie_values import new_value
 from holdfast.gateway.credentials.cookies import COOKIE, IDLE_SECONDS, CookieRow, Cookies
+from holdfast.gateway.credentials.issuers import Issuers
 from holdfast.gateway.credentials.tokens import digest
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.open_boxes import OpenBoxes
@@ -33,6 +35,7 @@ from holdfast.gateway.visitors import Visitor, Visitors
 from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.streams import SqliteStreams
+from holdfast.threads.access.credentials import Issuer
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.store import StreamConfig
 
@@ -79,12 +82,17 @@ class World:
     def __post_init__(self) -> None:
         records = Records(self.streams, Seals(b"of these tests"), self.clock)
         cookies = Cookies(self.store, self.clock, KEY)
-        self.access = GatewayAccess(b"secret", records, cookies, self.visitors, self.clock)
+        self.access = GatewayAccess(
+            b"secret", records, cookies, self.visitors, Issuers(self.role_of, self.clock), self.clock
+        )
         hosts, limit = SessionHosts("http", ":1"), ChangeLimit(self.clock)
         self.tunnels = TunnelRegistry(records, hosts, self.visitors, limit)
 
     def clock(self) -> int:
         return self.now[0]
+
+    async def role_of(self, issuer: Issuer, since: int) -> TenantRole | None:
+        return TenantRole.MEMBER
 
     async def token(self, subject: str = "eve", seconds: int = 600) -> str:
         await self.access.set_member(SESSION, subject, Role.COLLABORATOR)

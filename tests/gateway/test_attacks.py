@@ -18,6 +18,7 @@ from tests.server.box_providers import dummies
 from tests.server.conftest import api_of
 from tests.server.raw import request
 from tests.server.test_box_ports import OK, Listener
+from tests.server.test_revocation import Kim, lower_role, remove_member, revoke_key
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from holdfast.api.tools.catalogue import ALL
@@ -563,3 +564,43 @@ def test_a_program_that_never_reads_holds_up_only_its_own_connection(session: Se
                 sent += client.socket.send(b"x" * 65536)
         assert sent < 32 << 20
     assert session.visit("/health").status_code == 200
+
+
+@pytest.mark.parametrize("lose", [revoke_key, remove_member, lower_role], ids=lambda each: each.__name__)
+def test_a_link_ends_with_the_rights_of_who_issued_it(
+    session: Session, listen: Listen, lose: Callable[[Kim], None]
+) -> None:
+    """Also the links of others that they issued, as thread tokens do, and all that came from them."""
+    kim = Kim(session.server, session.api)
+
+    def program(taken: socket.socket, head: bytes) -> None:
+        taken.sendall(OK if b" /endless" not in head else b"HTTP/1.1 200 OK\r\n\r\nfirst")
+        while b" /endless" in head and taken.recv(65536):
+            pass
+
+    session.tunnel("app", listen(program).port)
+    with kim.client() as client:
+        wanted: tuple[dict[str, str], ...] = ({}, {"subject": "vera", "role": "collaborator"})
+        tokens = [client.post(f"/v1/sessions/{session.id}/links", json=each).json()["token"] for each in wanted]
+    mine = session.cookie()
+    cookies = [
+        {"cookie": session.visit(f"/?token={token}").headers["set-cookie"].partition(";")[0]} for token in tokens
+    ]
+    ticket = path_of(session.visit("/t/app/", headers=cookies[0]).headers["location"])
+    entered = session.visit(ticket, host=session.tunnel_host("app"))
+    inside = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
+    assert session.visit("/", host=session.tunnel_host("app"), headers=inside).status_code == 200
+    start = f"GET /endless HTTP/1.1\r\nhost: {session.tunnel_host('app')}\r\ncookie: {inside['cookie']}\r\n\r\n"
+    with socket.create_connection(session.server.address, timeout=20) as opened:
+        opened.sendall(start.encode())
+        assert opened.recv(12) == b"HTTP/1.1 200"
+        lose(kim)
+        with contextlib.suppress(ConnectionResetError):
+            while opened.recv(65536):
+                pass
+    for token, cookie in zip(tokens, cookies, strict=True):
+        assert session.visit("/", headers={"authorization": f"Bearer {token}"}).status_code == 401
+        assert session.visit(f"/?token={token}").status_code == 401
+        assert session.visit("/", headers=cookie).status_code == 401
+    assert session.visit("/", host=session.tunnel_host("app"), headers=inside).status_code == 401
+    assert session.visit("/", headers=mine).status_code == 200

@@ -230,6 +230,20 @@ def test_an_answer_cannot_set_our_cookie_or_end_the_login() -> None:
     assert for_the_browser(headers, shares_origin=True) == [(b"set-cookie", b"theme=dark"), framing]
 
 
+@pytest.mark.parametrize("wanted", [b"/", b"/vscode/", b"/tty/", b"//elsewhere/"])
+def test_a_service_worker_of_the_editor_has_the_pages_of_the_editor_at_most(wanted: bytes) -> None:
+    """One for `/` would see the tokens in links to the session."""
+    answer = [(b"service-worker-allowed", wanted)]
+    kept = for_the_browser(answer, shares_origin=True, worker_scope=b"/vscode/")
+    assert [value for name, value in kept if name == b"service-worker-allowed"] == [b"/vscode/"]
+    for others in (
+        for_the_browser(answer, shares_origin=True),
+        for_the_browser(answer, shares_origin=False),
+        for_the_browser([], shares_origin=True, worker_scope=b"/vscode/"),
+    ):
+        assert b"service-worker-allowed" not in dict(others)
+
+
 # --- what a thread says ---
 
 

@@ -23,6 +23,8 @@ _COMPLETION: Final = "_HOLDFAST_COMPLETE"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _PYDANTIC_PREFIX: Final = re.compile(r": (?:Value error|Assertion failed), ")
 """What pydantic puts before the reason why a value is invalid. It means nothing to users."""
+_PYDANTIC_NUMBER: Final = re.compile(r"Input should be a valid (integer|number), .*")
+_NUMBERS: Final = {"integer": "it must be a whole number", "number": "it must be a number"}
 
 
 def run(arguments: list[str]) -> int:
@@ -118,6 +120,7 @@ def _rewrite_examples(command: Any) -> None:
 
 def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
     message = _PYDANTIC_PREFIX.sub(": ", error.format_message())
+    message = _PYDANTIC_NUMBER.sub(lambda found: _NUMBERS[found[1]], message)
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(message + "\n")

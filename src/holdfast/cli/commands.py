@@ -52,6 +52,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "token": "thread.commands:token",
             "diagnose": "thread.diagnose:diagnose",
             "turns": "thread.turns:turns",
+            "trace": "thread.trace:trace",
             "tree": "thread.tree:tree",
             "wait": "thread.tree:wait",
         },
@@ -220,6 +221,17 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "test": "provider.commands:try_",
             "setup": "provider.setup:setup",
             "remove": "provider.commands:remove",
+        },
+    ),
+    "webhook": Group(
+        "Webhooks: signed requests to your programs when something happens on threads.",
+        {
+            "add": "webhook:add",
+            "list": "webhook:list_",
+            "show": "webhook:show",
+            "test": "webhook:send_test",
+            "rotate": "webhook:rotate",
+            "remove": "webhook:remove",
         },
     ),
     "secret": Group(

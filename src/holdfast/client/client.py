@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.client.thread.thread import Thread
     from holdfast.client.thread.threads import Threads
     from holdfast.client.transport import Transport
+    from holdfast.client.webhooks import Webhooks
 
 
 class Client:
@@ -192,6 +193,12 @@ class Client:
         from holdfast.client.secrets import SecretStore
 
         return SecretStore(self._connection)
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        from holdfast.client.webhooks import Webhooks
+
+        return Webhooks(self._connection)
 
     @cached_property
     def runs(self) -> Runs:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.api.runtime_tests import RuntimeReport
     from holdfast.api.secrets import Binding, Exposure, SecretEvent, SecretRecord
     from holdfast.api.thread.threads import EntryPage
+    from holdfast.api.webhooks import Webhook, WebhookDelivery, WebhookEvent, WebhookSecret
     from holdfast.client.access.keys import Keys
     from holdfast.client.access.logins import Logins
     from holdfast.client.access.tenants import Members, Tenants
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from holdfast.client.secrets import SecretStore
     from holdfast.client.thread.shares import Shares
     from holdfast.client.transport import Transport
+    from holdfast.client.webhooks import Webhooks
 
 
 class SyncClient(SyncOwner):
@@ -165,6 +167,10 @@ class SyncClient(SyncOwner):
     @property
     def secrets(self) -> SyncSecretStore:
         return SyncSecretStore._wrap(self._async.secrets, self)
+
+    @property
+    def webhooks(self) -> SyncWebhooks:
+        return SyncWebhooks._wrap(self._async.webhooks, self)
 
     @property
     def runs(self) -> SyncRuns:
@@ -709,6 +715,34 @@ class SyncSecretStore(SyncHandle):
     def events(self, name: str, *, limit: int = 100) -> tuple[SecretEvent, ...]:
         """Returns who changed a secret and which boxes used it where, newest first."""
         return self._loop.run(self._async.events(name, limit=limit))
+
+
+class SyncWebhooks(SyncHandle):
+    """`Webhooks` for code without `await`."""
+
+    _async: Webhooks
+
+    def add(self, url: str, events: Sequence[WebhookEvent] = (), threads: Sequence[str] = ()) -> WebhookSecret:
+        """Add a webhook for these events on these threads, or for all. The secret is returned only once."""
+        return self._loop.run(self._async.add(url, events, threads))
+
+    def list(self) -> list[Webhook]:
+        """Returns all webhooks, each with its latest deliveries."""
+        return self._loop.run(self._async.list())
+
+    def get(self, id: str) -> Webhook:
+        return self._loop.run(self._async.get(id))
+
+    def test(self, id: str) -> WebhookDelivery:
+        """Send a test event once. Returns what came of it."""
+        return self._loop.run(self._async.test(id))
+
+    def rotate(self, id: str) -> WebhookSecret:
+        """Give a webhook a new secret. For a day, requests are signed with both."""
+        return self._loop.run(self._async.rotate(id))
+
+    def remove(self, id: str) -> None:
+        self._loop.run(self._async.remove(id))
 
 
 class SyncInterpreters(SyncHandle):

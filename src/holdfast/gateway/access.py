@@ -12,11 +12,13 @@ from holdfast.api.errors import Conflict, Forbidden, HoldfastError, InvalidReque
 from holdfast.api.session.gateway import MAX_MEMBERS, Role
 from holdfast.gateway.credentials import tokens
 from holdfast.gateway.credentials.cookies import IDLE_SECONDS, Cookies
+from holdfast.gateway.credentials.issuers import Issuers, mark
 from holdfast.gateway.credentials.tickets import UsedTickets
 from holdfast.gateway.record import MEMBER, REVOKED, GatewayRecord
 from holdfast.gateway.records import Records
 from holdfast.gateway.sessions import SessionView
 from holdfast.gateway.visitors import Visitor, Visitors, refusal_of
+from holdfast.threads.access.credentials import Issuer
 
 TICKET_SECONDS: Final = 60
 """How long a browser may take from the session's origin to that of a tunnel."""
@@ -30,8 +32,15 @@ class GatewayAccess:
     """The credentials of sessions. A subject has the role that the session's thread says now."""
 
     def __init__(
-        self, secret: bytes, records: Records, cookies: Cookies, visitors: Visitors, clock: Callable[[], int]
+        self,
+        secret: bytes,
+        records: Records,
+        cookies: Cookies,
+        visitors: Visitors,
+        issuers: Issuers,
+        clock: Callable[[], int],
     ) -> None:
+        self._issuers = issuers
         self.records = records
         self.cookies = cookies
         self.visitors = visitors
@@ -48,7 +57,7 @@ class GatewayAccess:
     async def by_token(self, session: SessionView, token: str) -> Visitor:
         """Raises `Unauthorized`."""
         record = await self.records.get(session.thread)
-        visitor, _ = self._read(record, session, token, self._key(session.id, record.epoch))
+        visitor, _ = await self._read(record, session, token, self._key(session.id, record.epoch))
         return visitor
 
     async def by_ticket(self, session: SessionView, ticket: str, tunnel: str) -> Visitor:
@@ -56,16 +65,16 @@ class GatewayAccess:
         `Unauthorized`."""
         record = await self.records.get(session.thread)
         key = tokens.session_key(self._ticket_secret, session.id, record.epoch, tunnel)
-        visitor, expires = self._read(record, session, ticket, key)
+        visitor, expires = await self._read(record, session, ticket, key)
         if not self._used.use(visitor.credential, expires, self._clock() / 1000):
             raise Unauthorized("this way to a tunnel was used before", hint="open the tunnel from its session again")
         return visitor
 
-    def _read(self, record: GatewayRecord, session: SessionView, token: str, key: bytes) -> tuple[Visitor, int]:
+    async def _read(self, record: GatewayRecord, session: SessionView, token: str, key: bytes) -> tuple[Visitor, int]:
         """Returns whose a token is, and when it expires. Raises `Unauthorized`."""
         claims = tokens.verify(token, key, session.id, self._clock() / 1000)
         name = tokens.digest(token)
-        if not record.allows(record.epoch, (*claims.via, name)):
+        if not record.allows(record.epoch, (*claims.via, name)) or not await self._issuers.hold(claims.via):
             raise Unauthorized("this token was revoked", hint="ask for a new link to this session")
         role = _role(record, claims.subject)
         return Visitor(session.id, record.epoch, claims.subject, role, name, claims.via), claims.expires
@@ -77,7 +86,7 @@ class GatewayAccess:
             if row is None or row.session != session.id:
                 continue
             record = await self.records.get(session.thread)  # not before: there can be many cookies to look up
-            if not record.allows(row.epoch, (*row.via, row.digest)):
+            if not record.allows(row.epoch, (*row.via, row.digest)) or not await self._issuers.hold(row.via):
                 continue
             role = _role(record, row.subject)
             await self.cookies.use(row)
@@ -89,7 +98,16 @@ class GatewayAccess:
         record = await self.records.get(session.thread)
         if (refusal := refusal_of(visitor, record)) is not None:
             raise refusal
+        if not await self._issuers.hold(visitor.via):
+            raise Unauthorized("whoever issued this link has lost the right to it", hint="ask for a new link")
         return record
+
+    async def review_issuers(self) -> None:
+        """Close what is open by links of issuers that lost the right to them."""
+        self._issuers.forget()
+        for each in self.visitors.all():
+            if not each.over.done() and not await self._issuers.hold(each.via) and not each.over.done():
+                each.over.set_result(None)
 
     @contextlib.asynccontextmanager
     async def present(self, session: SessionView, visitor: Visitor) -> AsyncIterator[None]:
@@ -105,11 +123,16 @@ class GatewayAccess:
 
     # --- issuing ---
 
-    async def issue_token(self, session: SessionView, subject: str, seconds: int) -> tuple[str, int]:
-        """Returns a token and when it expires, in seconds. Raises if the subject is not a member."""
+    async def issue_token(
+        self, session: SessionView, subject: str, seconds: int, issuer: Issuer | None = None
+    ) -> tuple[str, int]:
+        """Returns a token and when it expires, in seconds. It ends with the rights of its issuer. Raises if the subject
+        is not a member."""
         record = await self.records.get(session.thread)
         _role(record, subject)
-        claims = tokens.Claims(subject, self._clock() // 1000 + seconds)
+        now = self._clock() // 1000
+        via = () if issuer is None else (mark(issuer, now),)
+        claims = tokens.Claims(subject, now + seconds, via)
         return tokens.issue(self._key(session.id, record.epoch), session.id, claims), claims.expires
 
     async def issue_ticket(self, session: SessionView, visitor: Visitor, tunnel: str) -> str:

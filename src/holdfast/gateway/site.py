@@ -270,7 +270,9 @@ class SessionSite(Site):
         assert self._visitor is not None
         sent = for_the_program(headers, scheme, prefix, authorization=authorization)
         shares_origin = self._host.tunnel is None
-        clean = functools.partial(for_the_browser, shares_origin=shares_origin)
+        # The editor registers a service worker for all of its pages, from a script further down.
+        worker_scope = prefix + b"/" if shares_origin and not prefix.startswith(b"/t/") else None
+        clean = functools.partial(for_the_browser, shares_origin=shares_origin, worker_scope=worker_scope)
         return Visit(method.encode(), path, sent, clean, self._visitor.over)
 
     async def _index(self, session: SessionView, visitor: Visitor) -> Reply:
@@ -343,14 +345,20 @@ def for_the_program(headers: list[Header], scheme: str, prefix: bytes, *, author
     return kept
 
 
-def for_the_browser(headers: list[Header], *, shares_origin: bool) -> list[Header]:
-    """The headers of a program's answer, without framing. It cannot set our cookie. Raises `BadAnswer`."""
+def for_the_browser(headers: list[Header], *, shares_origin: bool, worker_scope: bytes | None = None) -> list[Header]:
+    """The headers of a program's answer, without framing. It cannot set our cookie. Raises `BadAnswer`.
+
+    `worker_scope` is the path that a service worker of the program may have at most. Others have the folder of their
+    script, and never a page of ours, which gets the tokens of links.
+    """
     check_answer(headers)
     dropped = HOP_BY_HOP | NOT_TO_THE_CLIENT | named_by_connection(headers)
     if shares_origin:
         dropped |= _NOT_FROM_PROGRAMS
     kept: list[Header] = []
+    asks_for_scope = False
     for name, value in headers:
+        asks_for_scope = asks_for_scope or name == b"service-worker-allowed"
         if name in dropped:
             continue
         if name == b"set-cookie":
@@ -359,6 +367,8 @@ def for_the_browser(headers: list[Header], *, shares_origin: bool) -> list[Heade
                 continue
             value = cookie
         kept.append((name, value))
+    if asks_for_scope and worker_scope is not None:
+        kept.append((b"service-worker-allowed", worker_scope))
     if shares_origin:
         kept.append((b"content-security-policy", b"frame-ancestors 'self'"))  # each policy holds, also beside others
     else:

@@ -77,6 +77,9 @@ class Visitors:
         finally:
             self._present.discard(visitor)
 
+    def all(self) -> list[Visitor]:
+        return list(self._present)
+
     def review(self, session: str, record: GatewayRecord) -> None:
         """Close what is open in a session and may no longer be, after its record has changed."""
         for each in self._present:

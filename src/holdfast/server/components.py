@@ -499,6 +499,7 @@ async def open_session_gateway(
     relay: Callable[[], Relay],
     secret: bytes,
     clock: Callable[[], int],
+    access: Access,
     tools: Lazy[ServerTools],
 ) -> AsyncIterator[SessionGateway]:
     """From `secret`, the keys of sessions are derived."""
@@ -524,6 +525,7 @@ async def open_session_gateway(
         relay(),
         secret,
         clock,
+        access,
         internal_routes(operations),
     ) as gateway:
         yield gateway

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -29,7 +30,7 @@ from urllib.parse import urlsplit
 from holdfast.client.local_server import RunningServer, read_running
 from holdfast.server.config import Settings
 from holdfast.testing.clock import ShiftedClocks
-from holdfast.testing.fork_server import Template, forks, start_template
+from holdfast.testing.fork_server import Template, forks, leave, start_template
 
 if TYPE_CHECKING:
     from holdfast.server.components import FindAgent
@@ -319,8 +320,10 @@ def _main() -> None:
         _fork_servers(run)
         return
     _load(_LOADED_LATER)
+    gc.freeze()  # what is loaded stays: no fork looks through it, and copies it by that
     for _ in forks(int(sys.argv[1])):
         _fork_servers(run)
+        leave()
 
 
 def _load(packages: Sequence[str]) -> None:
@@ -339,7 +342,7 @@ def _fork_servers(run: Callable[[bytes], None]) -> None:
         if not pid:
             _say(f"pid {os.getpid()}")
             run(told)
-            return
+            leave()
         _, status = os.waitpid(pid, 0)
         _say(f"ended {os.waitstatus_to_exitcode(status)}")
 

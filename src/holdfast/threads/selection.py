@@ -37,7 +37,7 @@ class Selection:
 
     def take(self, framed: bytes) -> Iterator[Selected]:
         """Yields the selected entries."""
-        if not self._may_be_in(framed):
+        if not self.may_be_in(framed):
             return
         messages = split_messages(framed)
         values = iter(()) if self._marks else iter(parse_json(as_array(framed)))
@@ -46,7 +46,7 @@ class Selection:
             position += len(message) + 2
             if not self._marks:
                 value = next(values)
-            elif self._may_be_in(message):
+            elif self.may_be_in(message):
                 value = orjson.loads(message)
             else:
                 continue
@@ -54,7 +54,8 @@ class Selection:
             if type_matches(kind, self._types) and (self._live or not kind.endswith(DELTA)):
                 yield Selected(value, len(message), position)
 
-    def _may_be_in(self, text: bytes) -> bool:
+    def may_be_in(self, text: bytes) -> bool:
+        """Returns False if no selected entry can be in this text."""
         return not self._marks or any(mark in text for mark in self._marks) or _ESCAPE in text
 
 

@@ -55,6 +55,8 @@ _MAX_TEXT: Final = 4096
 _MAX_OPTIONS: Final = 64 * 1024
 _MOST_STEPS: Final = 32
 _BY_SIGNAL: Final = {f"{SESSION_PREFIX}{state}": state for state in SessionState}
+SESSION_STATES: Final = frozenset(_BY_SIGNAL)
+"""The types of entries that change the state of a session."""
 _MODES: Final = frozenset(mode.value for mode in PromptMode)
 _NOT_BEGUN: Final = frozenset({"server_stopped", "launch_lost"})
 """Errors of runs that ended before their agent got the prompt."""

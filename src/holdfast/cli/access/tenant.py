@@ -76,8 +76,20 @@ def limit(
         write_json(quotas.to_json())
         return
     for key, value in quotas.to_json().items():
-        shown = "no limit" if value is None else describe_size(value) if key == "storage" else f"{value:g}"
-        write_field(key, shown)
+        write_field(key, "no limit" if value is None else _describe_quota(key, value))
+
+
+def _describe_quota(name: str, value: float) -> str:
+    match name:
+        case "storage":
+            return describe_size(int(value))
+        case "spend":
+            return f"${value:,.2f} a day"
+        case "requests":
+            return f"{value:g} a second"
+        case "runs":
+            return f"{value:g} at once"
+    return f"{value:g}"
 
 
 def list_(*, where: Where, as_json: JsonOption = False) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Awaitable, Callable, Coroutine
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from holdfast.cli.errors import CommandError, usage_error
@@ -24,7 +25,8 @@ OpenBox = Callable[["Client"], Awaitable["Box"]]
 """Opens the box; the caller closes it."""
 Accepted = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
-_LOOPBACK: Final = "127.0.0.1"
+_LOCALHOST: Final = "127.0.0.1"
+_TRY_ANOTHER: Final = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 _PIECE: Final = 1 << 16
 _AT_ONCE: Final = 256
 """Most connections forwarded at the same time; more wait to be accepted."""
@@ -45,6 +47,10 @@ ForwardOption = Annotated[
     bool, Option("--forward", "-f", help="Listen on this machine and forward connections, until Ctrl-C.")
 ]
 
+LocalhostOption = Annotated[
+    bool,
+    Option("--localhost", help="With --forward: listen on 127.0.0.1, whose cookies all programs here share."),
+]
 AddressOption = Annotated[
     bool, Option("--address", help="A URL for programs that keep only its host and port. Valid for twelve hours.")
 ]
@@ -56,6 +62,7 @@ def port(
     local: LocalPortArgument = None,
     forward: ForwardOption = False,
     address: AddressOption = False,
+    localhost: LocalhostOption = False,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -63,7 +70,8 @@ def port(
     """Print the URL of a port in a box, or forward the port to this machine.
 
     The URL is for HTTP, through the server. It has a token for a browser. With --address, host and port are all that a
-    program needs. --forward is for any TCP, such as databases and debuggers, and listens on loopback only.
+    program needs. --forward is for any TCP, such as databases and debuggers. It listens on an address of this machine
+    that no other port shares, such as 127.80.2.9: browsers keep cookies by address, not by port.
 
     \b
     holdfast box port b-1 8000
@@ -76,7 +84,8 @@ def port(
     if forward and address:
         raise usage_error("--forward and --address do not go together", f"{command} --address")
     if forward:
-        return forward_port(where, lambda client: open_box(client, box), port, local, as_json=as_json)
+        own = (_LOCALHOST,) if localhost else None
+        return forward_port(where, lambda client: open_box(client, box), port, local, own, as_json=as_json)
 
     async def work(client: Client) -> Preview:
         async with await open_box(client, box) as handle:
@@ -91,10 +100,19 @@ def check_local_port(local: int | None, command: str, *, forward: bool) -> None:
         raise usage_error(f"LOCALPORT {local} needs --forward", f"{command} --forward {local}")
 
 
-def forward_port(where: Where, open: OpenBox, port: int, local: int | None, *, as_json: bool) -> Exit:
-    """Forward a port of a box until Ctrl-C."""
+def forward_port(
+    where: Where,
+    open: OpenBox,
+    port: int,
+    local: int | None,
+    hosts: Sequence[str] | None = None,
+    *,
+    as_json: bool,
+) -> Exit:
+    """Forward a port of a box until Ctrl-C. `hosts` are the addresses to listen on, in the order in which they are
+    tried. Default: one of the port's own."""
     try:
-        ask(where, lambda client: _forward(client, open, port, local, as_json=as_json))
+        ask(where, lambda client: _forward(client, open, port, local, hosts, as_json=as_json))
     except KeyboardInterrupt:
         if not as_json:
             note("stopped", f"port {port} is no longer forwarded; the box keeps running")
@@ -116,7 +134,9 @@ def show_preview(preview: Preview, command: str, *, as_json: bool) -> None:
         write_line(preview.url)
 
 
-async def _forward(client: Client, open: OpenBox, port: int, local: int | None, *, as_json: bool) -> None:
+async def _forward(
+    client: Client, open: OpenBox, port: int, local: int | None, hosts: Sequence[str] | None, *, as_json: bool
+) -> None:
     async with await open(client) as box:
         room = asyncio.Semaphore(_AT_ONCE)
         forwards: set[asyncio.Future[None]] = set()
@@ -135,15 +155,15 @@ async def _forward(client: Client, open: OpenBox, port: int, local: int | None, 
             forwards.add(task)
             task.add_done_callback(forwards.discard)
 
-        listener = await _listen(accepted, port, local)
+        listener = await _listen(accepted, hosts or own_addresses(box.id, port), port, local)
         try:
-            bound = listener.sockets[0].getsockname()[1]
+            host, bound = listener.sockets[0].getsockname()[:2]
             if as_json:
-                write_json({"box": box.id, "port": port, "host": _LOOPBACK, "localPort": bound})
+                write_json({"box": box.id, "port": port, "host": host, "localPort": bound})
             else:
-                write_field("forwarding", Cell(f"{_LOOPBACK}:{bound}", "bold"), f" to port {port} of {box.id}")
+                write_field("forwarding", Cell(f"{host}:{bound}", "bold"), f" to port {port} of {box.id}")
                 if local is None and bound != port:
-                    write_field("", Cell(f"port {port} on this machine is in use", "dim"))
+                    write_field("", Cell(f"port {port} of that address is in use, or for the system alone", "dim"))
                 write_field("", Cell("stop with Ctrl-C", "dim"))
             await asyncio.Event().wait()
         finally:
@@ -153,16 +173,26 @@ async def _forward(client: Client, open: OpenBox, port: int, local: int | None, 
             await asyncio.gather(*forwards, return_exceptions=True)
 
 
-async def _listen(accepted: Accepted, port: int, local: int | None) -> asyncio.Server:
+def own_addresses(box: str, port: int) -> tuple[str, ...]:
+    """The addresses for a port of a box. The first one is always the same for it, and almost surely no other's.
+
+    Where the whole of 127.0.0.0/8 is not this machine, as on macOS, the last one is left.
+    """
+    digest = hashlib.sha256(f"forwarded port {box} {port}".encode()).digest()
+    # Neither 0, 1 nor 255 in the last place: some tools take these for something else.
+    return f"127.{digest[0]}.{digest[1]}.{2 + digest[2] % 253}", _LOCALHOST
+
+
+async def _listen(accepted: Accepted, hosts: Sequence[str], port: int, local: int | None) -> asyncio.Server:
     """Listen on the local port if one was given; otherwise on the box's port number, or on any free port."""
-    wanted = [local] if local is not None else [port, 0]
-    for number in wanted:
+    wanted = [(host, number) for host in hosts for number in ([local] if local is not None else [port, 0])]
+    for host, number in wanted:
         try:
-            return await asyncio.start_server(accepted, _LOOPBACK, number)
+            return await asyncio.start_server(accepted, host, number)
         except OSError as error:
-            if number == wanted[-1] or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            if (host, number) == wanted[-1] or error.errno not in _TRY_ANOTHER:
                 raise CommandError(
-                    f"cannot listen on {_LOOPBACK}:{number}: {error.strerror or error}",
+                    f"cannot listen on {host}:{number}: {error.strerror or error}",
                     next_step="choose another LOCALPORT, or 0 for any free port",
                 ) from None
     raise AssertionError("unreachable")

@@ -302,7 +302,8 @@ def print_missing(thread: str, run: RunSeen | None) -> None:
     closed = "no network" in run.isolation
     what = "the network: the box has none" if run.missing == "the network" else f"{run.missing} is not in the box"
     note("missing", what if closed or run.missing != "the network" else "a host that the box may not reach")
-    opened = f"holdfast resume {thread} --allow default" if closed else f"holdfast box egress {run.box} --denied"
+    reopen = f"box network {run.box}" if run.of_session else f"resume {thread}"
+    opened = f"holdfast {reopen} --allow default" if closed else f"holdfast box egress {run.box} --denied"
     effect = "allow package registries" if closed else "see what was denied"
     note("", hint(f"{effect} with {opened}; use other programs with holdfast run --image NAME"))
 

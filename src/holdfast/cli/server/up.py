@@ -52,7 +52,7 @@ def up(
         else:
             _print_server(running, first_key, folder)
             if login is not None:
-                write_field("page", login, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
+                _print_page(login)
             if settings.daytona:
                 write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
         for warning in warnings({**settings.provider_environment, **settings.provider_settings}):
@@ -68,10 +68,14 @@ def up(
             raise CommandError(
                 f"{error}{why}", next_step="stop it with holdfast down, or use another --home", exit=Exit.CONFLICT
             ) from None
+        page = _login_url(running)
         if as_json:
-            write_json({**_document(running, None, folder), "alreadyRunning": True})
+            login = {} if page is None else {"loginUrl": page}
+            write_json({**_document(running, None, folder), "alreadyRunning": True, **login})
         else:
             _print_server(running, None, folder, already=True)
+            if page is not None:
+                _print_page(page)
         return
     except CannotServe as error:
         raise CommandError(str(error)) from None
@@ -81,6 +85,23 @@ def up(
         ) from None
     if not as_json:
         note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
+
+
+def _print_page(url: str) -> None:
+    write_field("page", url, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
+
+
+def _login_url(running: RunningServer) -> str | None:
+    """Returns a link to the page of a running server, or None if it gives none."""
+    from holdfast.client import HoldfastError, SyncClient
+
+    if running.api_key is None:
+        return None  # the page needs no login
+    try:
+        with SyncClient(running.url, api_key=running.api_key, retry_seconds=0.0) as client:
+            return running.url.rstrip("/") + client.logins.create_link().path
+    except HoldfastError:
+        return None
 
 
 def settings_for(chosen: Sequence[Chosen], home: Path) -> Settings:

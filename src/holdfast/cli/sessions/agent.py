@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 def abort(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> None:
     """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""
 
-    async def work(client: Client) -> SessionInfo:
-        return await client.sessions.abort(await find_session(client, session))
+    async def work(client: Client) -> tuple[bool, SessionInfo]:
+        id = await find_session(client, session)
+        was_at_work = (await client.sessions.get(id)).processing > 0
+        return was_at_work, await client.sessions.abort(id)
 
-    found = ask(where, work)
+    was_at_work, found = ask(where, work)
     if as_json:
         write_json(found.to_json())
-    else:
+    elif was_at_work:
         write_field("aborted", found.id)
+    else:
+        write_field("idle", f"{found.id} had no prompt at work, so there was nothing to abort")
 
 
 def command(

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from holdfast.cli.box.options import BoxOptions
-from holdfast.cli.completion import complete_agent, complete_thread
-from holdfast.cli.errors import CommandError, read_value, usage_error
+from holdfast.cli.completion import complete_thread
+from holdfast.cli.errors import usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, LimitOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import (
-    BudgetOption,
-    CheckpointsOption,
-    ModelOption,
-    TimeoutOption,
-    TokenBudgetOption,
-    make_budget,
-    split_models,
-)
+from holdfast.cli.run.preparation import AgentOptions, no_agent, preparing
 from holdfast.cli.run.workspace.files import FilesOptions
 from holdfast.cli.session import ask
+from holdfast.cli.terminal.confirmation import YesOption, confirm_end
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -35,7 +27,7 @@ from holdfast.cli.terminal.console import (
     write_line,
     write_table,
 )
-from holdfast.cli.terminal.durations import describe_duration, parse_duration
+from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
@@ -51,42 +43,25 @@ SessionArgument = Annotated[
         autocompletion=complete_thread,
     ),
 ]
-StateName = Literal["initializing", "running", "hibernating", "hibernated", "restoring", "terminated", "error"]
+StateName = Literal[
+    "initializing", "running", "hibernating", "hibernated", "restoring", "terminated", "error",
+    "starting", "running_busy", "running_idle", "queued", "waking", "sleeping", "standby", "stopped",
+]  # fmt: skip
+"""The states of a session, then the words for them and their agent that lists show."""
 ModeName = Literal["followup", "steer", "collect"]
+_MOST_LISTED: Final = 10_000
 _STYLES: Final = {"running": "green", "error": "red", "terminated": "dim", "hibernated": "dim"}
 _PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow"}
 
 
 def new(
-    agent: Annotated[
-        str | None,
-        Option(
-            "--agent",
-            metavar="NAME",
-            help="Agent: pi, codex, claude or opencode. Required, unless the environment names one.",
-            autocompletion=complete_agent,
-        ),
-    ] = None,
-    model: ModelOption = None,
+    *,
+    options: AgentOptions,
     title: Annotated[str | None, Option(metavar="TEXT", help="Title of the session.")] = None,
     parent: Annotated[
         str | None,
         Option(metavar="SESSION", help="Belong to this session, and end with it.", autocompletion=complete_thread),
     ] = None,
-    timeout: TimeoutOption = None,
-    checkpoints: CheckpointsOption = None,
-    environment: Annotated[
-        str | None,
-        Option(
-            "--env", metavar="NAME[@VERSION]", help="Environment on the server. Default: holdfast.toml of the folder."
-        ),
-    ] = None,
-    no_env: Annotated[bool, Option("--no-env", help="Ignore the holdfast.toml of the folder.")] = False,
-    budget: BudgetOption = None,
-    budget_tokens: TokenBudgetOption = None,
-    delegate: Annotated[
-        bool, Option("--delegate", help="Let the agent delegate tasks to other agents, in boxes like its own.")
-    ] = False,
     workstation: Annotated[
         bool | None,
         Option(
@@ -115,7 +90,6 @@ def new(
         ),
     ] = None,
     no_wait: Annotated[bool, Option("--no-wait", help="Do not wait until its box runs.")] = False,
-    *,
     files: FilesOptions,
     box: BoxOptions,
     where: Where,
@@ -132,80 +106,30 @@ def new(
     holdfast session new --env web --title "the web shop"
     holdfast session new --agent pi --workstation --context reviewer.md
     """
-    import asyncio
-
-    from holdfast.cli.environment.place import explaining_consent
-    from holdfast.cli.run.environment import choose_environment, environment_text, prepare_environment
-    from holdfast.cli.run.workspace.files import opened, send_files
-    from holdfast.cli.run.workspace.repositories import clone_all, repositories_in
-    from holdfast.cli.session import ensure_server, home_or_default
     from holdfast.cli.sessions.tools import split_groups, split_permissions
 
-    chosen = files.choose(Path.cwd(), Path.home(), continues=False)
-    box_settings = box.to_json()
-    seconds = read_value(parse_duration, timeout)
     told = {Path(each).name: _read_context(each) for each in context or ()}
     groups = split_groups(tools)
     asked = split_permissions(permissions)
-    home = home_or_default(where.home)
-    with ExitStack() as clone:  # until it is uploaded
-        local = clone.enter_context(opened(chosen, home, quiet=as_json))
-        used = choose_environment(environment, chosen, local, without=no_env)
-        if used.is_none and agent is None:
-            raise CommandError(
-                "the session has no agent",
-                next_step="holdfast session new --agent NAME; holdfast agent list shows them",
-                exit=Exit.USAGE,
-            )
-        first, fallbacks = split_models(model)
-        most = make_budget(budget, budget_tokens)
-        ensure_server(where)
-        prepare_environment(where, used, agent=agent, model=first, box=box_settings, quiet=as_json)
-        further = repositories_in(environment_text(where, used))
+    without_agent = no_agent("session", "holdfast session new")
+    with preparing(options, files, box, where, without_agent=without_agent, quiet=as_json) as prepared:
 
         async def work(client: Client) -> SessionInfo:
             above = None if parent is None else await find_session(client, parent)
-            # Checked before the upload, so that a missing model is reported at once, and before repositories are
-            # cloned, for which the user has to have allowed the file.
-            await client.runs.check(
-                agent=agent,
-                model=first,
-                box=box_settings,
-                fallbacks=fallbacks,
-                budget=most,
-                environment=used.name,
-                environment_file=used.file,
-                environment_place=used.place,
-            )
-            beside = await asyncio.to_thread(clone_all, further, home, clone, quiet=as_json)
-            sent = await send_files(client, local, beside, quiet=as_json)
-            clone.close()
+            await prepared.check(client)
+            upload = await prepared.upload(client)
             made = await client.sessions.create(
-                agent=agent,
-                model=first,
                 parent=above,
                 title=title,
-                workspace=None if sent is None else sent.digest,
-                source=None if sent is None else sent.source,
-                repositories=[each.repository for each in beside],
-                box=box_settings,
-                timeout=seconds or None,
-                checkpoints=checkpoints,
-                environment=used.name,
-                environment_file=used.file,
-                environment_place=used.place,
-                fallbacks=fallbacks,
-                budget=most,
-                delegate=delegate,
                 workstation=workstation,
                 context=told,
                 tools=groups,
                 ask=asked,
+                **prepared.settings(upload),
             )
             return made if no_wait else await client.sessions.wait(made.id)
 
-        with explaining_consent(used.allow):
-            made = ask(where, work)
+        made = ask(where, work)
     if as_json:
         write_json(made.to_json())
     elif is_terminal():
@@ -225,15 +149,23 @@ def list_(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions, most recently active first.
+    """List sessions, most recently active first. --state also takes the words that the list shows.
 
     \b
     holdfast session list --state running
+    holdfast session list --state standby
     """
 
     async def work(client: Client) -> list[SessionInfo]:
-        states = () if state is None else (state,)
-        return [each async for each in client.sessions.list(states=states, limit=limit)]
+        from holdfast.api.session.sessions import SessionState
+
+        if state is None or state in set(SessionState):
+            return [each async for each in client.sessions.list(states=() if state is None else (state,), limit=limit)]
+        found: list[SessionInfo] = []
+        async for each in client.sessions.list(limit=_MOST_LISTED):
+            if each.joint_state == state and len(found) < limit:
+                found.append(each)
+        return found
 
     found = ask(where, work)
     if as_json:
@@ -334,27 +266,39 @@ def restore(session: SessionArgument, *, where: Where, as_json: JsonOption = Fal
     return _print_change(ask(where, work), wanted="running", as_json=as_json)
 
 
-def terminate(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> Exit:
+def terminate(session: SessionArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> Exit:
     """Terminate a session, and the sessions and tasks below it. Its thread and its files stay."""
+    id = _confirmed("terminate", "session {id}", session, where, yes=yes)
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.terminate(await find_session(client, session))
+        return await client.sessions.terminate(id)
 
     return _print_change(ask(where, work), wanted="terminated", as_json=as_json)
 
 
-def delete(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> None:
+def delete(session: SessionArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Delete the files of a terminated session: its box and its snapshots. Its thread stays."""
+    id = _confirmed("delete", "the files of session {id}", session, where, yes=yes)
 
-    async def work(client: Client) -> tuple[str, int]:
-        id = await find_session(client, session)
-        return id, await client.sessions.delete_workspace(id)
+    async def work(client: Client) -> int:
+        return await client.sessions.delete_workspace(id)
 
-    id, freed = ask(where, work)
+    freed = ask(where, work)
     if as_json:
         write_json({"id": id, "freed": freed})
     else:
         write_field("deleted", f"the files of {id}", Cell(f"  {describe_size(freed)} freed", "dim"))
+
+
+def _confirmed(verb: str, what: str, session: str, where: Where, *, yes: bool) -> str:
+    """Ask whether to end a session or its files. Returns its id."""
+
+    async def work(client: Client) -> str:
+        return await find_session(client, session)
+
+    id = ask(where, work)
+    confirm_end(verb, what.format(id=id), f"holdfast session {verb} {id}", yes=yes)
+    return id
 
 
 def _read_context(path: str) -> str:

@@ -11,7 +11,16 @@ from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import ask
 from holdfast.cli.sessions.commands import SessionArgument
-from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
+from holdfast.cli.terminal.console import (
+    Cell,
+    hint,
+    is_terminal,
+    note,
+    write_field,
+    write_json,
+    write_line,
+    write_table,
+)
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ def open_(
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a link that opens a session, or the box of any thread, in a browser.
+    """Print a link that opens a session, or the box of any thread, in a browser. In a pipe, print only the link.
 
     Whoever has the link can open it until it expires. A viewer watches terminals and reads pages of tunnels.
 
@@ -56,6 +65,9 @@ def open_(
     link = ask(where, work)
     if as_json:
         write_json(link.to_json())
+        return
+    if not is_terminal():
+        write_line(link.url)
         return
     write_field("open", link.url)
     left = describe_duration(max(0.0, link.expires_at / 1000 - time.time()))

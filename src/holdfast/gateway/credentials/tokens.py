@@ -35,7 +35,8 @@ class Claims:
     expires: int
     """In seconds."""
     via: tuple[str, ...] = ()
-    """Of a ticket to a tunnel: the digests of the credentials that its visitor came with, the first one first."""
+    """What it came from, the first one first: who issued it (`issuers.py`) and, of a ticket to a tunnel, the digests
+    of the credentials that its visitor came with."""
 
 
 def session_key(secret: bytes, session: str, epoch: str, tunnel: str | None = None) -> bytes:

@@ -18,7 +18,17 @@ from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import now_ms
 from holdfast.api.problems import describe_problem
 from holdfast.api.server import ErrorAnswer, Health
-from holdfast.server.routes import egress, environments, images, interpreters, page, providers, secrets, threads
+from holdfast.server.routes import (
+    egress,
+    environments,
+    images,
+    interpreters,
+    page,
+    providers,
+    secrets,
+    threads,
+    webhooks,
+)
 from holdfast.server.routes.access import keys, login, login_page, members, shares
 from holdfast.server.routes.box import boxes, files, processes, snapshots, websockets
 from holdfast.server.routes.model import completion_socket, costs, models
@@ -59,6 +69,7 @@ ROUTERS = (
     sessions.router,
     shares.router,
     tasks.router,
+    webhooks.router,
     workflows.router,
 )
 

@@ -49,6 +49,7 @@ GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/session
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels
 DELETE /v1/sessions/{id}/tunnels/{name}  POST /v1/sessions/{id}/tools/{name}
 POST /v1/sessions/{id}/reviews
+GET /v1/webhooks  GET /v1/webhooks/{id}  POST /v1/webhooks/{id}/test
 GET /v1/workflow-executions/{id}  POST /v1/workflow-executions/{id}/approve
 POST /v1/workflow-executions/{id}/cancel
 DELETE /v1/inbox/{id}  POST /v1/inbox/{id}/read  POST /v1/inbox/{id}/reply
@@ -85,6 +86,7 @@ WEBSOCKET /v1/completions/socket
 _OWNER: Final = """
 GET /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 PUT /v1/members/{name}  DELETE /v1/members/{name}
+POST /v1/webhooks  POST /v1/webhooks/{id}/rotate  DELETE /v1/webhooks/{id}
 GET /v1/audit  GET /v1/logins  DELETE /v1/logins/{id}
 PUT /v1/models/{name}  DELETE /v1/models/{name}  POST /v1/models/{name}/test
 PUT /v1/budgets/day  PUT /v1/budgets/{scope}/{id}  DELETE /v1/budgets/day  DELETE /v1/budgets/{scope}/{id}

@@ -42,6 +42,7 @@ from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.members import MemberStore
 from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.service import Threads
+from holdfast.threads.subscriptions import Webhooks
 
 if TYPE_CHECKING:
     from holdfast.compat.daytona.records import RecordStore
@@ -95,6 +96,7 @@ class Services:
     quotas: Quotas
     audit: AuditLog
     shares: ShareStore
+    webhooks: Webhooks
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
 

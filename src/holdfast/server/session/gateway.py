@@ -21,6 +21,7 @@ from holdfast.change_limit import ChangeLimit
 from holdfast.gateway.access import GatewayAccess
 from holdfast.gateway.app import Gateway
 from holdfast.gateway.credentials.cookies import Cookies
+from holdfast.gateway.credentials.issuers import Issuers
 from holdfast.gateway.credentials.tokens import cookie_key
 from holdfast.gateway.hosts import SessionHosts
 from holdfast.gateway.internal_api import InternalApi, InternalRoute
@@ -33,6 +34,7 @@ from holdfast.gateway.terminal.terminals import Terminals
 from holdfast.gateway.tunnel.registry import TunnelRegistry
 from holdfast.gateway.visitors import Visitors
 from holdfast.runs.launch.plan import key_of
+from holdfast.threads.access.credentials import Access
 from holdfast.threads.rows import ThreadRow
 from holdfast.threads.service import Threads
 
@@ -134,15 +136,17 @@ class SessionGateway:
         relay: Relay,
         secret: bytes,
         clock: Callable[[], int],
+        callers: Access,
         routes: Sequence[InternalRoute] = (),
     ) -> AsyncIterator[SessionGateway]:
-        """`secret` is what the keys of sessions are derived from. `routes` are those of other parts, for the internal
-        API."""
+        """`secret` is what the keys of sessions are derived from. `callers` knows who may issue links. `routes` are
+        those of other parts, for the internal API."""
         sessions = ThreadSessions(threads, boxes, programs)
         records = Records(storage.streams, seals, clock)
         cookies = Cookies(storage.gateway_cookies, clock, cookie_key(secret))
         visitors = Visitors()
-        access = GatewayAccess(secret, records, cookies, visitors, clock)
+        access = GatewayAccess(secret, records, cookies, visitors, Issuers(callers.role_of, clock), clock)
+        callers.on_review.append(access.review_issuers)
         tunnels = TunnelRegistry(records, hosts, visitors, ChangeLimit(clock))
         open_boxes = OpenBoxes(sessions.open_box)
         kept = KeptConnections()
@@ -151,6 +155,7 @@ class SessionGateway:
         try:
             yield cls(app, tunnels, InternalApi(sessions, (*tunnels.internal_routes(), *routes)))
         finally:
+            callers.on_review.remove(access.review_issuers)
             sweep.cancel()
             await asyncio.gather(sweep, return_exceptions=True)
             await kept.close()

@@ -70,7 +70,7 @@ from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.protocol.tails import Tails
 from holdfast.threads.service import Threads
-from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService
+from holdfast.threads.subscriptions import SubscriptionRoutes, SubscriptionService, Webhooks
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -381,6 +381,7 @@ async def open_tenant(
                 lambda: front.relay.relay,
                 derive(secret, "session gateway"),
                 clocks.now,
+                access,
                 session_tools,
             ),
         )
@@ -453,6 +454,7 @@ async def open_tenant(
                 quotas,
                 audit,
                 storage.shares,
+                Webhooks(subscriptions),
                 server.tenants if is_default else None,
             )
             return create_app(services, mounts)

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
@@ -288,6 +288,8 @@ class Access:
         self._changes = 0
         """How often `review` was called."""
         self._open = OpenWork()
+        self.on_review: list[Callable[[], Awaitable[None]]] = []
+        """Called by `review`, for credentials of other kinds that depend on ours."""
 
     @property
     def everything(self) -> Grant:
@@ -634,3 +636,5 @@ class Access:
         self._changes += 1
         self._known.clear()
         await self._open.review()
+        for review in self.on_review:
+            await review()

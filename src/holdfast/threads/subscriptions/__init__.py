@@ -8,12 +8,14 @@ from holdfast.threads.subscriptions.schemas import Limits
 from holdfast.threads.subscriptions.service import SubscriptionService
 from holdfast.threads.subscriptions.signing import verify_signature
 from holdfast.threads.subscriptions.store import SubscriptionStore
+from holdfast.threads.subscriptions.webhooks import Webhooks
 
 __all__ = [
     "Limits",
     "SubscriptionRoutes",
     "SubscriptionService",
     "SubscriptionStore",
+    "Webhooks",
     "is_control",
     "needs_grant",
     "verify_signature",

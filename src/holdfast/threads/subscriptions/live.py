@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from holdfast.threads.store import Change
 from holdfast.threads.subscriptions.clock import Timer
+from holdfast.threads.subscriptions.events import selection_of
 from holdfast.threads.subscriptions.glob import Glob
 from holdfast.threads.subscriptions.links import Links
-from holdfast.threads.subscriptions.records import BEFORE_FIRST, Link, Subscription
+from holdfast.threads.subscriptions.records import BEFORE_FIRST, Delivery, Kind, Link, Subscription
 from holdfast.threads.subscriptions.schemas import CONTROL
 
 
@@ -24,6 +26,12 @@ class LiveSubscription:
         self.subscription = subscription
         self.links = links
         self.glob = Glob.parse(subscription.config.pattern) if subscription.config.pattern else None
+        is_of_events = subscription.config.kind is Kind.EVENTS
+        self.selection = selection_of(subscription.config.events) if is_of_events else None
+        """The entries that may be events, if it is about events."""
+        self.sent: set[str] = set()
+        """The events of the open wake that were delivered, so that a retry does not send them again."""
+        self.unsaved_deliveries: list[Delivery] = []
         self.lock = asyncio.Lock()
         self.unsaved: dict[str, Link | None] = {}
         self.truncated = False
@@ -73,7 +81,17 @@ class LiveSubscription:
             return True
         if path not in self.links and not self.adopt(path):
             return False
+        if self._is_without_events(change):
+            # Saved when an event comes. A server that starts reads from there again, and finds none until here.
+            self.links.set(path, replace(self.links.links[path], acked=change.end))
+            self.links.advance(path, change.end)
+            return False
         return self.links.advance(path, change.end) and (self.subscription.wake is None or bool(self.unsaved))
+
+    def _is_without_events(self, change: Change) -> bool:
+        if self.selection is None or change.data is None or max(0, self.links.links[change.path].acked) < change.start:
+            return False
+        return not self.selection.may_be_in(change.data)
 
     def adopt(self, path: str) -> bool:
         """Link a new stream that matches. Returns False if it does not match or there are too many."""

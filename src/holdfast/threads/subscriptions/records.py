@@ -20,6 +20,8 @@ class Kind(StrEnum):
     """By a signed request to a URL."""
     PULL_WAKE = "pull-wake"
     """By an event on a stream that workers read. One of them claims the wake."""
+    EVENTS = "events"
+    """By one signed request for each event: `events`. The server reads the streams itself."""
 
 
 class Status(StrEnum):
@@ -53,6 +55,8 @@ class SubscriptionConfig:
     wake_stream: str | None
     lease_ttl_ms: int
     description: str | None
+    events: tuple[str, ...] = ()
+    """What the requests of kind `events` are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,19 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """One attempt to send one event."""
+
+    event: str
+    type: str
+    thread: str
+    at: int
+    """UTC milliseconds."""
+    state: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
     """The state of a subscription without its links, which are many and change one by one."""
 
@@ -96,6 +113,11 @@ class Subscription:
     """How often in a row announcing the wake failed."""
     next_attempt_at: int | None = None
     last_error: str | None = None
+    secret_version: int = 1
+    """Of the secret that signs events."""
+    rotated_at: int | None = None
+    deliveries: tuple[Delivery, ...] = ()
+    """The latest ones of events, oldest first."""
 
     @property
     def status(self) -> Status:
@@ -145,8 +167,11 @@ def load_subscription(text: str) -> Subscription:
     fields: dict[str, Any] = orjson.loads(text)
     config = fields.pop("config")
     wake = fields.pop("wake")
+    deliveries = tuple(Delivery(**each) for each in fields.pop("deliveries", ()))
+    lists = {name: tuple(config[name]) for name in ("streams", "events") if name in config}
     return Subscription(
         **fields,
-        config=SubscriptionConfig(**{**config, "kind": Kind(config["kind"]), "streams": tuple(config["streams"])}),
+        config=SubscriptionConfig(**{**config, **lists, "kind": Kind(config["kind"])}),
+        deliveries=deliveries,
         wake=Wake(**wake) if wake is not None else None,
     )

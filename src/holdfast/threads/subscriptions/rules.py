@@ -180,7 +180,7 @@ def announced(
     wake = subscription.wake
     if wake is None or subscription.generation != generation:
         return None
-    if done and subscription.config.kind is Kind.WEBHOOK:
+    if done and subscription.config.kind is not Kind.PULL_WAKE:
         changes = {
             path: replace(links[path], acked=position)
             for path, position in wake.snapshot.items()

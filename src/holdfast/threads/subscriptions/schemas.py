@@ -94,6 +94,8 @@ def parse_config(body: bytes, limits: Limits) -> SubscriptionConfig:
     fields = parse_object(body)
     try:
         kind = Kind(fields.get("type", ""))
+        if kind is Kind.EVENTS:  # which have their own routes
+            raise ValueError
     except ValueError:
         raise InvalidSubscription('type must be "webhook" or "pull-wake"') from None
     pattern = Glob.parse(text).text if (text := _text(fields, "pattern")) else None

@@ -20,12 +20,15 @@ import orjson
 
 from holdfast.api.access.tenants import DEFAULT_TENANT
 from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
+from holdfast.threads.access.credentials import AUDIT
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import AppendRequest, Change, Keyed, StreamStore, is_json
 from holdfast.threads.subscriptions import rules, schemas
 from holdfast.threads.subscriptions.clock import Clock, SystemClock
 from holdfast.threads.subscriptions.delivery import DELIVERY_SECONDS, DeliveryFailed, TransportFactory, WebhookSender
 from holdfast.threads.subscriptions.errors import InvalidSubscription, SubscriptionNotFound
+from holdfast.threads.subscriptions.event_sender import EventSender
+from holdfast.threads.subscriptions.events import MOST_DELIVERIES, WebhookSecrets
 from holdfast.threads.subscriptions.links import Links
 from holdfast.threads.subscriptions.live import LiveSubscription
 from holdfast.threads.subscriptions.records import (
@@ -102,6 +105,7 @@ class SubscriptionService:
         self._chance = chance
         self._tokens = CallbackTokens(callback_secret, tenant)
         self._signer = WebhookSigner(signing_key)
+        self.secrets = WebhookSecrets(callback_secret)
         self._sender = WebhookSender(
             allow_local=allow_local_webhooks, resolver=resolver, transport=transport, timeout=delivery_timeout
         )
@@ -111,6 +115,7 @@ class SubscriptionService:
         self._membership = asyncio.Lock()
         """Held while a subscription is created or removed."""
         self._on_the_way = asyncio.Semaphore(self.limits.deliveries)
+        self.events = EventSender(store, self._sender, self.secrets, self._clock, self._on_the_way)
         self._operations: set[asyncio.Task[Any]] = set()
         self._stop_observing: Callable[[], None] | None = None
         self._closed = False
@@ -148,6 +153,9 @@ class SubscriptionService:
         for count, path in enumerate(list(live.links.links)):
             if count % _BATCH == 0:
                 await asyncio.sleep(0)
+            if path == AUDIT:  # of a time when subscriptions could have it
+                live.set_link(path, None)
+                continue
             tail = await self._tail(path)
             link = live.links.links.get(path)
             if link is None:
@@ -268,6 +276,24 @@ class SubscriptionService:
         if known is not None:
             return replace(known, explicit=True)
         return Link(await self._tail(path) or 0, explicit=True)
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def record(self, id: str) -> Subscription:
+        return self._find(id).subscription
+
+    def of_kind(self, kind: Kind) -> list[Subscription]:
+        return [live.subscription for live in self._live.values() if live.subscription.config.kind is kind]
+
+    async def change(self, id: str, change: Callable[[Subscription, int], Subscription]) -> Subscription:
+        """Save a subscription as `change` returns it at this time."""
+        return await self._own(self._change(id, change))
+
+    async def _change(self, id: str, change: Callable[[Subscription, int], Subscription]) -> Subscription:
+        async with self._locked(id) as live:
+            await self._commit(live, Transition(change(live.subscription, self._clock.now())))
+            return live.subscription
 
     def describe(self, id: str) -> dict[str, Any]:
         return self._describe(self._find(id))
@@ -525,6 +551,9 @@ class SubscriptionService:
     async def _announce(self, live: LiveSubscription, subscription: Subscription) -> tuple[bool, str | None]:
         """Returns whether the subscriber is already done, and why it was not reached (None if it was)."""
         try:
+            if subscription.config.kind is Kind.EVENTS:
+                await self.events.send_all(live, subscription)
+                return True, None
             if subscription.config.kind is Kind.WEBHOOK:
                 async with self._on_the_way:
                     return await self._call_webhook(live, subscription), None
@@ -546,8 +575,15 @@ class SubscriptionService:
             transition = rules.announced(live.subscription, generation, done, live.links.links, now)
         if transition is None:
             self._arm(live)
-        else:
-            await self._commit_with_next(live, transition)
+            return
+        if live.unsaved_deliveries:
+            last, more = live.subscription.deliveries, live.unsaved_deliveries
+            kept = (*last, *more)[-MOST_DELIVERIES:]
+            transition = replace(transition, subscription=replace(transition.subscription, deliveries=kept))
+        await self._commit_with_next(live, transition)
+        live.unsaved_deliveries.clear()
+        if reason is None:
+            live.sent.clear()
 
     async def _call_webhook(self, live: LiveSubscription, subscription: Subscription) -> bool:
         assert subscription.wake is not None

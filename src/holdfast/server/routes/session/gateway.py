@@ -58,7 +58,7 @@ async def create_link(wanted: NewLink, session: UseSession, gateway: UseGateway,
     if role is None:
         raise Forbidden(f"{subject!r} is not a member of session {session.id}", hint="name a role for them")
     await access.set_member(session, subject, role)
-    token, expires = await access.issue_token(session, subject, wanted.seconds)
+    token, expires = await access.issue_token(session, subject, wanted.seconds, caller.as_issuer)
     url = f"{gateway.app.hosts.origin(session.id)}/?token={token}"
     return Link(url=url, token=token, subject=subject, role=role, expires_at=expires * 1000)
 
