@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp
 
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.compat.daytona.app import create_app
 from holdfast.compat.daytona.records import RecordStore
-from holdfast.compat.daytona.service import Dependencies, opened_daytona
+from holdfast.compat.daytona.service import Daytona, Dependencies, opened_daytona
 from holdfast.images.registry.pull import Puller
 from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy, load_in_thread
@@ -38,8 +38,9 @@ async def open_daytona(
     shutdown: Shutdown,
     secret: bytes,
     quotas: Quotas,
-) -> AsyncIterator[ASGIApp]:
-    """`secret` signs URLs of files."""
+    of_tenant: Callable[[str | None], Awaitable[Daytona]] | None,
+) -> AsyncIterator[Starlette]:
+    """`secret` signs URLs of files. `of_tenant` finds the API of the tenant that a credential names."""
 
     async def records() -> RecordStore:
         return await load_in_thread(lambda: storage.daytona_records)
@@ -49,6 +50,8 @@ async def open_daytona(
 
     def note_caller(connection: HTTPConnection, credential: str | None, grant: Grant) -> None:
         connection.scope[GRANT], connection.scope[CREDENTIAL] = grant, credential
+
+    def count_request(connection: HTTPConnection) -> None:
         quotas.take_request()
         if connection.scope.get("method") in ("POST", "PUT", "PATCH"):
             quotas.check_storage()
@@ -65,6 +68,8 @@ async def open_daytona(
         origins.check,
         shutdown.until_stopping,
         note_caller,
+        count_request,
+        of_tenant,
     )
     async with opened_daytona(needs) as daytona:
         yield create_app(daytona)

@@ -25,8 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
 
 
-def config_of(server: ServerProcess) -> DaytonaConfig:
-    return DaytonaConfig(api_key=server.api_key or "none", api_url=f"{server.url}/compat/daytona", target="local")
+def config_of(server: ServerProcess, key: str | None = None) -> DaytonaConfig:
+    return DaytonaConfig(
+        api_key=key or server.api_key or "none", api_url=f"{server.url}/compat/daytona", target="local"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +44,9 @@ def daytona_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
 
 
 @contextlib.contextmanager
-def client_of(server: ServerProcess) -> Iterator[Daytona]:
+def client_of(server: ServerProcess, key: str | None = None) -> Iterator[Daytona]:
     """A client whose connections are closed in the end. The SDK leaves them to the garbage collector."""
-    client = Daytona(config_of(server))
+    client = Daytona(config_of(server, key))
     try:
         yield client
     finally:

@@ -13,10 +13,9 @@ from typing import Final
 
 from starlette.websockets import WebSocket
 
-from holdfast.api.access.tenants import TenantRole
 from holdfast.api.errors import Refused
 from holdfast.compat.daytona.http.errors import ApiError
-from holdfast.compat.daytona.http.websockets import both, close, receive, serve
+from holdfast.compat.daytona.http.websockets import Left, both, close, receive, serve
 from holdfast.compat.daytona.sandbox_record import Sandbox, sandbox_json
 from holdfast.compat.daytona.service import daytona_of, toolbox_url
 from holdfast.time_limit import time_limit
@@ -49,12 +48,10 @@ async def _serve(socket: WebSocket) -> None:
     except TimeoutError:
         await close(socket, 1008, "no connection was asked for")
         return
-    daytona = daytona_of(socket)
+    token = _token(first)
+    daytona = await daytona_of(socket).of_tenant(token)  # the handshake names no tenant: the key comes only now
     try:
-        token = _token(first)
-        grant = await daytona.needs.access.grant(token)
-        grant.check_administer()
-        grant.check_role(TenantRole.MEMBER)
+        grant = await daytona.grant_to(socket, token)
     except Refused as error:
         await socket.send_text("44" + json.dumps({"message": error.message}))
         await close(socket, 1008, "unauthorized")
@@ -71,7 +68,8 @@ async def _serve(socket: WebSocket) -> None:
 
     async with daytona.needs.access.while_granted(token, grant):
         with parts.sandboxes.listening(listener):
-            await both(_send(socket, waiting), _receive(socket))
+            await both(daytona.until_closed(), both(_send(socket, waiting), _receive(socket)))
+    await close(socket, 1001, "this API is closed")
 
 
 def _token(message: str | bytes) -> str | None:
@@ -103,4 +101,4 @@ async def _receive(socket: WebSocket) -> None:
             await socket.send_text("3")
         elif isinstance(message, str) and message[:2] in ("1", "41"):
             await close(socket)
-            return
+            raise Left

@@ -79,7 +79,11 @@ class Dependencies:
     until_stopping: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
     """Ends a stream when the server stops."""
     note_caller: Callable[[HTTPConnection, str | None, Grant], None]
-    """Counts a request of a caller, for the quotas and the audit log of the tenant. Raises if it is one too many."""
+    """Notes who sent a request, for the audit log of the tenant."""
+    count_request: Callable[[HTTPConnection], None]
+    """Counts a request for the quotas of the tenant. Raises if it is one too many."""
+    of_tenant: Callable[[str | None], Awaitable[Daytona]] | None = None
+    """Returns the API of the tenant that a credential names. None if this one serves a single tenant."""
 
 
 class Daytona:
@@ -90,6 +94,7 @@ class Daytona:
         self._opening: asyncio.Task[Parts] | None = None
         self.closers: list[Callable[[], Awaitable[None]]] = []
         """Called when it closes."""
+        self._closed = asyncio.Event()
 
     def begin(self) -> None:
         """Open it in the background: ports of public sandboxes may be visited before the first request comes."""
@@ -137,7 +142,12 @@ class Daytona:
                 except HoldfastError as error:
                     log.warning("the link to port %d of sandbox %s is not served: %s", port, sandbox.id, error)
 
+    async def until_closed(self) -> None:
+        """Returns when this API closes, which can be before the server does: its tenant was removed."""
+        await self._closed.wait()
+
     async def close(self) -> None:
+        self._closed.set()
         for close in self.closers:
             await close()
         if self._opening is None:
@@ -155,10 +165,18 @@ class Daytona:
         await self.grant(connection)
         return await self.parts()
 
+    async def of_tenant(self, credential: str | None) -> Daytona:
+        """Returns the API of the tenant that a credential names, for what is asked before it is known who asks."""
+        return self if self.needs.of_tenant is None else await self.needs.of_tenant(credential)
+
     async def grant(self, connection: HTTPConnection) -> Grant:
-        credential = bearer_of(connection)
+        return await self.grant_to(connection, bearer_of(connection))
+
+    async def grant_to(self, connection: HTTPConnection, credential: str | None) -> Grant:
+        """Returns what a credential allows, and counts the request. Raises if it is not enough for this API."""
         grant = await self.needs.access.grant(credential)
         self.needs.note_caller(connection, credential, grant)
+        self.needs.count_request(connection)
         grant.check_administer()
         grant.check_role(TenantRole.MEMBER)
         return grant
@@ -192,6 +210,7 @@ class Daytona:
             raise ApiError(401, "the signature of this URL does not hold")
         if int(expires) and time.time() > int(expires):
             raise ApiError(401, "this URL has expired")
+        self.needs.count_request(connection)  # not before: strangers must not use up what the tenant may send
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ from holdfast.threads.access.authority import Authority
 from holdfast.threads.access.credentials import Access, derive
 from holdfast.threads.access.logins import Logins
 from holdfast.threads.access.seals import Seals
+from holdfast.threads.access.tenant_names import tenant_named
 from holdfast.threads.projection import Projection
 from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.protocol.tails import Tails
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from holdfast.boxes.network_policy import Egress
     from holdfast.boxes.provider import Provider
     from holdfast.boxes.service.boxes import Boxes
+    from holdfast.compat.daytona.service import Daytona
     from holdfast.server.egress import Outside
     from holdfast.server.routes.services import Services
     from holdfast.server.tenant.tenants import Tenants
@@ -144,6 +146,11 @@ class Tenant:
         """What its routes use. Waits until they are loaded."""
         services: Services = (await self.app.get()).state.services
         return services
+
+    async def daytona(self) -> Daytona:
+        """Its Daytona API. Only for a server that has one."""
+        daytona: Daytona = (await self.app.get()).state.daytona
+        return daytona
 
     def begin(self) -> None:
         """Open all parts that work by themselves, and return at once."""
@@ -481,9 +488,17 @@ async def open_tenant(
                         shutdown,
                         derive(secret, "daytona file urls"),
                         quotas,
+                        daytona_of_tenant if is_default else None,
                     )
-                    mounts[PREFIX] = await parts.enter_async_context(opening)
-                yield await load_in_thread(make_app)
+                    mounts[PREFIX] = mounted = await parts.enter_async_context(opening)
+                    opened = await load_in_thread(make_app)
+                    opened.state.daytona = mounted.state.daytona
+                    yield opened
+                else:
+                    yield await load_in_thread(make_app)
+
+        async def daytona_of_tenant(credential: str | None) -> Daytona:
+            return await (await server.tenants.find(tenant_named(credential))).daytona()
 
         def make_relay() -> PortRelay:
             from holdfast.server.wire.port_relay import PortRelay
