@@ -24,7 +24,7 @@ make_folder_in_memory() {
     [[ $(stat -f -c %T /dev/shm 2>/dev/null) == tmpfs ]] || return
     kilobytes=$(df -k --output=avail /dev/shm | tail -n 1)
     ((kilobytes > 2000000)) || return
-    folder=$(mktemp -d /dev/shm/holdfast-test.XXXXXX) || return
+    folder=$(mktemp -d /dev/shm/hf.XXXXXX) || return
     printf '#!/bin/sh\n' >"$folder/program" && chmod +x "$folder/program"
     "$folder/program" 2>/dev/null || { rm -rf "$folder" && return 1; } # Docker allows no programs there
     rm "$folder/program"

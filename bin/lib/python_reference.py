@@ -93,9 +93,15 @@ def _section(cls: type) -> str:
     return "\n".join(lines)
 
 
+def _home(cls: type) -> str:
+    """Return the module that users import a class from."""
+    packages = [each for each in (holdfast, holdfast.client) if cls.__name__ in each.__all__]
+    return packages[0].__name__ if packages else cls.__module__
+
+
 def _header(cls: type) -> str:
     bases = [base.__name__ for base in cls.__bases__ if base is not object and base is not typing.Generic]
-    lines = [f"from {cls.__module__} import {cls.__name__}", "", f"class {cls.__name__}({', '.join(bases)})"]
+    lines = [f"from {_home(cls)} import {cls.__name__}", "", f"class {cls.__name__}({', '.join(bases)})"]
     created = next((each for each in _own(cls) if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     if created is not None:
         lines[-1] = _signature(created, cls.__name__)
@@ -197,5 +203,7 @@ def _doc(cls: type) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    sys.stdout.write(f"  wrote        {PAGE.relative_to(PAGE.parents[2])}\n")
+    text = page()
+    if not PAGE.exists() or PAGE.read_text() != text:
+        PAGE.write_text(text)
+        sys.stdout.write(f"  wrote        {PAGE.relative_to(PAGE.parents[2])}\n")

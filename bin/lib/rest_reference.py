@@ -260,5 +260,7 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    sys.stdout.write(f"  wrote        {PAGE.relative_to(PAGE.parents[2])}\n")
+    text = page()
+    if not PAGE.exists() or PAGE.read_text() != text:
+        PAGE.write_text(text)
+        sys.stdout.write(f"  wrote        {PAGE.relative_to(PAGE.parents[2])}\n")

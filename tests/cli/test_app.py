@@ -147,7 +147,7 @@ def test_completion_is_there(bare_cli: Cli) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast"], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert set(done.stdout.split()) == {"tail", "token", "tree", "turns"}
+    assert set(done.stdout.split()) == {"tail", "token", "trace", "tree", "turns"}
     shown = subprocess.run(
         # It asks which shell it was started from.
         ["bash", "-c", '"$@"; true', "bash", sys.executable, "-m", "holdfast", "--show-completion", "bash"],

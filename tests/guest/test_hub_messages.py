@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from holdfast.guest.hub_messages import (
     to_hub,
     to_runner,
 )
+from holdfast.sessions.hub.requests import ROUTES
 
 Send = Callable[[str, dict[str, Any]], str]
 Read = Callable[[str], tuple[str, dict[str, Any]]]
@@ -188,3 +190,16 @@ def test_every_kind_in_the_tables_is_known() -> None:
     words = {re.sub(r"[\[\]{}]", "", kind) for kind in kinds}
     simple = set(hub_messages._SIMPLE)
     assert {word for word in words if word not in simple and word not in SHAPES and "|" not in word} == {"file"}
+
+
+def test_the_page_about_messages_has_each_of_them_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hub-messages.md").read_text()
+    told: list[list[set[str]]] = []
+    for part in page.split("\n## ")[1:]:
+        rows = [line.split("|") for line in part.splitlines() if line.startswith("| `")]
+        told.append([set(re.findall(r"`([^`]+)`", cell)) for row in rows for cell in row[1:3]])
+    to_runner, to_hub, requests = told
+    assert set().union(*to_runner[::2]) == set(TO_RUNNER)
+    assert set().union(*to_hub[::2]) == set(TO_HUB)
+    assert set().union(*requests[::2]) == set(ROUTES)
+    assert set().union(*requests[1::2]) == set(REQUESTS) - set(ROUTES)

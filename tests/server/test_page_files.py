@@ -46,7 +46,7 @@ def test_files_are_named_by_what_is_in_them_and_kept(server: ServerProcess) -> N
             assert (first.status_code, again.status_code) == (200, 304)
             assert "immutable" in first.headers["cache-control"]
             assert first.content == packed.content == (BUILT / name).read_bytes()
-            assert packed.headers["content-encoding"] == "gzip"
+            assert (packed.headers.get("content-encoding") == "gzip") is (len(first.content) >= 1024)
 
 
 def test_there_are_no_other_files(server: ServerProcess) -> None:

@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.runs.world import PATIENCE, SPEC, Runner, World
+from tests.runs.world import PATIENCE, SEALS, SPEC, Runner, World
 from tests.runs.world import a_world as a_world_of_runs
 
 from holdfast.api.session.sessions import PromptMode, SessionState
 from holdfast.runs.launch.plan import Options
 from holdfast.sessions.hub.questions import Questions
 from holdfast.sessions.hub.runners import Runners
+from holdfast.sessions.hub.settings import ServerSettings
 from holdfast.sessions.service import Opening, Sessions
 from holdfast.sessions.session_log import session_of
 from holdfast.threads.rows import ThreadRow
@@ -43,6 +44,7 @@ class SessionWorld:
             base.log,
             self.runners,
             self.questions,
+            ServerSettings(base.store, SEALS, base.log, self.runners),
             ticks=base.clock.now,
             most=self.most,
             sweep_seconds=3600,

@@ -70,6 +70,7 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
             "review": "sessions.agent:review",
             "revert": "sessions.agent:revert",
             "diff": "run.changes.diff:diff",
+            "configure": "sessions.configure:configure",
             "questions": "sessions.agent:questions",
             "answer": "sessions.agent:answer",
             "models": "sessions.agent:models",

@@ -358,6 +358,7 @@ async def open_sessions(
     opened = await runs.get()
     await _load("holdfast.sessions.service")
     from holdfast.runs.run_log import RunLog
+    from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
@@ -370,6 +371,7 @@ async def open_sessions(
         run_log,
         runners,
         questions,
+        ServerSettings(storage.streams, seals, run_log, runners),
         ticks=clocks.ticks,
         most=most,
     )
@@ -400,10 +402,12 @@ async def open_session_hub(
     await _load("holdfast.sessions.hub.hub", "holdfast.server.wire.websocket_protocol")
     from holdfast.runs.run_log import RunLog
     from holdfast.sessions.hub.hub import Hub
+    from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.hub.turn_writer import TurnWriter
 
+    run_log = RunLog(storage.streams, threads, seals, clocks.now)
     hub = Hub(
-        RunLog(storage.streams, threads, seals, clocks.now),
+        run_log,
         TurnWriter(surface, next_request_id),
         opened,
         opened.ends,
@@ -411,6 +415,7 @@ async def open_session_hub(
         questions,
         internal_api=internal_api,
         on_terminate=terminate,
+        settings=ServerSettings(storage.streams, seals, run_log, runners),
     )
     try:
         yield hub

@@ -21,6 +21,7 @@ from holdfast.api.run.info import CancelKind
 from holdfast.api.session.sessions import (
     MAX_ATTACHMENTS,
     MOST_PROMPTS,
+    AgentSettings,
     Attachment,
     PromptMode,
     SessionDiagnosis,
@@ -38,6 +39,7 @@ from holdfast.sessions.boot import SessionBoots, check_context
 from holdfast.sessions.driver import SessionDriver
 from holdfast.sessions.hub.questions import Question, Questions
 from holdfast.sessions.hub.runners import Runners
+from holdfast.sessions.hub.settings import ServerSettings
 from holdfast.sessions.review import read_review, review_prompt
 from holdfast.sessions.rules import is_wanted
 from holdfast.sessions.session_log import SessionLog, conflict, session_of
@@ -49,6 +51,7 @@ from holdfast.threads.service import ThreadPage, Threads
 from holdfast.threads.session_events import (
     EndedPrompt,
     QueuedPrompt,
+    Session,
     created,
     fold_session,
     prompted,
@@ -92,6 +95,7 @@ class Sessions:
         run_log: RunLog,
         runners: Runners,
         questions: Questions,
+        settings: ServerSettings,
         *,
         ticks: Callable[[], int],
         most: int = MOST_SESSIONS,
@@ -105,6 +109,7 @@ class Sessions:
         self._log = run_log
         self._runners = runners
         self._questions = questions
+        self._settings = settings
         self._most = most
         self._sessions = SessionLog(run_log)
         self.tasks = BackgroundTasks()
@@ -363,15 +368,32 @@ class Sessions:
         await self._sessions.find(id)
         await self._questions.answer(id, question, answer)
 
+    async def settings(self, id: str) -> AgentSettings:
+        """Returns what the agent's server gets beside its model. Raises `AgentAway` if it has no server."""
+        await self._hosted(id)
+        return await self._settings.get(id) or AgentSettings()
+
+    async def configure(self, id: str, settings: AgentSettings) -> None:
+        """Give the agent's server other settings. It gets them between two prompts."""
+        session = await self._hosted(id)
+        if session.is_over:
+            raise conflict(id, session.state, "get other settings")
+        await self._settings.change(id, settings)
+
     async def models(self, id: str) -> Sequence[dict[str, Any]]:
         """Returns the models that the agent's server knows. Raises `AgentAway` if it does not run."""
-        agent = session_of(await self._sessions.find(id)).agent
-        if not self._runs.is_hosted(agent):
+        await self._hosted(id)
+        return self._runners.models(id)
+
+    async def _hosted(self, id: str) -> Session:
+        """Returns a session whose agent has a server. Raises `AgentAway`."""
+        session = session_of(await self._sessions.find(id))
+        if not self._runs.is_hosted(session.agent):
             raise AgentAway(
-                f"the agent of session {id}, {agent}, has no server",
+                f"the agent of session {id}, {session.agent}, has no server",
                 hint="only agents with a server have this: opencode",
             )
-        return self._runners.models(id)
+        return session
 
     # --- state ---
 

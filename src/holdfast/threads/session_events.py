@@ -25,6 +25,7 @@ RELEASED: Final = "signal.session.released"
 WORKSPACE_DELETED: Final = "signal.session.workspace_deleted"
 CHILD_TERMINATED: Final = "signal.session.child_terminated"
 SLOW: Final = "signal.session.slow"
+AGENT_SETTINGS: Final = "signal.session.agent_settings"
 BOOTED: Final = "signal.session.booted"
 PROMPT: Final = "prompt"
 """The field of a chat that is a prompt of a session: `{mode, priority, channel?}`."""
@@ -126,6 +127,8 @@ class Session:
     """Terminated, and nothing but its files is left."""
     workspace: bool = True
     """Whether its files were not deleted."""
+    configured: bool = False
+    """Whether the server of its agent got settings (`holdfast.sessions.hub.settings`)."""
     boot: dict[str, Any] = field(default_factory=dict)
     """What its last start came to: `{version, ms, steps: [[name, state, ms], …]}`."""
 
@@ -197,6 +200,8 @@ def fold_session(session: Session | None, entry: Mapping[str, Any], since: int) 
         return replace(session, released=True)
     if kind == WORKSPACE_DELETED and session.state is SessionState.TERMINATED:
         return replace(session, workspace=False)
+    if kind == AGENT_SETTINGS:
+        return replace(session, configured=True)
     if kind == BOOTED:
         return replace(session, boot=_boot(payload) or session.boot)
     to = _BY_SIGNAL.get(kind)

@@ -179,7 +179,7 @@ def test_only_what_the_hub_wants_is_added_to_the_configuration() -> None:
         "models": [{"id": "m"}],
     }
     made = merged(base, {"tools": {"bash": False}, "instructions": ["AGENTS.md"], "customProviders": [provider]})
-    assert made["tools"] == {"bash": False}
+    assert list(made["permission"].items()) == [("*", "allow"), ("bash", "deny")]
     assert made["instructions"] == ["AGENTS.md"]
     assert made["enabled_providers"] == ["holdfast", "mine"]
     assert made["provider"]["mine"]["options"] == {"baseURL": "http://127.0.0.1:3128/model/v1"}

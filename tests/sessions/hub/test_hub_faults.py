@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 
 import pytest
 from tests.agents import InstalledAgents
-from tests.runs.faulting import guest_of, marked
-from tests.sessions.hub.world import HubWorld, a_hub_world, until
+from tests.runs.faulting import guest_of
+from tests.sessions.hub.world import HubWorld, a_hub_world, processes, until
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.session.sessions import SessionInfo
@@ -33,16 +32,6 @@ markers = count(1)
 def world(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[HubWorld]:
     with a_hub_world(tmp_path_factory.mktemp("faults"), installed_agents) as world:
         yield world
-
-
-def processes(session: str, word: bytes) -> list[int]:
-    """Processes of the session's runner, and of what it started, with a word in their command."""
-    found = []
-    for pid in marked(f"HOLDFAST_SESSION={session}".encode()):
-        with suppress(OSError):
-            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
 
 
 def kill_server(world: HubWorld, session: str) -> None:

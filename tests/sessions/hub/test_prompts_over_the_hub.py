@@ -8,13 +8,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.agents import InstalledAgents
-from tests.sessions.hub.world import HubWorld, a_hub_world, until
+from tests.sessions.hub.world import HubWorld, a_hub_world, processes, until
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound
 from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy
-from holdfast.api.session.sessions import Attachment
+from holdfast.api.session.sessions import AgentFile, AgentSettings, Attachment
 from holdfast.client import SyncClient
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Said
@@ -246,6 +247,50 @@ def test_a_permission_that_nobody_gives_in_time_is_refused(tmp_path: Path, insta
         assert world.client.sessions.questions(session.id) == []
         [refused] = world.entries(session.id, "opencode.tool")
         assert refused["status"] == "error"
+
+
+@pytest.mark.sampled(share=0.34)
+def test_an_agent_gets_skills_and_tools_between_prompts_and_its_server_is_restarted_only_for_a_change(
+    world: HubWorld,
+) -> None:
+    session = world.session()
+    gate = Gate("start")
+    steps = [held(text("Before."), gate), tool("number", {}), text("After."), text("Same."), text("Awake.")]
+    first = world.prompt(session.id, "gifted work", steps)
+    gate.wait_reached()
+    code = 'export default { description: "The number", args: {}, async execute() { return "it is 42" } }\n'
+    settings = AgentSettings(
+        tools={"webfetch": False},
+        skills=(AgentFile(name="release-notes", text="# How to write release notes\n\nBriefly."),),
+        custom_tools=(AgentFile(name="number", text=code),),
+    )
+    assert world.client.sessions.configure(session.id, settings) == settings
+    servers = processes(session.id, b"serve\0--hostname")
+    gate.release()
+    assert world.ended(session.id, first) == "completed", "a change waits for the end of the turn"
+
+    def ask(words: str) -> list[int]:
+        asked = world.client.sessions.prompt(session.id, words)
+        assert world.ended(session.id, asked) == "completed", world.server.read_log()[-4000:]
+        return processes(session.id, b"serve\0--hostname")
+
+    restarted = ask("Use it.")
+    assert restarted != servers
+    assert [each["result"] for each in world.entries(session.id, "opencode.tool")] == ["it is 42"]
+    sent = world.model.main_requests[-1].body
+    assert "release-notes" in json.dumps(sent)
+    names = [each["function"]["name"] for each in sent["tools"]]
+    assert "number" in names
+    assert "webfetch" not in names
+    world.client.sessions.configure(session.id, settings)
+    assert ask("The same.") == restarted
+    world.client.sessions.hibernate(session.id)
+    ask("And after sleep.")
+    assert "number" in [each["function"]["name"] for each in world.model.main_requests[-1].body["tools"]]
+    assert world.client.sessions.settings(session.id) == settings
+    for wrong in ({"skills": [{"name": "../x", "text": "x"}]}, {"skills": [{"name": "x", "text": "x" * 16_001}]}):
+        with httpx.Client(base_url=world.server.url, headers={"authorization": f"Bearer {world.key}"}) as http:
+            assert http.put(f"/v1/sessions/{session.id}/agent", json=wrong).status_code == 422
 
 
 @pytest.mark.sampled(share=0.34)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from tests.agents import InstalledAgents
+from tests.runs.faulting import marked
 
 from holdfast.api.model.models import Api
 from holdfast.api.session.sessions import PromptInfo, SessionInfo
@@ -22,7 +23,8 @@ PATIENCE: Final = 120.0
 class HubWorld:
     """A prompt contains a marker, by which the model knows which script to follow."""
 
-    def __init__(self, server: ServerProcess, model: ScriptedModel, client: SyncClient) -> None:
+    def __init__(self, server: ServerProcess, model: ScriptedModel, client: SyncClient, key: str) -> None:
+        self.key = key
         self.server = server
         self.model = model
         self.client = client
@@ -49,6 +51,16 @@ class HubWorld:
         return str(self.entries(id, "signal.run.runner")[-1]["process"])
 
 
+def processes(session: str, word: bytes) -> list[int]:
+    """Processes of the session's runner, and of what it started, with a word in their command."""
+    found = []
+    for pid in marked(f"HOLDFAST_SESSION={session}".encode()):
+        with suppress(OSError):
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def until(holds: Callable[[], Any], what: object = "") -> Any:
     deadline = time.monotonic() + PATIENCE
     while not (found := holds()):
@@ -67,6 +79,6 @@ def a_hub_world(folder: Path, agents: InstalledAgents, **settings: Any) -> Itera
             key = first.keys.create("tests").secret  # the server's own key changes when it is restarted
         with SyncClient(server.url, api_key=key) as client:
             client.models.add("scripted", apis=[Api.OPENAI_CHAT], base_url=model.url, model="scripted", key="sk-x")
-            yield HubWorld(server, model, client)
+            yield HubWorld(server, model, client, key)
             for box in client.boxes.list():
                 client.boxes.delete(box.id)

@@ -42,6 +42,9 @@ MAX_ATTACHMENTS: Final = 4 * 1024 * 1024
 """Characters of all attachments of a prompt together."""
 MOST_ATTACHMENTS: Final = 8
 _HIGHEST: Final = 1_000
+MOST_AGENT_FILES: Final = 16_000
+"""Characters of all skills, and of all tools, of a session's agent."""
+AgentTool = Annotated[str, Limits(max_length=100, pattern=r"^[A-Za-z0-9_*-]+$")]
 ChannelKey = Annotated[str, Limits(max_length=133, pattern=r"^[a-z][a-z0-9_-]{0,31}:[!-~]{1,100}$")]
 
 
@@ -179,6 +182,37 @@ class ContextFile(Document):
 
 
 ContextFiles = Annotated[tuple[ContextFile, ...], Limits(max_length=16)]
+
+
+def _few_characters(files: tuple[AgentFile, ...]) -> tuple[AgentFile, ...]:
+    """Returns the files of an agent. Raises `ValueError` if they have too many characters together."""
+    size = sum(len(each.text) for each in files)
+    if size > MOST_AGENT_FILES:
+        raise ValueError(f"they have {size} characters, and at most {MOST_AGENT_FILES} are allowed")
+    return files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFile(Document):
+    """A skill or a tool of an agent."""
+
+    name: Annotated[str, Limits(max_length=64, pattern=r"^[a-z0-9]+([-_][a-z0-9]+)*$")]
+    text: Annotated[str, Limits(min_length=1, max_length=MOST_AGENT_FILES, check=without_nul)]
+
+
+AgentFiles = Annotated[tuple[AgentFile, ...], Limits(max_length=16, check=_few_characters)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings(Document):
+    """What the server of a session's agent gets beside its model."""
+
+    tools: Annotated[dict[AgentTool, StrictBool], Limits(max_length=100)] = field(default_factory=dict)
+    """Tools by name: whether the agent may use them."""
+    skills: AgentFiles = ()
+    """The text of each `SKILL.md`."""
+    custom_tools: AgentFiles = ()
+    """Tools that are written for the agent's server: for OpenCode in JavaScript. They run in the box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

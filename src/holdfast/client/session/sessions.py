@@ -12,6 +12,7 @@ from holdfast.api.run.repositories import ClonedRepository, Source
 from holdfast.api.session.sessions import (
     AgentModel,
     AgentModels,
+    AgentSettings,
     Attachment,
     ContextFile,
     DeletedWorkspace,
@@ -160,6 +161,19 @@ class Sessions:
         )
         answer = await self._sessions.below(id).ask("POST", "/prompts", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
+
+    async def settings(self, id: str) -> AgentSettings:
+        """Returns what the agent's server gets beside its model."""
+        return (await self._sessions.below(id).ask("GET", "/agent")).read(AgentSettings.from_json)
+
+    async def configure(self, id: str, settings: AgentSettings) -> AgentSettings:
+        """Give the agent's server other tools and skills, in place of those before. It gets them between two prompts.
+
+        A server that was given up after crashes is started again.
+        """
+        return (await self._sessions.below(id).ask("PUT", "/agent", settings.to_request())).read(
+            AgentSettings.from_json
+        )
 
     async def abort(self, id: str) -> SessionInfo:
         """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""

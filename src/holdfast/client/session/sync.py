@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.session.inbox import InboxMessage, SentReply, WaitingItem
     from holdfast.api.session.sessions import (
         AgentModel,
+        AgentSettings,
         Attachment,
         PromptInfo,
         QuestionInfo,
@@ -134,6 +135,17 @@ class SyncSessions(SyncHandle):
                 id, prompt, mode=mode, priority=priority, attachments=attachments, channel=channel, author_id=author_id
             )
         )
+
+    def settings(self, id: str) -> AgentSettings:
+        """Returns what the agent's server gets beside its model."""
+        return self._loop.run(self._async.settings(id))
+
+    def configure(self, id: str, settings: AgentSettings) -> AgentSettings:
+        """Give the agent's server other tools and skills, in place of those before. It gets them between two prompts.
+
+        A server that was given up after crashes is started again.
+        """
+        return self._loop.run(self._async.configure(id, settings))
 
     def abort(self, id: str) -> SessionInfo:
         """End the current work of the agent. Its prompt ends as cancelled, and the next one follows."""

@@ -15,6 +15,7 @@ import urllib.parse
 
 from holdfast.guest.hub_messages import EXPIRED, InvalidMessage
 from holdfast.guest.turn_messages import message_of
+from holdfast.harnesses.opencode.agent_files import AgentFiles
 from holdfast.harnesses.opencode.server import Failed, Server, parse_object
 from holdfast.harnesses.opencode.supervision import Supervisor
 from holdfast.harnesses.opencode.turn import MOST_RETRIES, Turn
@@ -57,10 +58,15 @@ class Host:
         self._questions: dict[str, dict[str, Any]] = {}
         self._timer: Timer | None = None
         self._written = ""
+        self._env = {str(name): str(value) for name, value in config["env"].items()}
+        self._files = AgentFiles(str(config["env"].get("XDG_CONFIG_HOME", self._folder)) + "/opencode")
+        self._has_new_files = False
+        self._next_config: dict[str, Any] | None = None
+        """A configuration that waits for the end of a turn."""
         self._supervisor = Supervisor(
             mailbox,
             str(config["program"]),
-            {str(name): str(value) for name, value in config["env"].items()},
+            self._env,
             self._folder,
             on_ready=self._ready,
             on_event=self._event,
@@ -73,6 +79,7 @@ class Host:
             "prompt": self._prompt,
             "abort": self._abort,
             "answer": self._answer,
+            "plugin-content": self._take_content,
             "opencode-config": self._configure,
             "new-session": self._new_session,
             "diff": lambda fields: self._in_background(fields, self._diff),
@@ -118,10 +125,13 @@ class Host:
 
     def _prompt(self, fields: dict[str, Any]) -> None:
         about = fields.get("turn")
-        if about is None or about["run"] in self._turns or about["run"] in self._waiting or about["run"] in self._ended:
-            return  # it came twice
-        self._waiting[about["run"]] = fields
-        self._dispatch()
+        if about is None or about["run"] in self._ended:
+            return
+        if about["run"] not in self._turns and about["run"] not in self._waiting:  # otherwise it came twice
+            self._waiting[about["run"]] = fields
+            self._dispatch()
+        if about["run"] in self._waiting:
+            self.look()  # the hub takes it for alive from now on, however long the server takes to start
 
     def _dispatch(self) -> None:
         """Begin the prompts that wait, if the server is well; end them if it stays down."""
@@ -250,6 +260,7 @@ class Host:
         for question in [id for id, each in self._questions.items() if each["run"] == turn.run]:
             del self._questions[question]
             self._say("question-closed", {"questionId": question})
+        self._apply()
         self.look()
 
     def _tell_abort(self, turn: Turn) -> None:
@@ -318,26 +329,42 @@ class Host:
 
     # --- configuration ---
 
-    def _configure(self, fields: dict[str, Any]) -> None:
+    def _take_content(self, fields: dict[str, Any]) -> None:
+        """Write skills and tools. The configuration, which follows, applies them."""
         try:
-            changed = self._write(fields["config"])
+            self._has_new_files |= self._files.write(fields["skills"], fields["tools"])
+        except (OSError, ValueError) as error:
+            self._say("opencode-config-applied", {"success": False, "restarted": False, "error": str(error)})
+
+    def _configure(self, fields: dict[str, Any]) -> None:
+        self._next_config = fields["config"]
+        self._apply()
+
+    def _apply(self) -> None:
+        """Apply the configuration that waits, unless a turn is in progress. The server is restarted if it is new."""
+        if self._next_config is None or self._turns:
+            return
+        config, self._next_config = self._next_config, None
+        try:
+            changed = self._write(config)
         except OSError as error:
             self._say("opencode-config-applied", {"success": False, "restarted": False, "error": str(error)})
             return
-        restart = changed or bool(self._supervisor.fatal)
+        restart = changed or self._has_new_files or bool(self._supervisor.fatal)
+        self._has_new_files = False
         if restart:
-            for turn in list(self._turns.values()):
-                turn.cancel()
-                self._end(turn)
             self._supervisor.restart()
         self._say("opencode-config-applied", {"success": True, "restarted": restart})
 
     def _write(self, config: dict[str, Any]) -> bool:
         """Write the configuration. Returns whether it is another one than before."""
-        text = json.dumps(merged(self._configuration, config), sort_keys=True)
+        made = merged(self._configuration, config)
+        text = json.dumps(made)
         if text == self._written:
             return False
         first, self._written = not self._written, text
+        if "permission" in made:
+            self._env["OPENCODE_PERMISSION"] = json.dumps(made["permission"])  # which overrides the configuration
         temporary = self._file + ".new"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -434,8 +461,10 @@ class Host:
 def merged(base: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Returns the configuration with the tools, the instructions and the providers that the hub wants."""
     made = {**base}
-    if config.get("tools"):
-        made["tools"] = {**base.get("tools", {}), **config["tools"]}
+    denied = {name: "deny" for name, allowed in (config.get("tools") or {}).items() if not allowed}
+    if denied:
+        # Not as `tools`, which OpenCode puts before these rules: of several that match, the last one counts.
+        made["permission"] = {**base.get("permission", {}), **denied}
     if config.get("instructions"):
         made["instructions"] = [*base.get("instructions", ()), *config["instructions"]]
     providers = {**base.get("provider", {})}

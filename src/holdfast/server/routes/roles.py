@@ -44,6 +44,7 @@ POST /v1/sessions  POST /v1/sessions/{id}/prompts  POST /v1/sessions/{id}/hibern
 POST /v1/sessions/{id}/terminate  DELETE /v1/sessions/{id}/workspace  POST /v1/sessions/{id}/links
 GET /v1/sessions/{id}/diagnosis
 GET /v1/sessions/{id}/reviews/{prompt}  POST /v1/sessions/{id}/abort  POST /v1/sessions/{id}/revert
+GET /v1/sessions/{id}/agent  PUT /v1/sessions/{id}/agent
 POST /v1/sessions/{id}/commands  POST /v1/sessions/{id}/answers
 GET /v1/sessions/{id}/members  PUT /v1/sessions/{id}/members  DELETE /v1/sessions/{id}/members
 POST /v1/sessions/{id}/revoke  GET /v1/sessions/{id}/tunnels  POST /v1/sessions/{id}/tunnels

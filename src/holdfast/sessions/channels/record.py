@@ -13,7 +13,10 @@ CONNECTED: Final = "signal.channel.connected"
 DISCONNECTED: Final = "signal.channel.disconnected"
 SEEN: Final = "signal.channel.seen"
 """Somebody has written in a chat, where all chats are allowed. From here on the session may answer there."""
+SENT: Final = "signal.channel.sent"
+"""An answer was sent. A call with the same key does not send it again."""
 MOST_SEEN: Final = 1_000
+MOST_SENT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Channel:
 @dataclass(frozen=True, slots=True)
 class Channels:
     by_type: Mapping[ChannelType, Channel] = field(default_factory=dict)
+    sent: tuple[str, ...] = ()
+    """Keys of the latest answers."""
 
 
 def fold(channels: Channels, entry: Mapping[str, Any]) -> Channels:
@@ -56,13 +61,15 @@ def fold(channels: Channels, entry: Mapping[str, Any]) -> Channels:
             chats = frozenset(map(str, payload["chats"]))
             nonce = str(payload.get("nonce", ""))
             connected = Channel(kind, str(payload["token"]), signing, chats, nonce=nonce)
-            return Channels({**others, kind: connected})
+            return replace(channels, by_type={**others, kind: connected})
         if payload["type"] == DISCONNECTED:
-            return Channels(others)
+            return replace(channels, by_type=others)
+        if payload["type"] == SENT:
+            return replace(channels, sent=(*channels.sent, str(payload["key"]))[-MOST_SENT:])
         channel = channels.by_type[kind]
         if payload["type"] == SEEN and len(channel.seen) < MOST_SEEN:
             seen = channel.seen | {str(payload["chat"])}
-            return Channels({**others, kind: replace(channel, seen=seen)})
+            return replace(channels, by_type={**others, kind: replace(channel, seen=seen)})
     except (LookupError, TypeError, ValueError):
         pass  # written by another version
     return channels

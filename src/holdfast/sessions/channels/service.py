@@ -8,9 +8,8 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -27,7 +26,17 @@ from holdfast.sessions.channels.events import (
     slack_message,
     telegram_message,
 )
-from holdfast.sessions.channels.record import CONNECTED, DISCONNECTED, MOST_SEEN, PREFIX, SEEN, Channel, Channels, fold
+from holdfast.sessions.channels.record import (
+    CONNECTED,
+    DISCONNECTED,
+    MOST_SEEN,
+    PREFIX,
+    SEEN,
+    SENT,
+    Channel,
+    Channels,
+    fold,
+)
 from holdfast.sessions.channels.senders import Image, Senders
 from holdfast.sessions.service import Sessions
 from holdfast.sessions.tools.caller import Caller, Handler, keyed_id
@@ -38,11 +47,9 @@ from holdfast.threads.store import StreamStore
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED: Final = 1_000
-
 
 class SessionChannels:
-    """Remembers which answers were sent, so that a repeated call with the same key does not send one twice."""
+    """The thread has which answers were sent, so that a repeated call with the same key does not send one twice."""
 
     def __init__(
         self,
@@ -68,7 +75,6 @@ class SessionChannels:
         self._records = SealedRecords[Channels](
             store, seals, run_log.clock, prefix=PREFIX, begin=lambda life: Channels(), fold=fold
         )
-        self._sent: OrderedDict[str, None] = OrderedDict()
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -124,19 +130,19 @@ class SessionChannels:
 
     async def reply(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
         kind, chat = ChannelType(input["channelType"]), str(input["channelId"])
-        channel = (await self._records.get(caller.id)).by_type.get(kind)
+        channels = await self._records.get(caller.id)
+        channel = channels.by_type.get(kind)
         if channel is None or not channel.answers(chat):
             raise Forbidden(f"this session takes no part in {kind} chat {chat}")
         text, image = input.get("message"), _image(input)
         if text is None and image is None:
             raise InvalidRequest("a reply needs a message or an image")
         key = keyed_id("e", caller.id, str(input["key"])) if "key" in input else None
-        if key is None or key not in self._sent:
+        if key is None or key not in channels.sent:
             await self._senders.send(kind, self._secrets.reveal(channel.token), chat, text, image)
             if key is not None:
-                self._sent[key] = None
-                while len(self._sent) > _REMEMBERED:
-                    self._sent.popitem(last=False)
+                sent = {"type": SENT, "channel": kind.value, "chat": chat, "key": key}
+                await self._records.change(caller.id, lambda _: sent)
         return {"success": True}
 
     # --- from the services ---

@@ -29,6 +29,7 @@ from holdfast.sessions.hub.connection import NORMAL, Message, Receive, RunnerCon
 from holdfast.sessions.hub.questions import Questions
 from holdfast.sessions.hub.requests import ROUTES, answer_of, call_of
 from holdfast.sessions.hub.runners import Runners
+from holdfast.sessions.hub.settings import ServerSettings
 from holdfast.sessions.hub.turn_writer import TurnOver, TurnWriter
 from holdfast.threads.run_events import Run
 from holdfast.threads.session_events import SESSION_PREFIX
@@ -103,6 +104,7 @@ class Hub:
         *,
         internal_api: Callable[[], Awaitable[InternalApi]] | None = None,
         on_terminate: Callable[[str], Awaitable[object]] | None = None,
+        settings: ServerSettings | None = None,
         beat_seconds: float = BEAT_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
@@ -114,6 +116,7 @@ class Hub:
         self._questions = questions
         self._internal_api = internal_api
         self._on_terminate = on_terminate
+        self._settings = settings
         self._beat_seconds = beat_seconds
         self._idle_seconds = idle_seconds
         self._seen: OrderedDict[str, int] = OrderedDict()
@@ -243,6 +246,8 @@ class Hub:
             connection.add_sessions(fields.get("sessions", {}))
             for run in connection.turns:
                 self._runners.forget(run)
+            if self._settings is not None and not connection.greeted.is_set():
+                await self._settings.send(connection)  # before its first prompt
             self._runners.greet(connection)
             await self._look(connection)
         elif type == "channel-session-created":

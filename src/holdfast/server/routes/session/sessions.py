@@ -12,6 +12,7 @@ from holdfast.api.run.runs import NewRun
 from holdfast.api.session.sessions import (
     AgentModel,
     AgentModels,
+    AgentSettings,
     DeletedWorkspace,
     NewAnswer,
     NewCommand,
@@ -197,6 +198,19 @@ async def list_questions(id: ThreadId, sessions: UseSessions) -> QuestionList:
 async def answer_question(id: ThreadId, answer: NewAnswer, sessions: UseSessions) -> None:
     """Answer a question of the agent, or give it a permission."""
     await sessions.answer(id, answer.question, answer.answer)
+
+
+@router.get("/sessions/{id}/agent")
+async def get_agent_settings(id: ThreadId, sessions: UseSessions) -> AgentSettings:
+    """Get what the agent's server gets beside its model: tools, skills and tools of its own."""
+    return await sessions.settings(id)
+
+
+@router.put("/sessions/{id}/agent")
+async def configure_agent(id: ThreadId, settings: AgentSettings, sessions: UseSessions) -> AgentSettings:
+    """Give the agent's server other settings, in place of those before. It gets them between two prompts."""
+    await sessions.configure(id, settings)
+    return settings
 
 
 @router.get("/sessions/{id}/models")
