@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+import holdfast.api.errors
 import holdfast.harnesses
-from holdfast.api.outcomes import OUTCOMES, outcome_error
+from holdfast.api.errors import HoldfastError
+from holdfast.api.outcomes import NEEDS_DECISION, OUTCOMES, outcome_error
 
 HARNESSES = Path(next(iter(holdfast.harnesses.__path__)))
 
@@ -37,3 +41,14 @@ def test_an_error_has_the_message_and_hint_of_the_table_unless_told_otherwise() 
     assert outcome_error("agent_failed", "no", "ask")["message"] == "no"
     with pytest.raises(KeyError):
         outcome_error("agent_unheard_of")
+
+
+def test_a_code_that_waits_for_a_decision_is_one_that_a_run_can_end_with() -> None:
+    for module in pkgutil.iter_modules(holdfast.api.errors.__path__):
+        importlib.import_module(f"{holdfast.api.errors.__name__}.{module.name}")
+
+    def below(kind: type[HoldfastError]) -> set[str]:
+        return {kind.code}.union(*map(below, kind.__subclasses__()))
+
+    # The last ones are made where the end of a run is decided: `runs/reconcile/rules` and the runners.
+    assert below(HoldfastError) | OUTCOMES.keys() | {"disk_limit", "memory_limit", "timed_out"} >= NEEDS_DECISION

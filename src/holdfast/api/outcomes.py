@@ -55,6 +55,28 @@ OUTCOMES: dict[str, tuple[str, str]] = {
 }
 """By code: the default message and the hint."""
 
+NEEDS_DECISION = frozenset(
+    {
+        "agent_not_logged_in",
+        "context_exceeded",
+        "credential_missing",
+        "disk_limit",
+        "environment_incomplete",
+        "environment_not_allowed",
+        "memory_limit",
+        "model_key_missing",
+        "model_not_found",
+        "model_unauthorized",
+        "model_unpaid",
+        "over_budget",
+        "quota_exceeded",
+        "secret_missing",
+        "timed_out",
+    }
+)
+"""Codes after which the work goes on as soon as somebody decides something: about money, a key, a limit, a permission.
+"""
+
 BUDGETS: dict[str, tuple[str, str]] = {
     "run": ("this run", _SPENT + "continue with more: holdfast resume THREAD --budget DOLLARS"),
     "parent": (

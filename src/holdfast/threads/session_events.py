@@ -18,6 +18,8 @@ from holdfast.api.session.sessions import MOST_PROMPTS, PromptMode, PromptStatus
 SESSION_PRODUCER: Final = "session"
 """The idempotent producer of changes of a session. Its epoch is the number of the change."""
 SESSION_PREFIX: Final = "signal.session."
+QUESTION: Final = "opencode.question"
+"""A runner writes it, and it is sealed when it arrives."""
 CREATED: Final = "signal.session.created"
 RELEASED: Final = "signal.session.released"
 WORKSPACE_DELETED: Final = "signal.session.workspace_deleted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,10 +15,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.threads.subscriptions.webhooks import WebhookReceiver
 
-from holdfast.api.errors import Refused
+from holdfast.api.errors import Conflict, Refused
+from holdfast.api.thread.entries import Entry
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.subscriptions import SqliteSubscriptions
 from holdfast.testing.clock import ManualClock
+from holdfast.threads.access.seals import Seals
+from holdfast.threads.entries import keyed
 from holdfast.threads.protocol.framing import as_array, frame_json
 from holdfast.threads.store import AppendRequest, StreamConfig
 from holdfast.threads.subscriptions import Limits, SubscriptionRoutes, SubscriptionService
@@ -82,6 +86,7 @@ class Bench:
         self.clock = ManualClock()
         self.key = Ed25519PrivateKey.generate()
         self.limits = Limits()
+        self.seals = Seals(SECRET)
         self.allow_local = True
         self.delivery_timeout = 5.0
         self.resolved: list[str] = []
@@ -95,6 +100,7 @@ class Bench:
         self.service = SubscriptionService(
             self.store,
             subscriptions=self.subscriptions,
+            seals=self.seals,
             public_url="http://holdfast.test",
             callback_secret=SECRET,
             signing_key=self.key,
@@ -153,6 +159,14 @@ class Bench:
 
     async def append(self, path: str, value: Any) -> int:
         return (await self.store.append(path, AppendRequest(frame_json(orjson.dumps(value))))).tail
+
+    async def record(self, path: str, *entries: dict[str, Any]) -> int:
+        """Append entries as the server writes them, with its seal. Creates the thread if there is none."""
+        thread = path.removeprefix("threads/")
+        sealed = tuple(keyed(self.seals.seal(thread, Entry.from_json(each))) for each in entries)
+        with suppress(Conflict):  # it is a fork
+            await self.store.create(path, StreamConfig("application/json"))
+        return (await self.store.append(path, AppendRequest(keyed=sealed))).tail
 
     async def events(self, count: int, path: str = "wakes") -> list[dict[str, Any]]:
         """The events of a wake stream, once there are so many."""

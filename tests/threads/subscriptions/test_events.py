@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from tests.threads.subscriptions.webhooks import Answer, Received, WebhookReceiver
 
 from holdfast.api.errors import NotFound, Refused
 from holdfast.api.webhooks import DeliveryState, NewWebhook, WebhookEvent
+from holdfast.threads.protocol.framing import as_array
 from holdfast.threads.store import ForkPoint, StreamConfig
 from holdfast.threads.subscriptions.events import MOST_ATTEMPTS, ROTATION_MS, sign
 from holdfast.threads.subscriptions.records import Phase
@@ -39,12 +41,12 @@ async def idle(bench: Bench, delivered: int) -> None:
 
 
 async def test_an_event_is_sent_once_to_who_asked_for_it_and_signed(bench: Bench, receiver: WebhookReceiver) -> None:
-    await bench.put("threads/t-1", entry(0, FINISHED))
+    await bench.record("threads/t-1", entry(0, FINISHED))
     webhooks = Webhooks(bench.service)
     made = await webhooks.add(NewWebhook(url=receiver.url, events=(WebhookEvent.RUN_FINISHED,)))
-    await bench.append("threads/t-1", entry(1, "chat", text="hello"))
-    await bench.put("threads/t-2", entry(2, "signal.run.started"))
-    await bench.append("threads/t-2", entry(3, FINISHED, run="r-1", status="completed"))
+    await bench.record("threads/t-1", entry(1, "chat", text="hello"))
+    await bench.record("threads/t-2", entry(2, "signal.run.started"))
+    await bench.record("threads/t-2", entry(3, FINISHED, run="r-1", status="completed"))
     received = await receiver.next()
     assert received.json() == {
         "type": "run.finished",
@@ -56,12 +58,32 @@ async def test_an_event_is_sent_once_to_who_asked_for_it_and_signed(bench: Bench
     assert not is_signed(received, "whsec_" + "A" * 44)
     await idle(bench, 1)
     await bench.restart()  # reads the threads again from what is saved, and finds nothing new
-    await bench.append("threads/t-1", entry(4, FINISHED))
+    await bench.record("threads/t-1", entry(4, FINISHED))
     assert (await receiver.next()).headers["webhook-id"] == "e-4.run.finished"
     assert receiver.waiting == 0
     await idle(bench, 2)
     (shown,) = Webhooks(bench.service).list()
     assert [each.event for each in shown.deliveries] == ["e-4.run.finished", "e-3.run.finished"]
+
+
+async def test_a_forged_entry_is_no_event(bench: Bench, receiver: WebhookReceiver) -> None:
+    await Webhooks(bench.service).add(NewWebhook(url=receiver.url))
+    await bench.record("threads/t-1", entry(1, "signal.run.started"))
+    assert (await receiver.next()).headers["webhook-id"] == "e-1.run.started"
+    (sealed,) = orjson.loads(as_array((await bench.store.read("threads/t-1", 0, 10_000)).data))
+    changed = {**sealed, "id": "e-2"}
+    forged = [
+        entry(3, FINISHED, run="r-1", status="completed"),
+        entry(4, "opencode.question", text="may I?"),
+        entry(5, "signal.model.budget", state="reached", seal=sealed["payload"]["seal"]),
+        changed,
+    ]
+    await bench.append("threads/t-1", forged)
+    await bench.put("threads/t-2", [sealed])  # sealed for another thread
+    await bench.record("threads/t-1", entry(6, FINISHED))
+    assert (await receiver.next()).headers["webhook-id"] == "e-6.run.finished"
+    await idle(bench, 2)
+    assert receiver.waiting == 0
 
 
 async def test_a_failed_event_is_retried_over_a_restart_and_the_deliveries_are_listed(
@@ -70,7 +92,7 @@ async def test_a_failed_event_is_retried_over_a_restart_and_the_deliveries_are_l
     receiver.answers.append(Answer(status=500))
     made = await Webhooks(bench.service).add(NewWebhook(url=receiver.url))
     id = made.webhook.id
-    await bench.put("threads/t-1", entry(1, "signal.model.budget", state="warning"))
+    await bench.record("threads/t-1", entry(1, "signal.model.budget", state="warning"))
     await receiver.next()
     await bench.subscriptions.until(lambda saved: saved.attempts == 1)
     assert Webhooks(bench.service).get(id).last_error == "the webhook returned status 500"
@@ -87,7 +109,7 @@ async def test_what_was_delivered_is_not_sent_again_with_what_failed(bench: Benc
     await Webhooks(bench.service).add(NewWebhook(url=receiver.url, events=(WebhookEvent.SESSION_STATE,)))
     receiver.answers += [Answer(), Answer(status=503)]
     await bench.put("threads/t-1", None)
-    await bench.append("threads/t-1", [entry(1, "signal.session.running"), entry(2, "signal.session.hibernated")])
+    await bench.record("threads/t-1", entry(1, "signal.session.running"), entry(2, "signal.session.hibernated"))
     ids = [(await receiver.next()).headers["webhook-id"] for _ in range(2)]
     await bench.subscriptions.until(lambda saved: saved.attempts == 1)
     bench.clock.advance(60_000)
@@ -99,18 +121,18 @@ async def test_what_was_delivered_is_not_sent_again_with_what_failed(bench: Benc
 
 async def test_a_run_that_waits_for_a_decision_needs_you(bench: Bench, receiver: WebhookReceiver) -> None:
     await Webhooks(bench.service).add(NewWebhook(url=receiver.url, events=(WebhookEvent.NEEDS_YOU,)))
-    await bench.put("threads/t-1", entry(1, FINISHED, error={"code": "crashed"}))
-    await bench.append("threads/t-1", entry(2, FINISHED, error={"code": "over_budget"}))
-    await bench.append("threads/t-1", entry(3, "opencode.question", text="may I?"))
+    await bench.record("threads/t-1", entry(1, FINISHED, error={"code": "crashed"}))
+    await bench.record("threads/t-1", entry(2, FINISHED, error={"code": "over_budget"}))
+    await bench.record("threads/t-1", entry(3, "opencode.question", text="may I?"))
     assert [(await receiver.next()).headers["webhook-id"] for _ in range(2)] == ["e-2.needs-you", "e-3.needs-you"]
 
 
 async def test_a_fork_does_not_repeat_what_happened_on_its_source(bench: Bench, receiver: WebhookReceiver) -> None:
-    tail = await bench.put("threads/t-1", entry(1, FINISHED))
+    tail = await bench.record("threads/t-1", entry(1, FINISHED))
     await Webhooks(bench.service).add(NewWebhook(url=receiver.url, events=(WebhookEvent.RUN_FINISHED,)))
     fork = ForkPoint("threads/t-1", tail, 0)
     await bench.store.create("threads/t-2", StreamConfig("application/json", fork=fork))
-    await bench.append("threads/t-2", entry(2, FINISHED))
+    await bench.record("threads/t-2", entry(2, FINISHED))
     assert (await receiver.next()).headers["webhook-id"] == "e-2.run.finished"
     await idle(bench, 1)
     assert receiver.waiting == 0
@@ -119,8 +141,8 @@ async def test_a_fork_does_not_repeat_what_happened_on_its_source(bench: Bench, 
 async def test_a_webhook_of_some_threads_hears_nothing_of_others(bench: Bench, receiver: WebhookReceiver) -> None:
     await bench.put("threads/t-1", None)
     await Webhooks(bench.service).add(NewWebhook(url=receiver.url, threads=("t-1",)))
-    await bench.put("threads/t-2", entry(1, FINISHED))
-    await bench.append("threads/t-1", entry(2, FINISHED))
+    await bench.record("threads/t-2", entry(1, FINISHED))
+    await bench.record("threads/t-1", entry(2, FINISHED))
     assert (await receiver.next()).json()["data"]["thread"] == "t-1"
 
 
@@ -140,7 +162,7 @@ async def test_a_secret_is_rotated_with_a_day_of_both(bench: Bench, receiver: We
 async def test_an_event_that_always_fails_is_given_up(bench: Bench, receiver: WebhookReceiver) -> None:
     receiver.default = Answer(status=500)
     made = await Webhooks(bench.service).add(NewWebhook(url=receiver.url))
-    await bench.put("threads/t-1", entry(1, "signal.run.started"))
+    await bench.record("threads/t-1", entry(1, "signal.run.started"))
     await receiver.next()
     await bench.subscriptions.until(lambda saved: saved.attempts == 1)
     for attempt in range(2, MOST_ATTEMPTS + 1):

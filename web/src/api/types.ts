@@ -9,6 +9,7 @@ export interface RunInfo {
   id: string; thread: string; agent: string; version: string | null; model: string; status: string; stage: string;
   startedAt: number; endedAt: number | null; lastSignAt: number; prompts: string[]; waiting: number; resumes: string | null;
   provider: string; box: string | null; error: RunError | null; cost?: Cost | null; turn: number; checkpoint: string | null;
+  needsYou: boolean;
 }
 export interface ThreadInfo {
   id: string; title: string | null; status: string; parent: string | null; labels: Record<string, string>; archived: boolean;

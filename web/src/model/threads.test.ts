@@ -24,7 +24,7 @@ test("a circle of parents loses no thread", () => {
 });
 
 test("states are words: a failure that waits for a decision needs you", () => {
-  const run = { waiting: 0, error: { code: "over_budget", message: "", hint: null } } as unknown as ThreadInfo["run"];
+  const run = { waiting: 0, needsYou: true } as unknown as ThreadInfo["run"];
   assert.equal(stateOf(thread("a", { status: "failed", run })), "needs you");
   assert.equal(stateOf(thread("a", { status: "failed" })), "failed");
   assert.equal(stateOf(thread("a"), new Set(["a"])), "asleep");

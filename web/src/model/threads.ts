@@ -8,19 +8,13 @@ export const SHAPES: Record<ThreadState, string> = {
   "working": "●", "needs you": "◆", "done": "✓", "failed": "✗", "stopped": "■", "asleep": "☾", "idle": "○",
 };
 
-/** Errors after which the work goes on as soon as somebody decides something: money, a key, a limit, a permission. */
-const DECISIONS = new Set([
-  "over_budget", "auth", "unauthorized", "billing", "secret_missing", "environment_not_allowed", "environment_incomplete", "disk_limit",
-  "memory_limit", "context_exceeded", "timed_out", "no_model", "model_missing",
-]);
-
 /** `asleep` are the threads whose box sleeps, and `asking` those that wait for an answer. */
 export function stateOf(thread: ThreadInfo, asleep: ReadonlySet<string> = new Set(), asking: ReadonlySet<string> = new Set()): ThreadState {
   const run = thread.run;
   if (asking.has(thread.id)) return "needs you";
   if (thread.status === "running") return "working";
   if (run && run.waiting > 0) return "needs you"; // prompts wait, and nothing works on them
-  if (thread.status === "failed") return run?.error && DECISIONS.has(run.error.code) ? "needs you" : "failed";
+  if (thread.status === "failed") return run?.needsYou ? "needs you" : "failed";
   if (thread.status === "cancelled") return "stopped";
   if (asleep.has(thread.id)) return "asleep";
   return thread.status === "completed" ? "done" : "idle";

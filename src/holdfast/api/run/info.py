@@ -105,6 +105,8 @@ class RunInfo(Document):
     """Its number on the thread, from 1."""
     checkpoint: str | None = None
     """The snapshot of its box at its end, from which the thread can be forked or rewound."""
+    needs_you: bool = False
+    """It has ended because somebody has to decide: about a budget, a key, a secret or a limit."""
 
     @property
     def live(self) -> bool:

@@ -231,6 +231,7 @@ async def open_tenant(
         subscriptions = SubscriptionService(
             store,
             subscriptions=storage.subscriptions,
+            seals=seals,
             public_url=server.url,
             tenant=name,
             callback_secret=derive(secret, "subscription callbacks"),

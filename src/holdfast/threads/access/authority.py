@@ -19,7 +19,7 @@ from holdfast.api.thread.entries import Entry
 from holdfast.threads.access.seals import Seals
 from holdfast.threads.entries import Admit, keyed, keyed_entries, keyed_slices
 from holdfast.threads.run_events import FINISHED, PREFIX, PRODUCER, end_id
-from holdfast.threads.session_events import SESSION_PRODUCER, is_prompt
+from holdfast.threads.session_events import QUESTION, SESSION_PRODUCER, is_prompt
 from holdfast.threads.store import Keyed
 
 
@@ -156,8 +156,9 @@ class Authority:
             if (reason := may_append(author, value.get("id"), payload, self._agents)) is not None:
                 # A runner that gets `Forbidden` gives up its run. On `InvalidEntry` it reports the error and continues.
                 raise InvalidEntry(reason) if author.writer is Writer.RUNNER else Forbidden(reason)
-            if author.writer is Writer.RUNNER and payload["type"] == FINISHED:
-                # This check makes the entry the run's true end. The seal tells later readers so.
+            if author.writer is Writer.RUNNER and payload["type"] in (FINISHED, QUESTION):
+                # This check makes the entry the true end, or a true question, of the run. The seal tells later readers
+                # so.
                 try:
                     return keyed(self._seals.seal(thread, Entry.from_json({"ts": now, **value})))
                 except ValueError as error:

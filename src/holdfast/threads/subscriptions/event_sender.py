@@ -8,6 +8,7 @@ from typing import Final
 
 from holdfast.api.errors import Gone, NotFound
 from holdfast.api.webhooks import DeliveryState
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.store import StreamStore
 from holdfast.threads.subscriptions.clock import Clock
@@ -27,12 +28,14 @@ class EventSender:
         store: StreamStore,
         sender: WebhookSender,
         secrets: WebhookSecrets,
+        seals: Seals,
         clock: Clock,
         on_the_way: asyncio.Semaphore,
     ) -> None:
         self._store = store
         self._sender = sender
         self._secrets = secrets
+        self._seals = seals
         self._clock = clock
         self._on_the_way = on_the_way
 
@@ -78,7 +81,8 @@ class EventSender:
             while position < end:
                 piece = await self._store.read(path, position, min(_READ_LIMIT, end - position))
                 for selected in selection.take(piece.data):
-                    for event in events_of(path.removeprefix(THREADS), selected.entry, live.subscription.config.events):
+                    thread, wanted = path.removeprefix(THREADS), live.subscription.config.events
+                    for event in events_of(thread, selected.entry, wanted, self._seals):
                         yield event
                 if piece.end <= position:
                     return

@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import orjson
 
+from holdfast.api.outcomes import NEEDS_DECISION
 from holdfast.api.webhooks import WebhookEvent
+from holdfast.threads.access.seals import SEAL, Origin, Seals
 from holdfast.threads.model_events import BUDGET
 from holdfast.threads.run_events import FINISHED, STARTED
 from holdfast.threads.selection import Selection
-from holdfast.threads.session_events import SESSION_STATES
+from holdfast.threads.session_events import QUESTION, SESSION_STATES
 from holdfast.threads.subscriptions.records import Subscription
 
 TEST: Final = "webhook.test"
@@ -31,19 +33,10 @@ ROTATION_MS: Final = 24 * 3600 * 1000
 MOST_DELIVERIES: Final = 20
 """That are kept of one webhook."""
 _MAX_PAYLOAD: Final = 32 * 1024
-_QUESTION: Final = "opencode.question"
-_DECISIONS: Final = frozenset(
-    {
-        "over_budget", "auth", "unauthorized", "billing", "secret_missing", "environment_not_allowed",
-        "environment_incomplete", "disk_limit", "memory_limit", "context_exceeded", "timed_out", "no_model",
-        "model_missing",
-    }
-)  # fmt: skip
-"""Errors after which the work goes on as soon as somebody decides something. The page has the same list."""
 _TYPES: Final[Mapping[WebhookEvent, tuple[str, ...]]] = {
     WebhookEvent.RUN_STARTED: (STARTED,),
     WebhookEvent.RUN_FINISHED: (FINISHED,),
-    WebhookEvent.NEEDS_YOU: (FINISHED, _QUESTION),
+    WebhookEvent.NEEDS_YOU: (FINISHED, QUESTION),
     WebhookEvent.SESSION_STATE: tuple(SESSION_STATES),
     WebhookEvent.BUDGET: (BUDGET,),
 }
@@ -72,9 +65,11 @@ def selection_of(wanted: Sequence[str]) -> Selection:
     return Selection(tuple(dict.fromkeys(each for name in wanted for each in _TYPES[WebhookEvent(name)])), live=True)
 
 
-def events_of(thread: str, entry: Mapping[str, Any], wanted: Iterable[str]) -> list[Event]:
-    """Returns the events that an entry is."""
-    payload = entry["payload"]
+def events_of(thread: str, entry: Mapping[str, Any], wanted: Iterable[str], seals: Seals) -> list[Event]:
+    """Returns the events that an entry is. None if a client may have written it: clients write signals too."""
+    if seals.origin(thread, entry) is not Origin.HERE:
+        return []
+    payload = {name: value for name, value in entry["payload"].items() if name != SEAL}
     found = [
         event
         for event in map(WebhookEvent, wanted)
@@ -85,7 +80,7 @@ def events_of(thread: str, entry: Mapping[str, Any], wanted: Iterable[str]) -> l
 
 def _needs_you(payload: Mapping[str, Any]) -> bool:
     error = payload.get("error")
-    return payload["type"] == _QUESTION or (isinstance(error, dict) and error.get("code") in _DECISIONS)
+    return payload["type"] == QUESTION or (isinstance(error, dict) and error.get("code") in NEEDS_DECISION)
 
 
 class WebhookSecrets:

@@ -21,6 +21,7 @@ import orjson
 from holdfast.api.access.tenants import DEFAULT_TENANT
 from holdfast.api.errors import Gone, NotFound, Refused, Unavailable
 from holdfast.threads.access.credentials import AUDIT
+from holdfast.threads.access.seals import Seals
 from holdfast.threads.protocol.framing import SEPARATOR
 from holdfast.threads.store import AppendRequest, Change, Keyed, StreamStore, is_json
 from holdfast.threads.subscriptions import rules, schemas
@@ -84,6 +85,7 @@ class SubscriptionService:
         store: StreamStore,
         *,
         subscriptions: SubscriptionStore,
+        seals: Seals,
         public_url: str,
         tenant: str = DEFAULT_TENANT,
         callback_secret: bytes,
@@ -115,7 +117,7 @@ class SubscriptionService:
         self._membership = asyncio.Lock()
         """Held while a subscription is created or removed."""
         self._on_the_way = asyncio.Semaphore(self.limits.deliveries)
-        self.events = EventSender(store, self._sender, self.secrets, self._clock, self._on_the_way)
+        self.events = EventSender(store, self._sender, self.secrets, seals, self._clock, self._on_the_way)
         self._operations: set[asyncio.Task[Any]] = set()
         self._stop_observing: Callable[[], None] | None = None
         self._closed = False

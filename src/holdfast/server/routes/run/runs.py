@@ -13,6 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from holdfast.api.errors import Forbidden
 from holdfast.api.limits import AgentName, RunId, ThreadId
 from holdfast.api.model.budgets import Budget, Cost
+from holdfast.api.outcomes import NEEDS_DECISION
 from holdfast.api.run.imports import Imported, NewImport
 from holdfast.api.run.info import RunError, RunInfo, RunStatus, TokenUsage
 from holdfast.api.run.runs import (
@@ -263,4 +264,5 @@ def run_info(thread: str, run: Run, waiting: int = 0, cost: Cost | None = None) 
         cost=cost,
         turn=run.turn,
         checkpoint=None if run.checkpoint is None or run.checkpoint.files is None else run.checkpoint.files.snapshot,
+        needs_you=error is not None and error.get("code") in NEEDS_DECISION,
     )
