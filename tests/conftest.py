@@ -65,6 +65,15 @@ def unchanged_logging() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def unchanged_umask() -> Iterator[None]:
+    """Homes that were open at the same time in the process of tests do not end in the order of a stack."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"

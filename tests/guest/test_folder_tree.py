@@ -35,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
     """All kinds of files. None was changed just now."""
     folder = tmp_path / "folder"
     (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b").chmod(0o755)
     (folder / "a/file").write_bytes(b"one")
     (folder / "a/hard").hardlink_to(folder / "a/file")
     (folder / "copy").write_bytes(b"one")
