@@ -15,7 +15,7 @@ import httptools
 
 from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import PreviewAddress
-from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.dispatch import Dispatch, PortFront
 from holdfast.server.wire.held_head import HeldHead
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.tenant_dispatch import TenantDispatch
@@ -208,7 +208,7 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
-def _ends_with_client(cycle: Any, front: Dispatch | TenantDispatch) -> bool:
+def _ends_with_client(cycle: Any, front: Dispatch | PortFront | TenantDispatch) -> bool:
     """Whether a request ends when its client leaves: work in a box, which nothing else would end, and requests to a
     model, which cost money."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
@@ -226,7 +226,7 @@ class StreamProtocol(HttpToolsProtocol):
         self,
         *args: Any,
         service: StreamService,
-        front: Dispatch | TenantDispatch,
+        front: Dispatch | PortFront | TenantDispatch,
         preview: PreviewAddress | None = None,
         **kwargs: Any,
     ) -> None:
