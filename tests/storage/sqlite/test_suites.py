@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,12 @@ from holdfast.testing.store_suites.access.logins import LoginStores
 from holdfast.testing.store_suites.access.members import Stores
 from holdfast.testing.store_suites.egress_decisions import decision, read
 from holdfast.testing.store_suites.opener import OpenStore
-from holdfast.testing.store_suites.thread_rows import Opened
+from holdfast.testing.store_suites.thread_rows import Opened, row_of
 from holdfast.threads.access.credentials import KeyStore, SecretStore
 from holdfast.threads.access.shares import ShareStore
+from holdfast.threads.protocol.surface import THREADS
+from holdfast.threads.rows import RowFilter, RowStore
+from holdfast.threads.store import StreamConfig, StreamStore
 from holdfast.threads.subscriptions.store import SubscriptionStore
 
 
@@ -152,6 +156,17 @@ class TestSqliteThreadRows(ThreadRowSuite):
                 yield streams, SqliteThreadRows(streams, tenant=tenant)
 
         return open_store
+
+    async def test_a_listed_row_is_decoded_once_until_it_changes(self, streams: StreamStore, store: RowStore) -> None:
+        await streams.create(f"{THREADS}t-1", StreamConfig(content_type="text/plain"))
+        made = await row_of(streams, "t-1")
+        await store.save_rows([made], [])
+        [first], [again] = await store.list_rows(RowFilter()), await store.list_rows(RowFilter())
+        assert again is first
+        assert first == made
+        await store.save_rows([replace(made, title="another")], [])
+        [changed] = await store.list_rows(RowFilter())
+        assert changed.title == "another"
 
 
 class TestSqliteEnvironments(EnvironmentSuite):
