@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import Unavailable
+from holdfast.compat.daytona.records import RecordStore
 from holdfast.egress.environment_policies import PolicyStore
 from holdfast.egress.models.budgets import BudgetStore
 from holdfast.egress.models.model import ModelStore
@@ -29,7 +30,9 @@ from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.access.logins import SqliteLogins
 from holdfast.storage.sqlite.access.members import SqliteMembers
 from holdfast.storage.sqlite.access.shares import SqliteShares
+from holdfast.storage.sqlite.access.tenants import SqliteTenants
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
@@ -60,9 +63,11 @@ from holdfast.testing.store_suites import (
     NamedSecretSuite,
     PolicySuite,
     PriceSuite,
+    RecordSuite,
     SecretSuite,
     ShareSuite,
     SubscriptionSuite,
+    TenantSuite,
     ThreadRowSuite,
     WorkflowSuite,
 )
@@ -72,6 +77,7 @@ from holdfast.testing.store_suites.egress_decisions import decision, read
 from holdfast.testing.store_suites.opener import OpenStore
 from holdfast.testing.store_suites.thread_rows import Opened, row_of
 from holdfast.threads.access.credentials import KeyStore, SecretStore
+from holdfast.threads.access.members import TenantStore
 from holdfast.threads.access.shares import ShareStore
 from holdfast.threads.protocol.surface import THREADS
 from holdfast.threads.rows import RowFilter, RowStore
@@ -132,6 +138,28 @@ class TestSqliteMembers(MemberSuite):
         async def open_store(tenant: str) -> AsyncIterator[Stores]:
             async with open_streams(tmp_path) as streams:
                 yield SqliteMembers(streams, tenant=tenant), SqliteApiKeys(streams, tenant=tenant)
+
+        return open_store
+
+
+class TestSqliteTenants(TenantSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[TenantStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[TenantStore]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteTenants(streams)
+
+        return open_store
+
+
+class TestSqliteDaytonaRecords(RecordSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[RecordStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[RecordStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteDaytonaRecords(database)
 
         return open_store
 
