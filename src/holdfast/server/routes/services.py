@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends
@@ -46,6 +46,7 @@ from holdfast.threads.service import Threads
 from holdfast.threads.subscriptions import Webhooks
 
 if TYPE_CHECKING:
+    from holdfast.api.thread.threads import ThreadInfo
     from holdfast.compat.daytona.records import RecordStore
     from holdfast.server.interpreter.interpreters import ServerInterpreters
     from holdfast.server.oidc import Oidc
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.session.tools import ServerTools
     from holdfast.server.tenant.tenants import Tenants
+    from holdfast.threads.rows import ThreadRow
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -100,6 +102,8 @@ class Services:
     webhooks: Webhooks
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
+    listed_threads: dict[int, tuple[ThreadRow, ThreadInfo]] = field(default_factory=dict)
+    """What was made of the rows of threads that were listed, by their identity."""
 
 
 def services_of(connection: HTTPConnection) -> Services:
