@@ -13,7 +13,7 @@ from holdfast.server.routes.app import ROUTERS
 from holdfast.server.routes.services import bearer
 
 ROUTES = {
-    f"{min(each.methods)} {each.path}": each
+    f"{min(each.methods or ())} {each.path}": each
     for router in ROUTERS
     for each in router.routes
     if isinstance(each, APIRoute)

@@ -27,7 +27,7 @@ from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.tenant.audit import AuditLog
 from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
-from holdfast.server.wire.dispatch import PortFront
+from holdfast.server.wire.dispatch import PortDispatch
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.storage import open_storage
 from holdfast.storage.maintenance import database_file
@@ -66,7 +66,7 @@ class ServerParts:
     shutdown: Shutdown
     metrics: Metrics
     next_request_id: Callable[[], str]
-    listen: Callable[[socket.socket, PortFront, PreviewAddress], Awaitable[asyncio.AbstractServer]]
+    listen: Callable[[socket.socket, PortDispatch, PreviewAddress], Awaitable[asyncio.AbstractServer]]
     """Serve an address of this machine that stands for a port of a box."""
     open_providers: OpenProviders
     make_outside: MakeOutside

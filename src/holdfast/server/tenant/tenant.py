@@ -21,7 +21,7 @@ from holdfast.server.tenant.core import ServerParts, TenantCore, open_core
 from holdfast.server.tenant.parts import TenantParts, make_parts
 from holdfast.server.tenant.rest_app import open_rest_app
 from holdfast.server.wire.box_hosts import PreviewAddress
-from holdfast.server.wire.dispatch import Dispatch, PortFront
+from holdfast.server.wire.dispatch import Dispatch, PortDispatch
 from holdfast.server.wire.ports import Ports
 from holdfast.server.wire.preview import Previews, expiry
 from holdfast.server.wire.preview_addresses import PreviewAddresses
@@ -121,10 +121,10 @@ async def open_tenant(
         previews = Previews(core.key("box previews"), required=settings.auth)
         ports = Ports(core.access, core.origins, previews, server.hosts, core.quotas.take_request)
         parts = make_parts(core, ports, stack)
-        port_front = PortFront(ports, parts.port_relay)
+        port_dispatch = PortDispatch(ports, parts.port_relay)
 
         async def serve_preview(listener: socket.socket, address: PreviewAddress) -> asyncio.AbstractServer:
-            return await server.listen(listener, port_front, address)
+            return await server.listen(listener, port_dispatch, address)
 
         addresses = PreviewAddresses(
             core.key("preview addresses"), serve_preview, lambda token: expiry(token) * 1000, previews.clock

@@ -92,7 +92,7 @@ class Dispatch:
         return self._session_hosts.named(host)
 
 
-class PortFront:
+class PortDispatch:
     """What a connection to an address of its own has to know: all its requests are for the port of that address."""
 
     def __init__(self, ports: Ports, relay: Callable[[], PortRelay]) -> None:
