@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final, TypeVar
@@ -12,6 +11,7 @@ from fastapi import Request
 from holdfast.api.box.box import Box
 from holdfast.api.box.records import Preview
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.disconnect import work_until_disconnect
 from holdfast.server.routes.services import Services, documented
 from holdfast.server.shutdown import close_pieces
 
@@ -115,23 +115,8 @@ async def held_box(boxes: Boxes, id: str) -> tuple[Box, contextlib.AsyncExitStac
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
     """Return the result of `work`, which is cancelled when the client leaves."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.create_task(_left(request))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientLeft
-        return working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+    return await work_until_disconnect(request.receive, work, ClientLeft)
 
 
 class ClientLeft(Exception):
     """The client has left."""
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

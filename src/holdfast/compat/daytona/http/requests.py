@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from holdfast.compat.daytona.http.errors import ApiError, bad_request
+from holdfast.disconnect import work_until_disconnect
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -105,19 +105,4 @@ def time_of(connection: HTTPConnection, name: str) -> int | None:
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
     """Returns the result of some work, which is cancelled when the client leaves. The body must have been read."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.create_task(_left(request))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientLeft
-        return working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return await work_until_disconnect(request.receive, work, ClientLeft)
