@@ -36,6 +36,8 @@ _ROOM: Final = 1 << 20
 """Bytes in flight to the box above which writers wait."""
 _FLOOD: Final = 16 << 20
 """Bytes in flight to the box, including those without a waiting writer, above which the stream is closed."""
+_LONG: Final = 64 * 1024
+"""Bytes from which a message is decoded on a thread."""
 _MAX_UNREAD: Final = 8
 """Unread messages of one call."""
 _MAX_PARTS: Final = 2 * codec.LIMIT
@@ -177,7 +179,9 @@ class Call:
                 f"box {self._wire.box} did not answer in {seconds:.0f} s",
                 hint=f"see what it is busy with: holdfast box diagnose {self._wire.box}",
             ) from None
-        message = read_answer(self._messages.popleft(), self._wire.box)
+        data, box = self._messages.popleft(), self._wire.box
+        # Millions of values take seconds, which a box can cause. On a thread, they hold up nobody else.
+        message = read_answer(data, box) if len(data) < _LONG else await asyncio.to_thread(read_answer, data, box)
         check_refused(message)
         if "unreachable" in message:
             raise BoxUnreachable(f"box {self._wire.box}: {str(message['unreachable'])[:200]}")
