@@ -156,7 +156,11 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
         raise _malformed(f"{thread[:80]!r} is not a thread")
     ordered = tuple(files[path] for path in sorted(files))
     digest = digest_of(
-        (os.fsencode(each["path"]), *(each[name] and " ".join(each[name]) for name in ("before", "after")))
+        (
+            os.fsencode(each["path"]),
+            each["before"] and " ".join(each["before"]),
+            each["after"] and " ".join(each["after"]),
+        )
         for each in about["files"]
     )
     return ChangedFiles(thread, source, ordered, tuple(left_out), int(about["ignored"]), contents, digest)

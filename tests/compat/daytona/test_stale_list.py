@@ -13,8 +13,8 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import BoxSpec
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.compat.daytona.records import Record
-from holdfast.compat.daytona.sandbox_record import Sandbox, SandboxDetails
-from holdfast.compat.daytona.sandboxes import KIND, Sandboxes
+from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
+from holdfast.compat.daytona.sandboxes import Sandboxes
 from holdfast.storage.sqlite.boxes import SqliteBoxes
 from holdfast.storage.sqlite.database import Database
 from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords

@@ -138,8 +138,7 @@ class GitTrees:
     def digest(self) -> str:
         """Returns the digest of all changes, as `repositories.changes` defines it."""
         return digest_of(
-            (path, *(" ".join(each) if each is not None else None for each in versions))
-            for path, *versions in self._versions()
+            (path, before and " ".join(before), after and " ".join(after)) for path, before, after in self._versions()
         )
 
     def _versions(self) -> Iterator[tuple[bytes, tuple[str, str] | None, tuple[str, str] | None]]:
