@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path  # the command line is read by these types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parsing.parameters import OptionsUsed
+from holdfast.cli.parsing.parameters import Option, OptionsUsed
 from holdfast.cli.server.provider_options import (
     NO_PROVIDER_OPTIONS,
     ProviderOptions,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
 
 
-_OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level"})
+_OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level", "--default-port"})
 """Options that are not settings of the server."""
 
 
@@ -38,13 +39,22 @@ def up(
     server_options: ServerOptions = NO_SERVER_OPTIONS,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     as_json: JsonOption = False,
+    default_port: Annotated[
+        int | None, Option("--default-port", hidden=True, help="Port to listen on if none is configured.")
+    ] = None,
 ) -> None:
     """Start the server on this machine, until Ctrl-C. If one is already running, print its address and exit."""
     from holdfast.server.compose import CannotServe, serve
     from holdfast.server.home import HomeInUse
 
     folder = home_or_default(home)
-    settings = settings_for(choose(server_options, provider_options, used, os.environ, folder), folder)
+    chosen = choose(server_options, provider_options, used, os.environ, folder)
+    if default_port is not None:
+        chosen = [
+            replace(each, value=default_port) if (each.name, each.source) == ("port", Source.DEFAULT) else each
+            for each in chosen
+        ]
+    settings = settings_for(chosen, folder)
 
     def started(running: RunningServer, first_key: str | None, login: str | None) -> None:
         if as_json:
