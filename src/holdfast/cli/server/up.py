@@ -21,7 +21,7 @@ from holdfast.cli.server.provider_options import (
 )
 from holdfast.cli.server.server_options import NO_SERVER_OPTIONS, Chosen, ServerOptions, Source, choose
 from holdfast.cli.session import home_or_default
-from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json
 from holdfast.client.local_server import find_answering
 
 if TYPE_CHECKING:
@@ -58,11 +58,10 @@ def up(
 
     def started(running: RunningServer, first_key: str | None, login: str | None) -> None:
         if as_json:
-            write_json({**_document(running, first_key, folder), **({} if login is None else {"loginUrl": login})})
+            write_json(_document(running, first_key, folder))
         else:
             _print_server(running, first_key, folder)
-            if login is not None:
-                _print_page(login)
+            _print_page(running, login)
             if settings.daytona:
                 write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
         for warning in warnings({**settings.provider_environment, **settings.provider_settings}):
@@ -78,14 +77,11 @@ def up(
             raise CommandError(
                 f"{error}{why}", next_step="stop it with holdfast down, or use another --home", exit=Exit.CONFLICT
             ) from None
-        page = _login_url(running)
         if as_json:
-            login = {} if page is None else {"loginUrl": page}
-            write_json({**_document(running, None, folder), "alreadyRunning": True, **login})
+            write_json({**_document(running, None, folder), "alreadyRunning": True})
         else:
             _print_server(running, None, folder, already=True)
-            if page is not None:
-                _print_page(page)
+            _print_page(running, _login_url(running) if is_terminal() else None)
         return
     except CannotServe as error:
         raise CommandError(str(error)) from None
@@ -97,8 +93,12 @@ def up(
         note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
 
 
-def _print_page(url: str) -> None:
-    write_field("page", url, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
+def _print_page(running: RunningServer, login: str | None) -> None:
+    """Print the link that logs a browser in on a terminal only: what goes into a pipe may end in a log."""
+    if login is not None and is_terminal():
+        write_field("page", login, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
+    elif running.api_key is not None:
+        write_field("page", running.url, hint("  a link that logs a browser in: holdfast login"))
 
 
 def _login_url(running: RunningServer) -> str | None:
