@@ -336,10 +336,24 @@ class Sandboxes:
     async def stop(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.state in ("stopped", "archived"):
             raise bad_request("Sandbox is not started")
-        stopped = self._tell(replace(sandbox, row=await self.boxes.stop(sandbox.row.id)))
+        return await self._stopped(sandbox, await self.boxes.stop(sandbox.row.id))
+
+    async def _stopped(self, sandbox: Sandbox, row: BoxRow) -> Sandbox:
+        stopped = self._tell(replace(sandbox, row=row))
         if stopped.details.auto_delete == 0:
-            await self.delete(stopped)
+            with contextlib.suppress(BoxConflict):  # it was started again at once
+                await self._delete_unused(stopped)
         return stopped
+
+    async def _stop_unused(self, sandbox: Sandbox) -> Sandbox:
+        return await self._stopped(sandbox, await self.boxes.stop_unused(sandbox.row))
+
+    async def _pause_unused(self, sandbox: Sandbox) -> Sandbox:
+        return self._tell(replace(sandbox, row=await self.boxes.pause_unused(sandbox.row)))
+
+    async def _delete_unused(self, sandbox: Sandbox) -> Sandbox:
+        await self.boxes.delete_unused(sandbox.row, "deleted, as its intervals ask for")
+        return await self._forget(sandbox)
 
     async def pause(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.row.state is not BoxState.RUNNING:
@@ -357,6 +371,9 @@ class Sandboxes:
             await self.pending.remove(sandbox.id)
             return self._tell(sandbox, "destroyed")
         await self.boxes.delete(sandbox.row.id)
+        return await self._forget(sandbox)
+
+    async def _forget(self, sandbox: Sandbox) -> Sandbox:
         self._close_ports(sandbox.row.id)
         await self._records.remove(self.tenant, KIND, sandbox.id)
         return self._tell(sandbox, "destroyed")
@@ -443,20 +460,32 @@ class Sandboxes:
 
     async def sweep(self, *, all_in_use: bool = False) -> None:
         """Do what the intervals of sandboxes ask for now."""
-        actions = {Due.STOP: self.stop, Due.PAUSE: self.pause, Due.ARCHIVE: self.archive, Due.DELETE: self.delete}
-        for sandbox in await self.all():
-            if sandbox.phase is not None:
-                continue  # it has no box yet
-            what = due(sandbox, self.boxes.clock(), in_use=all_in_use or sandbox.id in self._used)
-            if what is None:
+        actions = {
+            Due.STOP: self._stop_unused,
+            Due.PAUSE: self._pause_unused,
+            Due.ARCHIVE: self.archive,
+            Due.DELETE: self._delete_unused,
+            Due.END: self.delete,
+        }
+
+        def judge(sandbox: Sandbox) -> Due | None:
+            return due(sandbox, self.boxes.clock(), in_use=all_in_use or sandbox.id in self._used)
+
+        for listed in await self.all():
+            if listed.phase is not None or judge(listed) is None:
                 continue
             try:
+                # Read again: the list is old by now, because what it asks for takes time.
+                sandbox = await self._find(listed.id)
+                what = judge(sandbox)
+                if what is None:
+                    continue
                 await actions[what](sandbox)
                 log.info("Daytona sandbox %s: %s, as its intervals ask for", sandbox.id, what.value)
             except (BoxConflict, ApiError):
                 continue  # somebody uses or changes it just now
             except BoxError as error:
-                log.warning("Daytona sandbox %s: cannot %s: %s", sandbox.id, what.value, error)
+                log.warning("Daytona sandbox %s: cannot do what its intervals ask for: %s", listed.id, error)
 
 
 def user_of(wanted: str | None, origin: Origin | None) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import modal
 
 from holdfast.api.errors.boxes import CreateFailed
+from holdfast.box_json import parse
 from holdfast.providers.modal.account import as_any, limited
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.stream import bridge_command, guest_command, guest_files
@@ -104,7 +105,7 @@ async def set_up(sandbox: modal.Sandbox, box: str, nonce: str) -> Ready:
         )
     stdout: bytes = await limited(process.stdout.read.aio())
     try:
-        answer = json.loads(stdout)
+        answer = parse(stdout)
         return Ready(str(answer["python"]), {str(name): str(value) for name, value in answer["environment"].items()})
     except (ValueError, KeyError, TypeError, AttributeError):
         stderr: bytes = await limited(process.stderr.read.aio())

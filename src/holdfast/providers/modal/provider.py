@@ -475,16 +475,14 @@ class ModalProvider(Provider):
         await self._refuse_ended(record)
         held = self.held(record.id)
         size = await self._measure(record)
-        with contextlib.suppress(BoxError, GuestRefused):
-            request = {"op": "shut_down", "grace": _GRACE_MS}
-            await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
-        image = await self._save(record)  # if this fails, the sandbox runs on and nothing is lost
-        self._egress.close(record.id)
-        ended = replace(record, state=State.STOPPED, image=image, base=None, sandbox=None, size=size)
-        sandbox = await self._sandbox(record)
-        self._records.write_box(ended)
-        held.sandbox = None
-        await held.guest.close()
+        async with held.guest.stopping(_GRACE_MS):
+            image = await self._save(record)  # if this fails, the sandbox runs on, and its files are not lost
+            self._egress.close(record.id)
+            ended = replace(record, state=State.STOPPED, image=image, base=None, sandbox=None, size=size)
+            sandbox = await self._sandbox(record)
+            self._records.write_box(ended)
+            held.sandbox = None
+            await held.guest.close()
         await self._sandboxes.try_to_end(sandbox)
         for old in {record.base, record.image} - {None}:
             await self._release(str(old))

@@ -61,7 +61,8 @@ class Compared:
         refused = tuple(_shown(path) for path in self._trees.refused[:MAX_LISTED])
         shown = head.decode("utf-8", "replace")
         exact = not cut and shown.encode() == head
-        return Changes(tuple(files), shown, more or cut, exact, self._trees.ignored, refused)
+        digest = self._trees.digest()
+        return Changes(tuple(files), shown, more or cut, exact, self._trees.ignored, refused, digest)
 
 
 @asynccontextmanager

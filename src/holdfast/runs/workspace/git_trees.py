@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import IO, Any, Final
 from holdfast.api.errors.runs import NoFiles
 from holdfast.api.run.runs import HowChanged
 from holdfast.guest.init import tar
+from holdfast.repositories.changes import digest_of
 from holdfast.repositories.names import is_git_name
 
 MAX_ARCHIVE: Final = 1024 * 1024 * 1024
@@ -75,6 +76,14 @@ class _Tree:
     excluded: bytes = b""
     """`.git/info/exclude`."""
 
+    def leave_out(self, refused: Set[bytes]) -> None:
+        """Remove these paths, and what is below them."""
+        if refused:
+            for path in list(self.files):
+                parts = path.split(b"/")
+                if any(b"/".join(parts[:count]) in refused for count in range(1, len(parts) + 1)):
+                    del self.files[path]
+
 
 class GitTrees:
     """Its methods block, so call them on a thread. `stop`, from any thread, makes them raise."""
@@ -103,7 +112,10 @@ class GitTrees:
         with self._feed("fast-import", "--quiet", "--done", "--depth=0") as feed:
             old = _Tree({}, [], {}) if before is None else self._read(before, feed)
             new = self._read(after, feed)
-            self.refused = tuple(sorted({*old.refused, *new.refused}))
+            refused = {*old.refused, *new.refused}
+            self.refused = tuple(sorted(refused))
+            for tree in (old, new):  # a path that is refused in one tree only would be removed or added by the patch
+                tree.leave_out(refused)
             self._leave_out_ignored(old, new)
             _commit(feed, b"before", old)
             _commit(feed, b"after", new)
@@ -122,6 +134,21 @@ class GitTrees:
                 added, removed, path = field.split(b"\t", 2)
                 binary = added == b"-"
                 yield TreeChange(path, how[path], *((None, None) if binary else (int(added), int(removed))))
+
+    def digest(self) -> str:
+        """Returns the digest of all changes, as `repositories.changes` defines it."""
+        return digest_of(
+            (path, before and " ".join(before), after and " ".join(after)) for path, before, after in self._versions()
+        )
+
+    def _versions(self) -> Iterator[tuple[bytes, tuple[str, str] | None, tuple[str, str] | None]]:
+        """Yields each changed path, and the mode and hash of its version in each tree."""
+        with self._ask(*_DIFF, "--raw", "-z", "before", "after") as found:
+            fields = iter(found.read().split(b"\0"))
+        for field in fields:
+            if field:
+                old_mode, new_mode, old, new, _ = field[1:].split(b" ")
+                yield next(fields), _version(old_mode, old), _version(new_mode, new)
 
     def patch(self) -> IO[bytes]:
         """Returns the patch from the first tree to the second. The caller closes it."""
@@ -143,14 +170,9 @@ class GitTrees:
         others are `blobs/<hash>`, each once. So no name from the box is the name of a member.
         """
         files, hashes = [], dict[bytes, None]()
-        with self._ask(*_DIFF, "--raw", "-z", "before", "after") as found:
-            fields = iter(found.read().split(b"\0"))
-        for field in fields:
-            if field:
-                old_mode, new_mode, old, new, _ = field[1:].split(b" ")
-                hashes.update({each: None for each in (old, new) if each.strip(b"0")})
-                versions = {"before": _version(old_mode, old), "after": _version(new_mode, new)}
-                files.append({"path": os.fsdecode(next(fields)), **versions})
+        for path, before, after in self._versions():
+            hashes.update({each[1].encode(): None for each in (before, after) if each is not None})
+            files.append({"path": os.fsdecode(path), "before": before, "after": after})
         head = json.dumps({**about, "ignored": self.ignored, "files": files}).encode()
         wanted = self._file("wanted")
         with wanted:
@@ -358,8 +380,8 @@ def _commit(feed: IO[bytes], name: bytes, tree: _Tree) -> None:
     feed.write(b"\n")
 
 
-def _version(mode: bytes, hash: bytes) -> list[str] | None:
-    return [mode.decode(), hash.decode()] if hash.strip(b"0") else None
+def _version(mode: bytes, hash: bytes) -> tuple[str, str] | None:
+    return (mode.decode(), hash.decode()) if hash.strip(b"0") else None
 
 
 def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:

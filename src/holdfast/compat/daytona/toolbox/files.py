@@ -31,6 +31,8 @@ _MOST_MATCHES: Final = 10_000
 _MAX_PATH: Final = 65_536
 _UPLOAD_ERRORS: Final = 100
 _LINKS_AT_ONCE: Final = 20
+_MOST_OF_LINK: Final = 200
+"""Bytes that are printed about what one link leads to."""
 _DESCRIBE_TARGETS: Final = 'for link; do stat -L -c "%f %s %Y" -- "$link" 2>/dev/null || echo -; done'
 
 
@@ -132,7 +134,9 @@ async def _targets(box: Box, links: list[str]) -> list[FileInfo | None]:
     found: list[FileInfo | None] = []
     for start in range(0, len(links), _LINKS_AT_ONCE):
         some = links[start : start + _LINKS_AT_ONCE]
-        lines = (await box.exec(["sh", "-c", _DESCRIBE_TARGETS, "sh", *some], timeout=60)).text.splitlines()
+        command = ["sh", "-c", _DESCRIBE_TARGETS, "sh", *some]
+        done = await box.exec(command, timeout=60, max_output=_MOST_OF_LINK * len(some))
+        lines = done.text.splitlines()
         if len(lines) != len(some):
             raise bad_request("links cannot be followed: the sandbox has no sh or no stat command")
         found += [_described(line, link) for line, link in zip(lines, some, strict=True)]

@@ -71,7 +71,7 @@ async def _all(box: Box) -> dict[str, ProcessInfo]:
 
 
 async def _spawn(at: Opened, id: str, folder: str) -> Process:
-    done = await at.box.exec(["/bin/sh", "-c", _PYTHON], env=at.environment(), timeout=30)
+    done = await at.box.exec(["/bin/sh", "-c", _PYTHON], env=at.environment(), timeout=30, max_output=4096)
     python = (done.text.strip(),) if done.text.strip() else await at.box.python()
     argv = bootstrap.argv(python, _PROGRAM, id, folder)
     process = await at.box.spawn(argv, env=at.environment(), cwd=folder, stdin=True, tree=True)
