@@ -100,7 +100,7 @@ def _run_typer(arguments: list[str], *, as_json: bool) -> Any:
             args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
         )
     except typer.TyperException as error:
-        return _explain_usage(error, as_json=as_json)
+        return _explain_usage(error, arguments, as_json=as_json)
     except typer.Abort:
         return Exit.INTERRUPTED
 
@@ -118,7 +118,9 @@ def _rewrite_examples(command: Any) -> None:
         _rewrite_examples(each)
 
 
-def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
+def _explain_usage(error: typer.TyperException, arguments: list[str], *, as_json: bool) -> int:
+    from holdfast.cli.other_words import ours_for
+
     message = _PYDANTIC_PREFIX.sub(": ", error.format_message())
     message = _PYDANTIC_NUMBER.sub(lambda found: _NUMBERS[found[1]], message)
     context = getattr(error, "ctx", None)
@@ -126,5 +128,8 @@ def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
         sys.stdout.write(message + "\n")
         return Exit.USAGE
     command = context.command_path if context is not None else command_name()
-    print_error(CommandError(message, next_step=f"{command} --help", exit=Exit.USAGE), as_json=as_json)
+    next_step = f"{command} --help"
+    if message.startswith("No such command") and (ours := ours_for(arguments)):
+        message, next_step = f"{message.partition('.')[0]}.", " or ".join(ours)
+    print_error(CommandError(message, next_step=next_step, exit=Exit.USAGE), as_json=as_json)
     return Exit.USAGE

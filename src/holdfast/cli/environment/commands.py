@@ -15,9 +15,10 @@ from holdfast.cli.errors import CommandError, command_error, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.removal import remove_named
 from holdfast.cli.run.options import ModelOption, split_models
 from holdfast.cli.session import ask, ensure_server, home_or_default
-from holdfast.cli.terminal.confirmation import YesOption, confirm, confirm_end
+from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
 from holdfast.cli.terminal.durations import describe_duration
 
@@ -314,20 +315,16 @@ def disallow(
 def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Remove all versions of an environment, and its setups. Threads that used it can still be resumed."""
     parse_name(name)
-
-    async def load(client: Client) -> EnvironmentRecord:
-        return await client.environments.get(name)
-
-    async def work(client: Client) -> None:
-        await client.environments.remove(name)
-
-    ask(where, load)
-    confirm_end("remove", f"environment {name} with all its versions", f"holdfast env remove {name}", yes=yes)
-    ask(where, work)
-    if as_json:
-        write_json({"name": name, "removed": True})
-    else:
-        write_field("removed", name)
+    remove_named(
+        name,
+        f"environment {name} with all its versions",
+        "holdfast env remove",
+        where=where,
+        yes=yes,
+        as_json=as_json,
+        check=lambda client: client.environments.get(name),
+        remove=lambda client: client.environments.remove(name),
+    )
 
 
 def print_asks(asks: tuple[str, ...]) -> None:

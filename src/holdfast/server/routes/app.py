@@ -36,8 +36,8 @@ from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.run import agents, forks, runs, runtime_tests, tasks
 from holdfast.server.routes.services import METRICS_ERRORS, Services, UseMetrics, services_of
 from holdfast.server.routes.session import channels, gateway, inbox, sessions, tools, workflows
+from holdfast.server.wire.html_page import error_page, is_navigation
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
-from holdfast.server.wire.written_page import error_page, is_navigation
 
 ROUTERS = (
     threads.router,

@@ -25,7 +25,7 @@ _MACHINES: Final = ("/v1/", "/page/", "/compat/", "/metrics", "/health")
 """Below these paths, programs ask."""
 
 
-def written_page(title: str, body: str, *, status: int = 200, script: str = "") -> Response:
+def html_page(title: str, body: str, *, status: int = 200, script: str = "") -> Response:
     """Returns a page. `body` is markup; its policy allows no script and no style but its own."""
     scripts = f"script-src {_digest(script)}; connect-src 'self'; " if script else ""
     headers = {
@@ -59,7 +59,7 @@ def error_page(request: Request, error: HoldfastError) -> Response | None:
     else:
         title, home = "This did not work", '<p><a href="/login">Log in another way</a></p>'
     hint = f"<p>{_sentence(error.hint)}</p>" if error.hint else ""
-    page = written_page(title, f"<p>{_sentence(error.message)}</p>{hint}{home}", status=error.status or 500)
+    page = html_page(title, f"<p>{_sentence(error.message)}</p>{hint}{home}", status=error.status or 500)
     for name, value in error.headers:
         page.headers.append(name.decode(), value.decode("latin-1"))
     return page

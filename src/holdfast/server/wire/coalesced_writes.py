@@ -1,4 +1,4 @@
-"""Joins the head of an answer with the first part of its body, so that small answers are one write to the socket.
+"""Coalesces the head of an answer with the first part of its body, so that small answers are one write to the socket.
 
 An ASGI app sends the two one after the other, and each write is a system call here and a wake-up of the client.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 
-class HeldHead:
+class CoalescedWrites:
     """Takes the place of the transport of one request cycle. The first write waits for the second, at most until the
     event loop turns."""
 
