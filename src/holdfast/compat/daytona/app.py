@@ -65,6 +65,7 @@ def create_app(daytona: Daytona) -> Starlette:
     app.state.samples = metrics.Samples(1000)
     app.state.language_servers = languages.LanguageServers()
     daytona.closers.append(app.state.language_servers.close)
+    app.state.context_locks = interpreters.Locks(1000)
     app.state.context_offsets = interpreters.Offsets(10_000)
     return app
 
