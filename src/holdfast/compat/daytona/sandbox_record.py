@@ -68,6 +68,7 @@ class SandboxDetails:
     domains: str | None = None
     volumes: list[dict[str, str]] = field(default_factory=list)
     dockerfile: str | None = None
+    entrypoint: list[str] = field(default_factory=list)
     archived: bool = False
     parent: str | None = None
     """The sandbox that it was forked from."""

@@ -21,6 +21,7 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.compat.daytona import entrypoint
 from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_found, not_supported
 from holdfast.compat.daytona.intervals import Due, due
 from holdfast.compat.daytona.models import NewNetwork, NewSandbox, Resources
@@ -199,7 +200,8 @@ class Sandboxes:
         )
 
         def with_box(box: str, origin: Origin | None) -> SandboxDetails:
-            return details(box=box, user=user_of(new.user, origin))
+            entrypoint = [] if origin is None else list(origin.entrypoint)
+            return details(box=box, user=user_of(new.user, origin), entrypoint=entrypoint)
 
         if origin is None:
             assert new.build_info is not None
@@ -272,7 +274,19 @@ class Sandboxes:
             raise
         sandbox = Sandbox(record, row)
         self._set_public(row.id, sandbox.details.public)
+        await self._run_entrypoint(sandbox)
         return self._tell(sandbox)
+
+    async def _run_entrypoint(self, sandbox: Sandbox) -> None:
+        """Run it in a box that has no process yet. A sandbox is started also if that fails."""
+        details = sandbox.details
+        if not details.entrypoint:
+            return
+        try:
+            async with self.opened(sandbox) as box:
+                await entrypoint.begin(box, details.entrypoint, details.env)
+        except (BoxError, ApiError, TimeoutError) as error:
+            log.warning("Daytona sandbox %s: its entrypoint could not be run: %s", sandbox.id, error)
 
     async def _check_free(self, name: str | None) -> None:
         if name is None:
@@ -328,10 +342,13 @@ class Sandboxes:
     async def start(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.row.state is BoxState.RUNNING:
             return sandbox
-        row = await self.boxes.start_box(sandbox.row.id)
+        had_processes = sandbox.row.state not in (BoxState.STOPPED, BoxState.HIBERNATED)
+        sandbox = replace(sandbox, row=await self.boxes.start_box(sandbox.row.id))
         if sandbox.details.archived:
             sandbox = await self._change(sandbox, archived=False)
-        return self._tell(replace(sandbox, row=row))
+        if not had_processes:
+            await self._run_entrypoint(sandbox)
+        return self._tell(sandbox)
 
     async def stop(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.state in ("stopped", "archived"):
@@ -376,6 +393,7 @@ class Sandboxes:
             "memory": details.memory,
             "disk": details.disk,
             "limited": [name for name in _LIMITS if getattr(spec, name) is not None],
+            "entrypoint": details.entrypoint,
         }
         return await self._snapshots.of_sandbox(sandbox.id, sandbox.row.id, name, like)
 
@@ -402,6 +420,8 @@ class Sandboxes:
         if not started:
             moved = await self.boxes.stop(moved.id)
         sandbox = await self._change(sandbox, moved, box=moved.id, links=[], **given)
+        if started:
+            await self._run_entrypoint(sandbox)
         self._set_public(moved.id, details.public)
         await self.boxes.delete(row.id)
         self._close_ports(row.id)
