@@ -12,6 +12,7 @@ from holdfast.boxes.service.boxes import Boxes
 from holdfast.compat.daytona.app import create_app
 from holdfast.compat.daytona.records import RecordStore
 from holdfast.compat.daytona.service import Daytona, Dependencies, opened_daytona
+from holdfast.environments.secrets import Secrets
 from holdfast.images.registry.pull import Puller
 from holdfast.server.egress import ServerEgress
 from holdfast.server.lazy import Lazy, load_in_thread
@@ -38,6 +39,7 @@ async def open_daytona(
     shutdown: Shutdown,
     secret: bytes,
     quotas: Quotas,
+    secrets: Lazy[Secrets],
     of_tenant: Callable[[str | None], Awaitable[Daytona]] | None,
 ) -> AsyncIterator[Starlette]:
     """`secret` signs URLs of files. `of_tenant` finds the API of the tenant that a credential names."""
@@ -69,6 +71,7 @@ async def open_daytona(
         shutdown.until_stopping,
         note_caller,
         count_request,
+        secrets.get,
         of_tenant,
     )
     async with opened_daytona(needs) as daytona:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from holdfast.api.errors import HoldfastError
-from holdfast.compat.daytona import control_plane, events
+from holdfast.compat.daytona import control_plane, events, secret_routes
 from holdfast.compat.daytona.http.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
 from holdfast.compat.daytona.toolbox import (
@@ -48,6 +48,7 @@ def create_app(daytona: Daytona) -> Starlette:
             WebSocketRoute("/socket.io/", events.serve_events),
             Mount("/toolbox/{sandbox}", routes=toolbox),
             Route("/sandbox/{sandbox}/telemetry/metrics", metrics.history, methods=["GET"]),
+            *secret_routes.routes(),
             *control_plane.routes(),
         ],
         exception_handlers={

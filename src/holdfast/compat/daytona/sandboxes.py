@@ -29,6 +29,7 @@ from holdfast.compat.daytona.network import policy_of
 from holdfast.compat.daytona.pending import Pending
 from holdfast.compat.daytona.records import Record, RecordStore
 from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
+from holdfast.compat.daytona.secrets import DaytonaSecrets, NewMounts
 from holdfast.compat.daytona.snapshot.images import Images, Origin
 from holdfast.compat.daytona.snapshot.snapshots import DEFAULT, Snapshots
 from holdfast.compat.daytona.volumes import Volumes
@@ -63,6 +64,7 @@ class Sandboxes:
         images: Images,
         snapshots: Snapshots,
         volumes: Volumes,
+        secrets: DaytonaSecrets,
         network_ready: Callable[[], Awaitable[None]],
         set_public: Callable[[str, bool], None],
         close_ports: Callable[[str], None],
@@ -74,6 +76,7 @@ class Sandboxes:
         self._images = images
         self._snapshots = snapshots
         self._volumes = volumes
+        self._secrets = secrets
         self._network_ready = network_ready
         self._set_public = set_public
         self._close_ports = close_ports
@@ -158,11 +161,11 @@ class Sandboxes:
         """A target that is the name of a provider selects it. Any other is the default one."""
         return target if target is not None and target in self.boxes.providers else BoxSpec().provider
 
-    async def create(self, new: NewSandbox) -> Sandbox:
+    async def create(self, new: NewSandbox, by: str) -> Sandbox:
         _refuse_unsupported(new)
         if await self._records.count(self.tenant, KIND) >= _MOST:
             raise ApiError(403, f"this server keeps at most {_MOST} sandboxes")
-        policy = policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)
+        policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)  # raises
         provider = self.provider_of(new.target)
         mounts = await self._volumes.mounts(new.volumes or [])
         snapshot = None
@@ -178,7 +181,7 @@ class Sandboxes:
             resources = {name: snapshot.document[name] for name in _LIMITS}
             limited = {name: snapshot.document[name] for name in snapshot.document["limited"]}
             origin = await self._snapshots.origin(snapshot)
-        spec = BoxSpec(provider=provider, volumes=mounts, network=policy, **self._limits(provider, limited))
+        secrets = await self._secrets.mount(new.secrets or [], by)
         details = partial(
             SandboxDetails,
             labels=new.labels or {},
@@ -197,7 +200,10 @@ class Sandboxes:
             domains=new.domain_allow_list,
             volumes=[each.model_dump(by_alias=True, exclude_none=True) for each in new.volumes or []],
             dockerfile=None if new.build_info is None else new.build_info.dockerfile_content,
+            secrets=secrets,
         )
+        policy = details(box="").policy
+        spec = BoxSpec(provider=provider, volumes=mounts, network=policy, **self._limits(provider, limited))
 
         def with_box(box: str, origin: Origin | None) -> SandboxDetails:
             entrypoint = [] if origin is None else list(origin.entrypoint)
@@ -284,7 +290,7 @@ class Sandboxes:
             return
         try:
             async with self.opened(sandbox) as box:
-                await entrypoint.begin(box, details.entrypoint, details.env)
+                await entrypoint.begin(box, details.entrypoint, details.variables)
         except (BoxError, ApiError, TimeoutError) as error:
             log.warning("Daytona sandbox %s: its entrypoint could not be run: %s", sandbox.id, error)
 
@@ -331,11 +337,18 @@ class Sandboxes:
             allow_list, domains = new.network_allow_list or None, new.domain_allow_list or None
         elif allow_list or domains:
             block_all = bool(new.network_block_all)
-        policy = policy_of(block_all, allow_list, domains)
+        return await self._set_policy(sandbox, block_all=block_all, allow_list=allow_list, domains=domains)
+
+    async def set_secrets(self, sandbox: Sandbox, new: NewMounts, by: str) -> Sandbox:
+        """Mount these secrets in place of those that are mounted."""
+        return await self._set_policy(sandbox, secrets=await self._secrets.mount(new.secrets, by))
+
+    async def _set_policy(self, sandbox: Sandbox, **changes: Any) -> Sandbox:
+        policy = replace(sandbox.details, **changes).policy
         if policy != NetworkPolicy():
             await self._network_ready()
         row = await self.boxes.set_network(sandbox.row.id, policy)
-        return await self._change(sandbox, row, block_all=block_all, allow_list=allow_list, domains=domains)
+        return await self._change(sandbox, row, **changes)
 
     # --- lifecycle ---
 
@@ -490,8 +503,6 @@ def _refuse_unsupported(new: NewSandbox) -> None:
     """Raises for what would silently be something else."""
     if new.gpu:
         raise not_supported("this server has no GPUs")
-    if new.secrets:
-        raise not_supported("this server has no Daytona secrets: pass values as env_vars")
     if new.outbound_proxy_url:
         raise not_supported("this server cannot give one sandbox a proxy: start it with --egress-proxy")
     if new.linked_sandbox:

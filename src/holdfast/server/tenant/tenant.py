@@ -489,6 +489,7 @@ async def open_tenant(
                         shutdown,
                         derive(secret, "daytona file urls"),
                         quotas,
+                        secrets,
                         daytona_of_tenant if is_default else None,
                     )
                     mounts[PREFIX] = mounted = await parts.enter_async_context(opening)
