@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from holdfast.api.errors import HoldfastError
-from holdfast.compat.daytona import control_plane, events, secret_routes
+from holdfast.compat.daytona import control_plane, events, not_served, secret_routes
 from holdfast.compat.daytona.http.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
 from holdfast.compat.daytona.toolbox import (
@@ -50,6 +50,7 @@ def create_app(daytona: Daytona) -> Starlette:
             Route("/sandbox/{sandbox}/telemetry/metrics", metrics.history, methods=["GET"]),
             *secret_routes.routes(),
             *control_plane.routes(),
+            *not_served.routes(),
         ],
         exception_handlers={
             ApiError: _refuse,

@@ -273,11 +273,6 @@ async def no_ssh(request: Request) -> Response:
     raise not_supported("this server has no SSH access to sandboxes: use a PTY session, or `holdfast box shell ID`")
 
 
-async def no_warm_pools(request: Request) -> Response:
-    await daytona_of(request).admit(request)
-    raise not_supported("this server keeps boxes ready by itself: see `holdfast up --pool`")
-
-
 async def no_context(request: Request) -> Response:
     await daytona_of(request).admit(request)
     raise not_supported("this server takes no build context: upload the files into a sandbox and take a snapshot")
@@ -492,13 +487,20 @@ async def get_usage(request: Request) -> Response:
 
 async def list_regions(request: Request) -> Response:
     parts = await daytona_of(request).admit(request)
+    return answer([_region(name) for name in sorted(parts.boxes.providers)])
+
+
+async def get_region(request: Request) -> Response:
+    parts = await daytona_of(request).admit(request)
+    name = request.path_params["id"]
+    if name not in parts.boxes.providers:
+        raise not_found(f"Region {name[:100]} not found")
+    return answer(_region(name))
+
+
+def _region(name: str) -> dict[str, Any]:
     at = timestamp(0)
-    return answer(
-        [
-            {"id": name, "name": name, "regionType": "shared", "createdAt": at, "updatedAt": at}
-            for name in sorted(parts.boxes.providers)
-        ]
-    )
+    return {"id": name, "name": name, "regionType": "shared", "createdAt": at, "updatedAt": at}
 
 
 async def get_user(request: Request) -> Response:
@@ -576,13 +578,9 @@ def routes() -> list[Route]:
         ("GET", "/organizations/{id}", get_organization),
         ("GET", "/organizations/{id}/usage", get_usage),
         ("GET", "/regions", list_regions),
+        ("GET", "/regions/{id}", get_region),
         ("GET", "/shared-regions", list_regions),
         ("GET", "/users/me", get_user),
         ("GET", "/object-storage/push-access", no_context),
     ]
-    made = [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
-    anything = ["GET", "POST", "PATCH", "DELETE"]
-    for path, endpoint in (("/warm-pools", no_warm_pools),):
-        made.append(Route(path, endpoint, methods=anything))
-        made.append(Route(f"{path}/{{rest:path}}", endpoint, methods=anything))
-    return made
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]

@@ -28,7 +28,7 @@ _MOST: Final = 500
 _MOST_MOUNTED: Final = 30
 _HOST: Final = re.compile(r"(?:\*\.)?(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
-Value = Annotated[str, Field(min_length=1, max_length=65_536, repr=False)]
+Value = Annotated[str, Field(min_length=1, max_length=65_536)]
 Hosts = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=MOST_BINDINGS)]
 Description = Annotated[str, Field(max_length=1024)]
 
