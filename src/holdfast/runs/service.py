@@ -73,6 +73,8 @@ from holdfast.time_limit import time_limit
 _EVIDENCE: Final = 50
 """Results of tools that a diagnosis looks at, the latest ones."""
 _STOP_SECONDS: Final = 5.0
+_RECENT: Final = 20
+"""Runs among which that of a repeated request is looked for."""
 
 Admit = Callable[[Callable[[], Awaitable[int]]], Awaitable[None]]
 """Raises if there may not be another run. Gets what counts those that have not ended."""
@@ -292,9 +294,13 @@ class Runs:
         if prompt.id is None:
             return None
         latest = (await self._log.runs(thread)).latest
-        if latest is None or prompt.id not in latest.prompts:
+        if latest is None:
             return None
-        return Launched(thread, latest.run, prompt.id)
+        if prompt.id in latest.prompts:
+            return Launched(thread, latest.run, prompt.id)
+        before = await self._projection.runs(RunFilter(thread=thread, limit=_RECENT))
+        same = next((each.run for each in before if prompt.id in each.run.prompts), None)
+        return None if same is None else Launched(thread, same.run, prompt.id)
 
     async def resume(
         self,
@@ -350,6 +356,7 @@ class Runs:
         """Fork a thread at a turn or an entry, and launch a run there if there is a prompt for it."""
         if prompt is not None:
             check_prompt(prompt.text)
+        if prompt is not None and (new_id is None or not await self.forks.is_made(thread, at, new_id)):
             runs = await self._log.runs(thread)
             if runs.latest is not None and (agent is not None or model is not None):
                 self._planner.plan(next_options(runs, agent, model))  # refused before anything is made

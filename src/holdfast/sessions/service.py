@@ -332,8 +332,10 @@ class Sessions:
             raise AgentRefused(f"the agent of session {id} did not answer prompt {prompt} with a review")
         return review
 
-    async def revert(self, id: str, prompt: str) -> ThreadRow:
-        """Take a session back to where it was before a prompt: the conversation, and the files of its box."""
+    async def revert(self, id: str, prompt: str, *, key: str | None = None) -> ThreadRow:
+        """Take a session back to where it was before a prompt: the conversation, and the files of its box. A request
+        with the key of an earlier one changes nothing.
+        """
         row = await self._sessions.find(id)
         if row.runs.live is not None:
             raise SessionBusy(
@@ -351,7 +353,7 @@ class Sessions:
                 f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
             )
         await self._runners.stop(id)
-        await self._runs.rewinds.rewind(id, str(number - 1))
+        await self._runs.rewinds.rewind(id, str(number - 1), key=key)
         return await self._sessions.find(id)
 
     async def questions(self, id: str) -> Sequence[Question]:

@@ -129,6 +129,8 @@ class Rewind(Document):
     at: At | None = None
     undo: StrictBool = False
     """Undo the latest rewind. Then `at` is left out."""
+    key: Printable | None = None
+    """A second request with the same key, on the same thread, changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,8 @@ class Rewound(Document):
     thread: str
     turn: int
     """The turn that is the latest one now."""
-    box: str
+    box: str | None
+    """None if an earlier request has done it, and the thread has no box now."""
     can_undo: bool
 
 

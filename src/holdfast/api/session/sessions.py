@@ -316,6 +316,8 @@ class RevertRequest(Document):
     """Take a session back to where it was before a prompt."""
 
     prompt: EntryId
+    key: Printable | None = None
+    """A second request with the same key changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,20 +60,20 @@ class Forks:
         )
         return answer.read(Forked.from_json)
 
-    async def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+    async def rewind(self, thread: str, at: int | str | None = None, *, key: str | None = None) -> Rewound:
         """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
 
-        Raises `ThreadBusy` if a run is in progress.
+        Calls with the same `key` on the same thread rewind it once. Raises `ThreadBusy` if a run is in progress.
         """
-        wanted = Rewind(at=None if at is None else str(at))
-        answer = await self._thread(thread).ask("POST", "/rewind", wanted.to_request(), timeout=LONG_SECONDS)
-        return answer.read(Rewound.from_json)
+        return await self._rewind(thread, Rewind(at=None if at is None else str(at), key=key or new_id("k")))
 
-    async def undo(self, thread: str) -> Rewound:
-        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
-        answer = await self._thread(thread).ask(
-            "POST", "/rewind", Rewind(undo=True).to_request(), repeatable=False, timeout=LONG_SECONDS
-        )
+    async def undo(self, thread: str, *, key: str | None = None) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way. For `key` see `rewind`."""
+        return await self._rewind(thread, Rewind(undo=True, key=key or new_id("k")))
+
+    async def _rewind(self, thread: str, wanted: Rewind) -> Rewound:
+        # Each has a key, so that a retry finds what the first attempt did.
+        answer = await self._thread(thread).ask("POST", "/rewind", wanted.to_request(), timeout=LONG_SECONDS)
         return answer.read(Rewound.from_json)
 
     async def compare(

@@ -278,16 +278,16 @@ class SyncForks(SyncHandle):
             self._async.fork(thread, at, prompt=prompt, agent=agent, model=model, title=title, author_id=author_id)
         )
 
-    def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+    def rewind(self, thread: str, at: int | str | None = None, *, key: str | None = None) -> Rewound:
         """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
 
-        Raises `ThreadBusy` if a run is in progress.
+        Calls with the same `key` on the same thread rewind it once. Raises `ThreadBusy` if a run is in progress.
         """
-        return self._loop.run(self._async.rewind(thread, at))
+        return self._loop.run(self._async.rewind(thread, at, key=key))
 
-    def undo(self, thread: str) -> Rewound:
-        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
-        return self._loop.run(self._async.undo(thread))
+    def undo(self, thread: str, *, key: str | None = None) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way. For `key` see `rewind`."""
+        return self._loop.run(self._async.undo(thread, key=key))
 
     def compare(
         self, first: str, second: str, *, test: str | None = None, seconds: int = 600, without_test: bool = False

@@ -197,7 +197,7 @@ class Sessions:
 
     async def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""
-        request = RevertRequest(prompt=prompt).to_request()
+        request = RevertRequest(prompt=prompt, key=new_id("k")).to_request()
         answer = await self._sessions.below(id).ask("POST", "/revert", request, timeout=LONG_SECONDS)
         return answer.read(SessionInfo.from_json)
 

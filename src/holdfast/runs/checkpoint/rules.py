@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from base64 import b32encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors import InvalidRequest
+from holdfast.api.ids import new_id
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.threads.run_events import Run, ThreadRuns
@@ -23,6 +26,16 @@ def fork_title(source: str, title: str | None, turn: int) -> str:
     """Returns the title of a fork that was given none, from the id and the title of its source."""
     name = _FORKED.sub("", title) if title else source
     return f"{name[:_LONGEST_TITLE]} (fork at turn {turn})"
+
+
+def rewound_id(thread: str, key: str | None) -> str:
+    """Returns the id of the entry of a rewind. With a key it is always the same one, and differs on each thread: a fork
+    has the rewinds of its source.
+    """
+    if key is None:
+        return f"rewound-{new_id('w')}"
+    digest = hashlib.sha256(f"{thread}\n{key}".encode()).digest()
+    return f"rewound-k-{b32encode(digest).decode().lower()[:26]}"
 
 
 def policy_in(options: Mapping[str, Any], provider: Provider | None) -> CheckpointPolicy:

@@ -64,12 +64,13 @@ async def rewind_thread(id: ThreadId, rewind: Rewind, runs: UseRuns) -> Rewound:
     """Take a thread back to the end of a turn, with its files, or undo that. What came after stays on the thread."""
     if rewind.undo and rewind.at is not None:
         raise InvalidRequest("an undo takes no turn", hint="leave out one of them")
-    done = await (runs.rewinds.undo(id) if rewind.undo else runs.rewinds.rewind(id, rewind.at))
+    rewinds, key = runs.rewinds, rewind.key
+    done = await (rewinds.undo(id, key=key) if rewind.undo else rewinds.rewind(id, rewind.at, key=key))
     latest = done.row.runs.latest
     return Rewound(
         thread=id,
         turn=0 if latest is None else latest.turn,
-        box=done.box.id,
+        box=None if done.box is None else done.box.id,
         can_undo=done.row.lineage.undo is not None,
     )
 

@@ -160,7 +160,7 @@ async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) 
 @router.post("/sessions/{id}/revert")
 async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
     """Take the conversation and the files back to where they were before a prompt."""
-    return await _info(sessions, await sessions.revert(id, revert.prompt))
+    return await _info(sessions, await sessions.revert(id, revert.prompt, key=revert.key))
 
 
 @router.post("/sessions/{id}/reviews", status_code=201)
