@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.api.errors import Conflict
+from holdfast.api.errors import Conflict, NotFound
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
 from holdfast.api.run.imports import EXPORTED_THREAD, Imported, NewImport
 from holdfast.api.run.info import CancelKind
 from holdfast.api.run.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.api.run.tasks import DelegationLimits
+from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.blocked_egress import MOST_TEXT, BlockedEgress, find_blocked, still_away
@@ -45,6 +46,7 @@ from holdfast.runs.launch.plan import (
     check_prompt,
     check_workspace,
     environment_of,
+    key_of,
     next_options,
     session_options,
     spec_of,
@@ -406,6 +408,13 @@ class Runs:
         """End the run of a thread that is about to be deleted, and its tasks, and delete its box."""
         await self.delegations.cancel_below(thread)
         await self.cancellation.forget(thread)
+
+    async def settle_box(self, row: BoxRow) -> None:
+        """Wait until the latest turn that worked in a box is saved. Until then, the box is in use."""
+        thread = row.owner.thread
+        if thread is not None and row.key == key_of(thread):
+            with suppress(NotFound):  # the thread was deleted
+                await self.checkpoints.settle(thread)
 
     # --- reading ---
 

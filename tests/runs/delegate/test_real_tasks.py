@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from threading import Event, Thread
 
 import pytest
 from tests.agents import InstalledAgents
-from tests.runs.delegate.real import ANSWER, Delegating, a_delegating_server, asks_for_result, calls, task_in
+from tests.runs.delegate.real import ANSWER, PATIENCE, Delegating, a_delegating_server, asks_for_result, calls, task_in
 
+from holdfast.api.run.tasks import ThreadTree
 from holdfast.cli.app import run as run_command
+from holdfast.client.run.tasks import Tasks
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Request
-from holdfast.testing.model.steps import Step, bash, held, text, write
+from holdfast.testing.model.steps import FOR_EVER, Step, bash, held, text, write
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +129,44 @@ def test_tasks_are_delegated_shown_and_awaited_by_command(
     assert "and 1 below it" in capfd.readouterr().out
     assert run_command(["thread", "tree", thread, "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["threads"]) == 2
+
+
+@pytest.mark.parametrize("command", ["delegate", "thread wait"])
+def test_who_waits_for_a_task_waits_over_a_restart_of_the_server(
+    world: Delegating, command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(world.server.home))
+    waits = Event()
+    tree = Tasks.tree
+
+    async def seen(self: Tasks, thread: str) -> ThreadTree:
+        found = await tree(self, thread)
+        waits.set()
+        return found
+
+    thread = world.launch("parent of a restart", [text("I have nothing to do.")])
+    world.client.runs.wait(thread)
+    gate = Gate("start")
+    # The agent repeats the call of the model that the server was killed in.
+    world.model.script([held(text(ANSWER), gate), text(ANSWER, times=FOR_EVER)], when="over a restart")
+    arguments = ["delegate", thread, "Do it over a restart.", "--wait"]
+    if command == "thread wait":
+        world.client.tasks.delegate(thread, "Do it over a restart.")
+        monkeypatch.setattr(Tasks, "tree", seen)  # so that we know when it waits
+        arguments = ["thread", "wait", thread]
+    exits: list[int] = []
+    waiting = Thread(target=lambda: exits.append(run_command(arguments)))
+    waiting.start()
+    gate.wait_reached()
+    if command == "thread wait":
+        assert waits.wait(PATIENCE)
+    world.server.kill()
+    world.server.start()
+    gate.release()
+    waiting.join()
+    assert exits == [0], capfd.readouterr().err
+    assert (ANSWER if command == "delegate" else "and 1 below it") in capfd.readouterr().out
+    assert len(world.client.tasks.list(thread)) == 1
 
 
 # --- attacks ---
