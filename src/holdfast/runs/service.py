@@ -175,7 +175,7 @@ class Runs:
             open_tasks=trees.open_tasks_of,
         )
         self.comparisons = Comparisons(
-            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, ticks=ticks
+            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, workspaces, ticks=ticks
         )
         self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
