@@ -311,6 +311,14 @@ async def test_the_same_fork_twice_is_one(world: World) -> None:
         await world.runs.forks.fork(thread, "1", id=thread)
 
 
+async def test_a_fork_goes_on_with_a_chain_of_models(world: World) -> None:
+    thread = await turn(world, "one")
+    _, launched = await world.runs.fork(thread, None, Prompt("two"), model="a", fallbacks=("b", "c"))
+    assert launched is not None
+    run = await world.settled(launched)
+    assert (run.model, run.options["fallbacks"]) == ("a/x", ["b/x", "c/x"])
+
+
 async def test_a_fork_is_found_again_when_its_source_has_gone_on(world: World) -> None:
     thread = await turn(world, "one", a="1")
     first = await world.runs.forks.fork(thread, id="t-mine")

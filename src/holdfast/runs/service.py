@@ -354,18 +354,23 @@ class Runs:
         title: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: tuple[str, ...] = (),
     ) -> tuple[Fork, Launched | None]:
         """Fork a thread at a turn or an entry, and launch a run there if there is a prompt for it."""
+
+        def change(options: Options) -> Options:
+            return replace(options, fallbacks=fallbacks or options.fallbacks)
+
         if prompt is not None:
             check_prompt(prompt.text)
         if prompt is not None and (new_id is None or not await self.forks.is_made(thread, at, new_id)):
             runs = await self._log.runs(thread)
-            if runs.latest is not None and (agent is not None or model is not None):
-                self._planner.plan(next_options(runs, agent, model))  # refused before anything is made
+            if runs.latest is not None and (agent is not None or model is not None or fallbacks):
+                self._planner.plan(change(next_options(runs, agent, model)))  # refused before anything is made
         fork = await self.forks.fork(thread, at, id=new_id, title=title)
         if prompt is None:
             return fork, None
-        return fork, await self.resume(fork.row.id, prompt, agent=agent, model=model)
+        return fork, await self.resume(fork.row.id, prompt, agent=agent, model=model, change=change)
 
     async def steer(self, thread: str, prompt: Prompt, *, interrupt: bool = False) -> Steered:
         """Send a prompt to a thread. It waits for the end of a live run, or interrupts it."""

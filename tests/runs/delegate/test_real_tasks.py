@@ -12,6 +12,7 @@ from tests.runs.delegate.real import ANSWER, PATIENCE, Delegating, a_delegating_
 
 from holdfast.api.run.tasks import ThreadTree
 from holdfast.cli.app import run as run_command
+from holdfast.cli.exits import Exit
 from holdfast.client.run.tasks import Tasks
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Request
@@ -125,6 +126,30 @@ def test_tasks_are_delegated_shown_and_awaited_by_command(
     assert second.startswith("└─ t-")
     assert "task, pi" in second
     assert "handwork" in second
+    [task] = world.client.tasks.list(thread)
+    capfd.readouterr()
+    assert run_command(["task", "list", thread]) == 0
+    [_, line] = capfd.readouterr().out.splitlines()
+    assert line.split()[:4] == [task.id, "completed", "pi", "own"]
+    assert "handwork" in line
+    assert run_command(["task", "show", task.id]) == 0
+    assert f"parent       {thread}" in capfd.readouterr().out
+    assert run_command(["task", "result", task.id]) == 0
+    assert ANSWER in capfd.readouterr().out
+    gate = Gate("start")
+    world.model.script([held(text(ANSWER), gate)], when="in vain")
+    assert run_command(["delegate", thread, "Do it in vain.", "--box", "same"]) == 0
+    vain = capfd.readouterr().out.strip()
+    gate.wait_reached()
+    assert run_command(["task", "result", vain]) == 1
+    assert f"holdfast task result {vain} --wait" in capfd.readouterr().err
+    assert run_command(["task", "cancel", vain]) == 0
+    assert run_command(["task", "result", vain, "--wait", "--json"]) == 1
+    gate.release()
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["status"] == "cancelled"
+    assert run_command(["task", "show", thread]) == Exit.NOT_FOUND
+    assert "there is no task" in capfd.readouterr().err
+    world.client.threads.delete(vain)
     assert run_command(["thread", "wait", thread]) == 0
     assert "and 1 below it" in capfd.readouterr().out
     assert run_command(["thread", "tree", thread, "--json"]) == 0

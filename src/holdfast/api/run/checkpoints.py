@@ -12,6 +12,7 @@ from holdfast.api.limits import (
     AgentName,
     EntryId,
     ModelName,
+    ModelNames,
     Printable,
     PromptText,
     StrictBool,
@@ -109,6 +110,8 @@ class NewFork(Document):
     author_id: Printable | None = None
     agent: AgentName | None = None
     model: ModelName | None = None
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from holdfast.api.ids import new_entry_id, new_id
@@ -37,6 +38,7 @@ class Forks:
         prompt: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         title: str | None = None,
         author_id: str | None = None,
     ) -> Forked:
@@ -44,6 +46,7 @@ class Forks:
 
         `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
         written. It defaults to the latest turn. With a prompt, a run is launched there.
+        `fallbacks` are models to use if `model` gives no answer.
         """
         new = NewFork(
             at=None if at is None else str(at),
@@ -54,6 +57,7 @@ class Forks:
             author_id=author_id,
             agent=agent,
             model=model,
+            fallbacks=tuple(fallbacks),
         )
         answer = await self._thread(thread).ask(
             "POST", "/forks", new.to_request(), repeatable=True, timeout=LONG_SECONDS

@@ -39,13 +39,20 @@ async def fork_thread(id: ThreadId, new: NewFork, runs: UseRuns) -> Forked:
     """Fork a thread at the end of a turn: its entries up to there, its files as they were, and a run if a prompt is
     given.
     """
-    if new.prompt is None and (new.agent is not None or new.model is not None):
+    if new.prompt is None and (new.agent is not None or new.model is not None or new.fallbacks):
         raise InvalidRequest("an agent or a model needs a prompt", hint="add a prompt, or leave them out")
     prompt = None
     if new.prompt is not None:
         prompt = Prompt(new.prompt, new.prompt_id, new.author_id)
     fork, launched = await runs.fork(
-        id, new.at, prompt, new_id=new.id, title=new.title, agent=new.agent, model=new.model
+        id,
+        new.at,
+        prompt,
+        new_id=new.id,
+        title=new.title,
+        agent=new.agent,
+        model=new.model,
+        fallbacks=new.fallbacks,
     )
     source = fork.row.lineage.fork_of
     assert source is not None
