@@ -16,7 +16,6 @@ from holdfast.boxes.provider import Provider
 from holdfast.threads.run_events import Run, ThreadRuns
 
 _DAY: Final = 24 * 3600 * 1000
-_DEFAULT: Final = CheckpointPolicy()
 _OFF: Final = CheckpointPolicy(every=False)
 _FORKED: Final = re.compile(r" \(fork at turn \d+\)$")
 _LONGEST_TITLE: Final = 400
@@ -46,7 +45,9 @@ def policy_in(options: Mapping[str, Any], provider: Provider | None) -> Checkpoi
             return CheckpointPolicy.parse(text)
         except InvalidRequest:
             pass
-    return _DEFAULT if provider is not None and provider.takes_checkpoints else _OFF
+    if provider is None or not provider.takes_checkpoints:
+        return _OFF
+    return CheckpointPolicy.parse(provider.checkpoint_policy)
 
 
 def turn_to_save(runs: ThreadRuns) -> Run | None:
