@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.api.errors import Conflict, NotFound
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
-from holdfast.api.run.imports import EXPORTED_THREAD, Imported, NewImport
+from holdfast.api.run.imports import EXPORTED_THREAD, MOST_UPLOADED, Imported, NewImport
 from holdfast.api.run.info import CancelKind
 from holdfast.api.run.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.api.run.tasks import DelegationLimits
@@ -284,8 +284,14 @@ class Runs:
         """Create a thread with a session that an agent wrote on another machine, or with an exported thread."""
         if wanted.workspace is not None:
             self.workspaces.check(wanted.workspace)
+        if (wanted.session is None) == (wanted.upload is None):
+            raise InvalidRequest("an import needs a session, or the digest of one that was uploaded")
+        if wanted.upload is not None:
+            session = await self.workspaces.read_whole(wanted.upload, most=MOST_UPLOADED)
+        else:
+            session = (wanted.session or "").encode("utf-8", "replace")
         take = import_thread if wanted.agent == EXPORTED_THREAD else import_session
-        return await take(self._log, self._threads, self._planner.agents, wanted)
+        return await take(self._log, self._threads, self._planner.agents, wanted, session)
 
     async def _count_going(self) -> int:
         """Returns how many runs have not ended."""

@@ -142,7 +142,7 @@ class SyncRuns(SyncHandle):
         """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
 
         `session` is the content of the session file; for OpenCode, what `opencode export` prints. With the agent
-        `holdfast` it is a thread, as `holdfast export` writes it.
+        `holdfast` it is a thread, as `holdfast export` writes it. A large one is uploaded first.
         """
         return self._loop.run(
             self._async.import_session(session, agent=agent, title=title, workspace=workspace, source=source)
