@@ -212,6 +212,8 @@ def test_a_fork_is_named_after_its_source(title: str | None, forked: str) -> Non
 
 def test_a_policy_is_read_from_its_text() -> None:
     assert CheckpointPolicy.parse("off") == CheckpointPolicy(every=False)
+    few = CheckpointPolicy(keep=3, size=4)
+    assert CheckpointPolicy.parse("every size=9", few) == CheckpointPolicy(keep=3, size=9), "the rest is as usual"
     assert CheckpointPolicy.parse("every keep=3 size=2M total=1g seconds=5 days=9") == CheckpointPolicy(
         keep=3, size=2 << 20, total=1 << 30, seconds=5, days=9
     )

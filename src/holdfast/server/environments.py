@@ -334,6 +334,7 @@ def given_by(new: NewRun) -> Given:
         memory=box.memory is not None,
         disk=box.disk is not None,
         pids=box.pids is not None,
+        checkpoints=new.checkpoints is not None,
     )
 
 

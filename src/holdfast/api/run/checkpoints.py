@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Final
 
 from holdfast.api.document import Document, Limits
@@ -48,8 +48,10 @@ class CheckpointPolicy:
     """How many bytes they may have together."""
 
     @classmethod
-    def parse(cls, text: str) -> CheckpointPolicy:
-        """Read `every`, `off`, or `every keep=20 size=500M`. Raises `InvalidRequest`."""
+    def parse(cls, text: str, usual: CheckpointPolicy | None = None) -> CheckpointPolicy:
+        """Read `every`, `off`, or `every keep=20 size=500M`. What it does not say is as `usual`. Raises
+        `InvalidRequest`.
+        """
         mode, *settings = text.split() or [""]
         if mode not in ("every", "off") or (mode == "off" and settings):
             raise InvalidRequest(f"invalid checkpoint policy {text[:200]!r}", hint=_HINT)
@@ -61,7 +63,7 @@ class CheckpointPolicy:
             if not known or size is None or (size[2] and name not in ("size", "total")) or not int(size[1]):
                 raise InvalidRequest(f"invalid setting {setting[:100]!r} in a checkpoint policy", hint=_HINT)
             given[name] = int(size[1]) * 1024 ** " kmgt".index(size[2].lower() or " ")
-        return cls(every=mode == "every", **given)
+        return replace(usual or cls(), every=mode == "every", **given)
 
 
 _NAMES: Final = frozenset(each.name for each in fields(CheckpointPolicy)) - {"every"}

@@ -38,16 +38,16 @@ def rewound_id(thread: str, key: str | None) -> str:
 
 
 def policy_in(options: Mapping[str, Any], provider: Provider | None) -> CheckpointPolicy:
-    """Returns the policy in the options of a run. Without one, the provider decides."""
-    text = options.get("checkpoints")
+    """Returns the policy in the options of a run. What it does not say, the provider decides."""
+    text, usual = options.get("checkpoints"), None
+    if provider is not None and provider.takes_checkpoints:
+        usual = CheckpointPolicy.parse(provider.checkpoint_policy)
     if isinstance(text, str):
         try:
-            return CheckpointPolicy.parse(text)
+            return CheckpointPolicy.parse(text, usual)
         except InvalidRequest:
             pass
-    if provider is None or not provider.takes_checkpoints:
-        return _OFF
-    return CheckpointPolicy.parse(provider.checkpoint_policy)
+    return usual or _OFF
 
 
 def turn_to_save(runs: ThreadRuns) -> Run | None:
