@@ -207,6 +207,10 @@ def test_check_lists_everything_that_is_missing(commands: Commands) -> None:
     done = commands("env", "check", "complete")
     assert done.exit == 0
     assert "a run can use it" in done.out
+    done = commands("env", "check", "complete", "--agent", "unheard-of", "--model", "absent,gone")
+    assert done.exit == 1
+    for words in ("unheard-of", "absent", "gone"):
+        assert words in done.out, done.out
 
 
 def test_a_setup_is_built_once_and_again_on_request(commands: Commands) -> None:

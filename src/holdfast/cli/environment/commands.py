@@ -161,11 +161,13 @@ def check(
     """
     text = _text_unless_named(reference, directory)
     place = None if text is None else place_of_folder(_folder(directory))
-    first, _ = split_models(model)
+    first, fallbacks = split_models(model)
     ensure_server(where)
 
     async def work(client: Client) -> EnvironmentCheck:
-        return await client.environments.check(reference, text=text, place=place, agent=agent, model=first)
+        return await client.environments.check(
+            reference, text=text, place=place, agent=agent, model=first, fallbacks=fallbacks
+        )
 
     found = ask(where, work)
     if as_json:
