@@ -301,17 +301,17 @@ class Sessions:
             await self._runs.cancellation.request(id, run, CancelKind.CANCEL, by)
         return await self._sessions.find(id)
 
-    async def command(self, id: str, command: str, args: str = "", *, author: str | None = None) -> QueuedPrompt:
+    async def command(
+        self, id: str, command: str, args: str = "", *, prompt_id: str | None = None, author: str | None = None
+    ) -> QueuedPrompt | EndedPrompt:
         """Queue a slash command of the agent."""
-        queued = await self.prompt(id, f"/{command} {args}".rstrip(), author=author)
-        assert isinstance(queued, QueuedPrompt)
-        return queued
+        return await self.prompt(id, f"/{command} {args}".rstrip(), prompt_id=prompt_id, author=author)
 
-    async def review(self, id: str, base: str | None = None, *, author: str | None = None) -> QueuedPrompt:
+    async def review(
+        self, id: str, base: str | None = None, *, prompt_id: str | None = None, author: str | None = None
+    ) -> QueuedPrompt | EndedPrompt:
         """Queue a review of the changes in the workspace. `review_of` returns its findings."""
-        queued = await self.prompt(id, review_prompt(base), author=author)
-        assert isinstance(queued, QueuedPrompt)
-        return queued
+        return await self.prompt(id, review_prompt(base), prompt_id=prompt_id, author=author)
 
     async def review_of(self, id: str, prompt: str) -> dict[str, Any]:
         """Returns the findings of a review that has ended. Raises `AgentRefused` if the agent answered otherwise."""
@@ -332,8 +332,10 @@ class Sessions:
             raise AgentRefused(f"the agent of session {id} did not answer prompt {prompt} with a review")
         return review
 
-    async def revert(self, id: str, prompt: str) -> ThreadRow:
-        """Take a session back to where it was before a prompt: the conversation, and the files of its box."""
+    async def revert(self, id: str, prompt: str, *, key: str | None = None) -> ThreadRow:
+        """Take a session back to where it was before a prompt: the conversation, and the files of its box. A request
+        with the key of an earlier one changes nothing.
+        """
         row = await self._sessions.find(id)
         if row.runs.live is not None:
             raise SessionBusy(
@@ -351,7 +353,7 @@ class Sessions:
                 f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
             )
         await self._runners.stop(id)
-        await self._runs.rewinds.rewind(id, str(number - 1))
+        await self._runs.rewinds.rewind(id, str(number - 1), key=key)
         return await self._sessions.find(id)
 
     async def questions(self, id: str) -> Sequence[Question]:

@@ -299,6 +299,8 @@ class NewCommand(Document):
     command: Annotated[str, Limits(min_length=1, max_length=200, pattern=r"[A-Za-z0-9_.:/-]+")]
     """Its name, without the slash."""
     args: Annotated[str, Limits(max_length=100_000)] = ""
+    prompt_id: EntryId | None = None
+    """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
 
 
@@ -316,6 +318,8 @@ class RevertRequest(Document):
     """Take a session back to where it was before a prompt."""
 
     prompt: EntryId
+    key: Printable | None = None
+    """A second request with the same key changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +328,8 @@ class NewReview(Document):
 
     base: Annotated[str, Limits(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9_./~^@-]*$")] | None = None
     """A commit, branch or tag. Without it, what is not committed is reviewed."""
+    prompt_id: EntryId | None = None
+    """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
 
 

@@ -231,6 +231,8 @@ class ContainerLifecycle:
 
         async def create() -> None:
             parts = await volumes.make_parts(self._engine, self._names, id, mounts, self._me)
+            if record.spec.disk is None:  # a volume has no limit
+                parts += [volumes.tools_mount(self._names, id, image, self._me)]
             config = containers.configure(
                 record, str(image["Id"]), labels, runtime, [*mounts.whole, *parts], workdir, self._oci_runtime
             )

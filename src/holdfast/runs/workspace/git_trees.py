@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,15 @@ class _Tree:
                     del self.files[path]
 
 
+def names_in(archive: IO[bytes]) -> frozenset[bytes]:
+    """Returns the paths of the files in an archive. Raises `NoFiles`."""
+    reader = tar.Reader(archive.read, _budget())
+    try:
+        return frozenset(b"/".join(entry.parts) for entry in reader if entry.kind not in (tar.FOLDER, *tar.DEVICES))
+    except (tar.BadArchive, EOFError) as error:
+        raise _unreadable(error) from None
+
+
 class GitTrees:
     """Its methods block, so call them on a thread. `stop`, from any thread, makes them raise."""
 
@@ -106,8 +115,10 @@ class GitTrees:
         self.refused: tuple[bytes, ...] = ()
         """Paths that are left out because git would refuse the whole patch."""
 
-    def load(self, before: IO[bytes] | None, after: IO[bytes]) -> None:
-        """Load both trees from archives."""
+    def load(self, before: IO[bytes] | None, after: IO[bytes], tracked: Collection[bytes] | None = None) -> None:
+        """Load both trees from archives. Ignored files count only if they are `tracked`: by default, those that the
+        first tree has.
+        """
         self._run("init", "--bare", "--quiet", "--template=", str(self._repository))
         with self._feed("fast-import", "--quiet", "--done", "--depth=0") as feed:
             old = _Tree({}, [], {}) if before is None else self._read(before, feed)
@@ -116,7 +127,7 @@ class GitTrees:
             self.refused = tuple(sorted(refused))
             for tree in (old, new):  # a path that is refused in one tree only would be removed or added by the patch
                 tree.leave_out(refused)
-            self._leave_out_ignored(old, new)
+            self._leave_out_ignored(old, new, old.files.keys() if tracked is None else tracked)
             _commit(feed, b"before", old)
             _commit(feed, b"after", new)
             feed.write(b"done\n")
@@ -202,8 +213,7 @@ class GitTrees:
     # --- trees ---
 
     def _read(self, archive: IO[bytes], feed: IO[bytes]) -> _Tree:
-        budget = tar.Budget(entries=2 * MAX_FILES, size=MAX_ARCHIVE, name=_MAX_NAME, depth=_MAX_DEPTH, into="workspace")
-        reader = tar.Reader(archive.read, budget)
+        reader = tar.Reader(archive.read, _budget())
         tree = _Tree({}, [], {})
         names = 0
         try:
@@ -221,7 +231,7 @@ class GitTrees:
                     raise NoFiles(f"the workspace has more than {MAX_FILES:,} files: too many to compare")
                 self._add(tree, entry, path, reader, feed)
         except (tar.BadArchive, EOFError) as error:
-            raise NoFiles(f"the files cannot be compared: {error}") from None
+            raise _unreadable(error) from None
         return tree
 
     def _add(self, tree: _Tree, entry: tar.Entry, path: bytes, reader: tar.Reader, feed: IO[bytes]) -> None:
@@ -247,10 +257,10 @@ class GitTrees:
             tree.ignore_files[entry.parts] = b"".join(pieces)
         tree.files[path] = (b"100755" if entry.mode & 0o100 else b"100644", self._marks)
 
-    def _leave_out_ignored(self, old: _Tree, new: _Tree) -> None:
-        """Remove ignored files that are new. Older ones stay, as git keeps tracked files."""
-        added = new.files.keys() - old.files.keys()
-        if not added:
+    def _leave_out_ignored(self, old: _Tree, new: _Tree, tracked: Collection[bytes]) -> None:
+        """Remove ignored files that are not tracked, as git does."""
+        untracked = (new.files.keys() | old.files.keys()).difference(tracked)
+        if not untracked:
             return
         top = self._folder / "ignore-files"
         top.mkdir()
@@ -267,12 +277,13 @@ class GitTrees:
         defaults.write_bytes(_ALWAYS_IGNORED)
         listed = self._folder / "added"
         # Without the prefix, git would treat a name that starts with a colon as a pathspec.
-        listed.write_bytes(b"".join(b"./%b\0" % path for path in sorted(added)))
+        listed.write_bytes(b"".join(b"./%b\0" % path for path in sorted(untracked)))
         settings = ("-c", "core.bare=false", "-c", f"core.excludesFile={defaults}", f"--work-tree={top}")
         with listed.open("rb") as paths:
             found = self._ask(*settings, "check-ignore", "-z", "--stdin", "--no-index", stdin=paths, fine=(0, 1))
         with found:
             for path in found.read().split(b"\0"):
+                old.files.pop(path[2:], None)
                 if new.files.pop(path[2:], None) is not None:
                     self.ignored += 1
 
@@ -413,6 +424,14 @@ def _start_of(reader: tar.Reader, entry: tar.Entry) -> bytes:
 
 def _is_history(parts: tuple[bytes, ...]) -> bool:
     return b".git" in parts
+
+
+def _budget() -> tar.Budget:
+    return tar.Budget(entries=2 * MAX_FILES, size=MAX_ARCHIVE, name=_MAX_NAME, depth=_MAX_DEPTH, into="workspace")
+
+
+def _unreadable(error: Exception) -> NoFiles:
+    return NoFiles(f"the files cannot be compared: {error}")
 
 
 def _too_long() -> NoFiles:

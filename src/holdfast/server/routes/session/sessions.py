@@ -154,19 +154,19 @@ async def abort_session(id: ThreadId, sessions: UseSessions, change: SessionChan
 @router.post("/sessions/{id}/commands", status_code=201)
 async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) -> PromptInfo:
     """Queue a slash command of the agent, as a prompt."""
-    return _prompt(await sessions.command(id, new.command, new.args, author=new.author_id))
+    return _prompt(await sessions.command(id, new.command, new.args, prompt_id=new.prompt_id, author=new.author_id))
 
 
 @router.post("/sessions/{id}/revert")
 async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
     """Take the conversation and the files back to where they were before a prompt."""
-    return await _info(sessions, await sessions.revert(id, revert.prompt))
+    return await _info(sessions, await sessions.revert(id, revert.prompt, key=revert.key))
 
 
 @router.post("/sessions/{id}/reviews", status_code=201)
 async def review_session(id: ThreadId, new: NewReview, sessions: UseSessions) -> PromptInfo:
     """Queue a review of the changes in the workspace, as a prompt."""
-    return _prompt(await sessions.review(id, new.base, author=new.author_id))
+    return _prompt(await sessions.review(id, new.base, prompt_id=new.prompt_id, author=new.author_id))
 
 
 @router.get("/sessions/{id}/reviews/{prompt}")
