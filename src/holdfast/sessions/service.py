@@ -31,6 +31,7 @@ from holdfast.api.session.sessions import (
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.checkpoint.rewinds import Rewinding
 from holdfast.runs.launch.plan import Options, check_prompt, kept_context, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
@@ -334,25 +335,61 @@ class Sessions:
 
     async def revert(self, id: str, prompt: str) -> ThreadRow:
         """Take a session back to where it was before a prompt: the conversation, and the files of its box."""
-        row = await self._sessions.find(id)
+        row = await self._rewindable(id)
+        found = session_of(row).find(prompt)
+        if found is None or found.run is None:
+            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on", hint=_prompts(id))
+        turns, dropped, _ = await self._runs.turns.listed(id)
+        if found.run in dropped:
+            raise Conflict(
+                f"prompt {prompt} of session {id} was reverted before",
+                hint=f"bring it back: holdfast session revert {id} --undo",
+            )
+        # Numbers of turns go on after a rewind, so the turn with the number before may have been reverted.
+        current = [each for each in turns if each.run.run not in dropped]
+        first = next((at for at, each in enumerate(current) if prompt in each.run.prompts), None)
+        if first is None:
+            raise NotFound(f"the run of prompt {prompt} is not part of the conversation any more")
+        if first == 0:
+            raise Conflict(
+                f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
+            )
+        return (await self._rewind(id, str(current[first - 1].number))).row
+
+    async def undo_revert(self, id: str) -> ThreadRow:
+        """Undo the latest revert of a session. Raises `NothingToUndo`."""
+        return (await self.undo_rewind(id)).row
+
+    async def rewind(self, id: str, at: str | None = None) -> Rewinding:
+        """Take a session back to the end of a turn, as `Rewinds.rewind` does for a thread."""
+        await self._rewindable(id)
+        return await self._rewind(id, at)
+
+    async def undo_rewind(self, id: str) -> Rewinding:
+        """Undo the latest rewind of a session: the conversation and the files are as they were before it."""
+        row = await self._rewindable(id)
+        if row.lineage.undo is not None:
+            await self._runners.stop(id)
+        return await self._runs.rewinds.undo(id)
+
+    async def _rewind(self, id: str, at: str | None) -> Rewinding:
+        await self._runs.turns.find(id, at)  # before anything is ended
+        await self._runners.stop(id)
+        return await self._runs.rewinds.rewind(id, at)
+
+    async def _rewindable(self, id: str) -> ThreadRow:
+        """Returns a session that has a box and whose agent does not work."""
+        session = session_of(await self._sessions.find(id))
+        if session.is_over:
+            raise conflict(id, session.state, "go back to an earlier state")
+        row = await self._driver.settle(id)  # it may be falling asleep
         if row.runs.live is not None:
             raise SessionBusy(
                 f"the agent of session {id} works", hint=f"end its work first: holdfast session abort {id}"
             )
-        found = session_of(row).find(prompt)
-        if found is None or found.run is None:
-            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on", hint=_prompts(id))
-        turns = await self._runs.turns.of(id)
-        number = next((each.number for each in turns if each.run.run == found.run), None)
-        if number is None:
-            raise NotFound(f"the run of prompt {prompt} is not part of the conversation any more")
-        if number <= 1:
-            raise Conflict(
-                f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
-            )
-        await self._runners.stop(id)
-        await self._runs.rewinds.rewind(id, str(number - 1))
-        return await self._sessions.find(id)
+        if session_of(row).is_over:
+            raise conflict(id, session_of(row).state, "go back to an earlier state")
+        return row
 
     async def questions(self, id: str) -> Sequence[Question]:
         """Returns the questions that the agent waits for."""

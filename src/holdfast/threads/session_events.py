@@ -253,6 +253,19 @@ def fold_finished(session: Session, run: str, status: RunStatus, error: Mapping[
     return session
 
 
+def fold_rewound(session: Session, then: Session | None) -> Session:
+    """Returns the session after its conversation went back, or forward, to where the session was `then`.
+
+    Only prompts that a run has worked on are part of a conversation.
+    """
+    known = {each.id: each for each in then.ended} if then is not None else {}
+    ended = tuple(
+        known.get(each.id) or (replace(each, status=PromptStatus.REVERTED) if each.run is not None else each)
+        for each in session.ended
+    )
+    return replace(session, ended=ended)
+
+
 _STATUS: Final = {
     RunStatus.COMPLETED: PromptStatus.COMPLETED,
     RunStatus.FAILED: PromptStatus.FAILED,

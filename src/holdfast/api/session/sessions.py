@@ -163,6 +163,8 @@ class PromptStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     """Its run was cancelled or interrupted, or the session was terminated before it began."""
+    REVERTED = "reverted"
+    """It has ended, and the session went back to before it. An undo gives it its status again."""
 
 
 def _context_name(name: str) -> str:
@@ -313,9 +315,11 @@ class NewAnswer(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertRequest(Document):
-    """Take a session back to where it was before a prompt."""
+    """Take a session back to where it was before a prompt, or undo the latest time that this was done."""
 
-    prompt: EntryId
+    prompt: EntryId | None = None
+    """Required, unless it is an undo."""
+    undo: StrictBool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

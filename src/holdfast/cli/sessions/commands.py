@@ -51,7 +51,7 @@ StateName = Literal[
 ModeName = Literal["followup", "steer", "collect"]
 _MOST_LISTED: Final = 10_000
 _STYLES: Final = {"running": "green", "error": "red", "terminated": "dim", "hibernated": "dim"}
-_PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow"}
+_PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow", "reverted": "dim"}
 
 
 def new(

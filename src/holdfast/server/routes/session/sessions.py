@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import EntryId, ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
@@ -159,8 +160,11 @@ async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) 
 
 @router.post("/sessions/{id}/revert")
 async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
-    """Take the conversation and the files back to where they were before a prompt."""
-    return await _info(sessions, await sessions.revert(id, revert.prompt))
+    """Take the conversation and the files back to where they were before a prompt, or undo the latest time."""
+    if revert.undo is (revert.prompt is not None):
+        raise InvalidRequest("name the prompt to go back to before, or undo, and not both")
+    reverted = sessions.undo_revert(id) if revert.prompt is None else sessions.revert(id, revert.prompt)
+    return await _info(sessions, await reverted)
 
 
 @router.post("/sessions/{id}/reviews", status_code=201)
