@@ -393,16 +393,21 @@ class Sessions:
 
     async def questions(self, id: str) -> Sequence[Question]:
         """Returns the questions that the agent waits for."""
-        await self._sessions.find(id)
+        live = (await self._sessions.find(id)).runs.live
+        self._questions.keep_only(id, None if live is None else live.run)
         return self._questions.of(id)
 
-    def all_questions(self) -> Sequence[tuple[str, Question]]:
+    async def all_questions(self) -> Sequence[tuple[str, Question]]:
         """Returns the questions that agents wait for, each with its session."""
+        for thread in {thread for thread, _ in self._questions.all()}:
+            row = await self._projection.row(thread)
+            live = None if row is None else row.runs.live
+            self._questions.keep_only(thread, None if live is None else live.run)
         return self._questions.all()
 
     async def answer(self, id: str, question: str, answer: str) -> None:
         """Answer a question of the agent."""
-        await self._sessions.find(id)
+        await self.questions(id)
         await self._questions.answer(id, question, answer)
 
     async def settings(self, id: str) -> AgentSettings:

@@ -316,6 +316,57 @@ async def test_a_question_expires_and_an_agent_that_is_away_is_said_to_be(house:
             await house.questions.answer(id, "que_1", "a")
 
 
+async def test_a_question_that_expires_while_its_runner_is_away_is_answered_when_it_comes_back(house: HubTest) -> None:
+    house.open(question_seconds=0.05)
+    id, run = await house.at_work()
+    asked = {"questionId": "que_1", "text": "Which?", "turnId": run.run}
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.say("question", asked))
+    async with asyncio.timeout(PATIENCE):
+        while house.questions.of(id):
+            await asyncio.sleep(0.01)
+    async with connected(house, id, run) as again:
+        again.greet(run.run)
+        again.say("question", asked, number=2)
+        assert await again.until("answer") == {"questionId": "que_1", "answer": "__expired__"}
+        assert house.questions.of(id) == []
+
+
+async def test_an_answer_that_was_lost_with_the_connection_is_sent_again_and_the_question_is_not_asked_again(
+    house: HubTest,
+) -> None:
+    id, run = await house.at_work()
+    asked = {"questionId": "que_1", "text": "Which?", "turnId": run.run}
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.say("question", asked))
+        await house.questions.answer(id, "que_1", "the first")  # and nothing of it reaches the runner
+    async with connected(house, id, run) as again:
+        again.greet(run.run)
+        again.say("question", asked, number=2)
+        assert await again.until("answer") == {"questionId": "que_1", "answer": "the first"}
+        assert house.questions.of(id) == []
+        await again.acked(again.say("question-closed", {"questionId": "que_1", "answer": "the first"}, number=3))
+        await again.acked(again.say("question", asked, number=4))  # another one, of the same name
+        assert [each.id for each in house.questions.of(id)] == ["que_1"]
+
+
+async def test_a_question_of_a_run_that_has_ended_waits_for_nobody(house: HubTest) -> None:
+    id, run = await house.at_work()
+    house.world.sessions._questions = house.questions
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.say("question", {"questionId": "que_1", "text": "Which?", "turnId": run.run}))
+        assert [each.id for each in await house.world.sessions.questions(id)] == ["que_1"]
+        assert [thread for thread, _ in await house.world.sessions.all_questions()] == [id]
+    await house.world.answer(id, "failed")
+    assert await house.world.sessions.all_questions() == []
+    assert await house.world.sessions.questions(id) == []
+    with pytest.raises(NotFound):
+        await house.world.sessions.answer(id, "que_1", "too late")
+
+
 async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:
     id, run = await house.at_work()
     async with connected(house, id, run) as runner:
