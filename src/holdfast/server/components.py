@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.server.provider.providers import ServerProviders
     from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.session.tools import ServerTools
+    from holdfast.server.tenant.audit import AuditLog
     from holdfast.server.tenant.quotas import Quotas
     from holdfast.sessions.hub.hub import Hub, InternalApi
     from holdfast.sessions.hub.questions import Questions
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.threads.protocol.surface import StreamSurface
     from holdfast.threads.rows import ThreadRow
     from holdfast.threads.service import Threads
+    from holdfast.threads.session_events import Session
     from holdfast.threads.store import StreamStore
 
 log = logging.getLogger(__name__)
@@ -352,9 +354,10 @@ async def open_sessions(
     runners: Runners,
     questions: Questions,
     clocks: Clocks,
+    audit: AuditLog,
     most: int,
 ) -> AsyncIterator[Sessions]:
-    """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
+    """`most` sessions may have a box that runs, at once. Sessions outlive the service. `audit` has the end of each."""
     opened = await runs.get()
     await _load("holdfast.sessions.service")
     from holdfast.runs.run_log import RunLog
@@ -362,6 +365,11 @@ async def open_sessions(
     from holdfast.sessions.service import Sessions
 
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
+
+    async def note_end(id: str, session: Session) -> None:
+        state, why = session.state.value, session.reason
+        await audit.record_end(id, state, by=session.by, why=why, parent=session.parent)
+
     sessions = Sessions(
         storage.streams,
         threads,
@@ -373,6 +381,7 @@ async def open_sessions(
         questions,
         ServerSettings(storage.streams, seals, run_log, runners),
         ticks=clocks.ticks,
+        on_end=note_end,
         most=most,
     )
     try:

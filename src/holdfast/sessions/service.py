@@ -7,7 +7,7 @@ goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -99,10 +99,13 @@ class Sessions:
         settings: ServerSettings,
         *,
         ticks: Callable[[], int],
+        on_end: Callable[[str, Session], Awaitable[None]] | None = None,
         most: int = MOST_SESSIONS,
         sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
-        """`most` sessions may have a box that runs. `ticks` returns the milliseconds of a monotonic clock."""
+        """`most` sessions may have a box that runs. `ticks` returns the milliseconds of a monotonic clock. `on_end` is
+        called with a session that has ended, at least once.
+        """
         self._threads = threads
         self._projection = projection
         self._boxes = boxes
@@ -125,6 +128,7 @@ class Sessions:
             self._boots,
             most=most,
             on_due=self._due.add,
+            on_end=on_end or _end_quietly,
             stop_runner=runners.stop,
             ticks=ticks,
         )
@@ -504,6 +508,10 @@ def _plain(attachments: Sequence[Attachment]) -> list[dict[str, str]]:
         {"mime": each.mime, "data": each.data, **({} if each.filename is None else {"filename": each.filename})}
         for each in attachments
     ]
+
+
+async def _end_quietly(id: str, session: Session) -> None:
+    """Nobody wants to know."""
 
 
 def _prompts(id: str) -> str:

@@ -121,6 +121,8 @@ class Session:
     """The latest ones."""
     ended_count: int = 0
     why: str | None = None
+    by: str | None = None
+    """Who asked for its last change of state, if anybody did."""
     error: dict[str, str] | None = None
     """code, message and, if known, hint."""
     released: bool = False
@@ -139,6 +141,11 @@ class Session:
     @property
     def processing(self) -> tuple[QueuedPrompt, ...]:
         return tuple(each for each in self.queue if each.is_processing)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it came into its state, if that was not asked for."""
+        return (self.error or {}).get("message") if self.state is SessionState.ERROR else self.why
 
     @property
     def is_over(self) -> bool:
@@ -213,6 +220,7 @@ def fold_session(session: Session | None, entry: Mapping[str, Any], since: int) 
         version=session.version + 1,
         changed_at=entry["ts"],
         why=_text(payload.get("why")),
+        by=_text(payload.get("by")),
         error=_error(payload.get("error")) if to is SessionState.ERROR else session.error,
     )
     if changed.is_over:
@@ -373,6 +381,11 @@ def child_terminated_id(child: str) -> str:
     return f"session-change-child-{child}"
 
 
+def child_end_chat_id(child: str) -> str:
+    """The id of the message that tells the agent of a session about the end of a session below it."""
+    return f"session-child-{child}"
+
+
 def slow_id(run: str) -> str:
     return f"session-change-slow-{run}"
 
@@ -440,6 +453,11 @@ def workspace_deleted(freed: int) -> dict[str, Any]:
 
 def child_terminated(child: str, why: str) -> dict[str, Any]:
     return {"type": CHILD_TERMINATED, "child": child, "why": why}
+
+
+def child_ended(child: str, text: str) -> dict[str, Any]:
+    """A prompt that the server gives to the agent of a session, because a session below it has ended."""
+    return {"type": "chat", "role": "user", "text": text, "queued": True, "child": child}
 
 
 def slow(run: str, stage: str, ms: int) -> dict[str, Any]:

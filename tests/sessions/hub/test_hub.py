@@ -324,7 +324,7 @@ async def test_a_question_that_expires_while_its_runner_is_away_is_answered_when
         runner.greet(run.run)
         await runner.acked(runner.say("question", asked))
     async with asyncio.timeout(PATIENCE):
-        while house.questions.of(id):
+        while house.questions.of(id):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     async with connected(house, id, run) as again:
         again.greet(run.run)

@@ -12,17 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Literal
 
 import pytest
 from tests.agents import InstalledAgents
 from tests.runs.faulting import guest_of
 from tests.sessions.hub.sockets import shut_connections
-from tests.sessions.hub.world import HubWorld, a_hub_world, processes, until
+from tests.sessions.hub.world import PATIENCE, HubWorld, a_hub_world, processes, until
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.session.sessions import PromptInfo, SessionInfo
-from holdfast.testing.model.gates import Gate
+from holdfast.testing.model.gates import Gate, Point
 from holdfast.testing.model.steps import Step, bash, held, text
 
 pytestmark = [pytest.mark.xdist_group("hub"), pytest.mark.agent, pytest.mark.box, pytest.mark.slow]
@@ -122,7 +121,7 @@ class Work:
         self.prompt = self.world.prompt(self.session.id, self.marker, [first, *more])
         return self.prompt
 
-    def held(self, where: int | Literal["start"]) -> Gate:
+    def held(self, where: Point) -> Gate:
         self.gate = Gate(where)
         self.begin(held(text(WORDS), self.gate))
         return self.gate
@@ -149,11 +148,11 @@ def created(work: Work) -> None:
 
 
 def asked(work: Work) -> None:
-    work.held("start").wait_reached()
+    work.held("start").wait_reached(PATIENCE)
 
 
 def speaking(work: Work) -> None:
-    work.held(4).wait_reached()
+    work.held(4).wait_reached(PATIENCE)
 
 
 def tool(work: Work) -> None:
@@ -163,9 +162,7 @@ def tool(work: Work) -> None:
 
 def finalizing(work: Work) -> None:
     """All was said, and its end is on its way."""
-    work.held(len(WORDS.split()) - 1).wait_reached()
-    assert work.gate is not None
-    work.gate.release()
+    work.held("end").wait_reached(PATIENCE)
 
 
 def checkpointing(work: Work) -> None:
@@ -211,7 +208,11 @@ def test_whoever_is_killed_each_prompt_ends_once_and_the_next_one_is_answered(
 
 
 AGENT_FAILED = {("opencode", moment) for moment in ("created", "asked", "speaking", "tool")}
-AGENT_MAY_FAIL = {("opencode", moment) for moment in ("claimed", "finalizing")}
+AGENT_MAY_FAIL = {
+    *(("opencode", moment) for moment in ("claimed", "finalizing")),
+    # The request with which OpenCode gets the prompt may be cut, too. It may have arrived, so it is not repeated.
+    *(("events", moment) for moment in ("queued", "claimed", "created")),
+}
 
 
 @pytest.mark.parametrize("step", ["hibernate", "restore"])

@@ -316,6 +316,7 @@ async def open_tenant(
                 runners,
                 questions,
                 clocks,
+                audit,
                 settings.max_sessions,
             ),
         )
