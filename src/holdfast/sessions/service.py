@@ -7,6 +7,7 @@ goes on.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -263,7 +264,7 @@ class Sessions:
         """
         check_prompt(text)
         session = session_of(await self._sessions.find(id))
-        self._check_attachments(session.agent, attachments)
+        _check_attachments(attachments)
         if prompt_id is not None and (same := session.find(prompt_id)) is not None:
             return same
         if session.is_over:
@@ -283,19 +284,6 @@ class Sessions:
             )
         self._due.add(id)
         return found
-
-    def _check_attachments(self, agent: str, attachments: Sequence[Attachment]) -> None:
-        if not attachments:
-            return
-        if not self._runs.is_hosted(agent):
-            raise InvalidRun(f"prompts of {agent} cannot have attachments", hint="use an agent with a server: opencode")
-        size = sum(len(each.data) for each in attachments)
-        if size > MAX_ATTACHMENTS:
-            raise InvalidRun(f"the attachments have {size} characters in base64, and at most {MAX_ATTACHMENTS} fit")
-        if any(each.mime.startswith("audio/") for each in attachments):
-            raise InvalidRun(
-                "speech cannot be attached: this server has no model that understands it", hint="write it as text"
-            )
 
     # --- the agent ---
 
@@ -501,6 +489,22 @@ class Sessions:
                     freed += await self._boxes.delete_snapshot(each.id)
         await self._log.append(id, self._log.entry(workspace_deleted(freed), id=workspace_deleted_id()))
         return freed
+
+
+def _check_attachments(attachments: Sequence[Attachment]) -> None:
+    """Raises `InvalidRun` for attachments that no agent can have."""
+    size = sum(len(each.data) for each in attachments)
+    if size > MAX_ATTACHMENTS:
+        raise InvalidRun(f"the attachments have {size} characters in base64, and at most {MAX_ATTACHMENTS} fit")
+    for number, each in enumerate(attachments, 1):
+        if each.mime.startswith("audio/"):
+            raise InvalidRun(
+                "speech cannot be attached: this server has no model that understands it", hint="write it as text"
+            )
+        try:
+            b64decode(each.data, validate=True)
+        except ValueError as error:
+            raise InvalidRun(f"attachment {number} is not in base64: {error}") from None
 
 
 def _plain(attachments: Sequence[Attachment]) -> list[dict[str, str]]:

@@ -275,7 +275,7 @@ class Attachment(Document):
 class NewPrompt(Document):
     prompt: PromptText
     attachments: Annotated[tuple[Attachment, ...], Limits(max_length=MOST_ATTACHMENTS)] = ()
-    """Files and images, of 4 MB in all. Only for agents with a server."""
+    """Files and images, of 4 MB in all. An agent without a server gets them as files in its box."""
     prompt_id: EntryId | None = None
     """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
