@@ -474,8 +474,9 @@ def test_who_follows_a_session_sees_what_is_asked_and_answered_and_that_it_sleep
     story.add("opencode.question", question="per_1", text="May it use bash: ls?")
     story.add("opencode.answer", question="per_1", answer="__expired__")
     story.add("signal.run.finished", run="r-1", status="completed")
-    story.add("signal.session.hibernated", version=4, **{"from": "hibernating"})
-    story.add("signal.session.running", version=6, **{"from": "restoring"})
+    story.add("signal.session.hibernated", version=4)
+    woken: dict[str, Any] = {"from": "restoring"}
+    story.add("signal.session.running", version=6, **woken)
     story.add("signal.session.booted", ms=3)
     story.add("signal.session.terminated", version=7, why="its box is gone")
     lines = render(story.entries)

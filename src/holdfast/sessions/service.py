@@ -285,6 +285,10 @@ class Sessions:
         self._due.add(id)
         return found
 
+    async def has_prompt(self, id: str, prompt: str) -> bool:
+        """Returns whether a session has this prompt, or had it lately."""
+        return session_of(await self._sessions.find(id)).find(prompt) is not None
+
     # --- the agent ---
 
     async def abort(self, id: str, *, by: str | None = None) -> ThreadRow:

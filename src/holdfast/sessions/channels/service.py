@@ -8,12 +8,14 @@ import hashlib
 import hmac
 import logging
 import secrets
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
+from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests, Unavailable
+from holdfast.api.session.sessions import MAX_ATTACHMENTS, MOST_ATTACHMENTS, Attachment
 from holdfast.api.tools.channels import ChannelType
 from holdfast.change_limit import ChangeLimit
 from holdfast.runs.run_log import RunLog
@@ -46,6 +48,11 @@ from holdfast.threads.sealed_records import SealedRecords
 from holdfast.threads.store import StreamStore
 
 log = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = MAX_ATTACHMENTS // 4 * 3
+_TAKEN: Final = ("image/", "text/", "application/pdf")
+"""What models can look at."""
+_NO_SPEECH: Final = "Nobody here can listen to speech: this server has no model that understands it. Please write it."
 
 
 class SessionChannels:
@@ -198,10 +205,15 @@ class SessionChannels:
         # The id makes a repetition of the same message no second prompt.
         prompt_id = keyed_id("e", "channel", session, message.id)
         author = f"{channel.type}:{message.author}"[:128]
+        if message.is_speech:
+            await self._refuse_speech(session, channel, message)
+            return
         try:
+            attachments, problems = await self._fetch(session, channel, message, prompt_id)
             await self._sessions.prompt(
                 session,
-                prompt_of(channel.type, message),
+                prompt_of(channel.type, message, problems),
+                attachments=attachments,
                 prompt_id=prompt_id,
                 author=_printable(author),
                 channel=f"{channel.type}:{_printable(message.chat)[:100]}",
@@ -210,6 +222,49 @@ class SessionChannels:
             log.warning("a message from %s chat %s was not taken: %s", channel.type, message.chat, error)
             if error.status is not None and error.status >= 500:
                 raise
+
+    async def _fetch(
+        self, session: str, channel: Channel, message: ChatMessage, prompt_id: str
+    ) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+        """Returns the files of a message that fit, and why others were not taken."""
+        found: deque[Attachment] = deque()
+        problems: deque[str] = deque()
+        room = _MOST_BYTES
+        if message.files and await self._sessions.has_prompt(session, prompt_id):
+            return (), ()  # the service sends it again
+        token = self._secrets.reveal(channel.token) if message.files else ""
+        for each in message.files[:MOST_ATTACHMENTS]:
+            name = each.name or each.mime
+            if each.mime.startswith("audio/"):
+                problems.append(f"{name}, because this server has no model that understands speech")
+                continue
+            if not each.mime.startswith(_TAKEN):
+                problems.append(f"{name}, because only images, texts and PDFs are")
+                continue
+            try:
+                if each.size is not None and each.size > room:
+                    raise Unavailable(f"it has more than {room:,} bytes")
+                data = await self._senders.fetch(channel.type, token, each, room)
+            except Unavailable as error:
+                problems.append(f"{name}, because {error.message}")
+                continue
+            if data:
+                room -= len(data)
+                encoded = base64.b64encode(data).decode()
+                found.append(Attachment(mime=each.mime, data=encoded, filename=each.name))
+        return tuple(found), tuple(problems)
+
+    async def _refuse_speech(self, session: str, channel: Channel, message: ChatMessage) -> None:
+        """Tell who spoke that nobody listens, once."""
+        key = keyed_id("e", "speech", session, message.id)
+        if key in (await self._records.get(session)).sent:
+            return
+        try:
+            await self._senders.send(channel.type, self._secrets.reveal(channel.token), message.chat, _NO_SPEECH, None)
+        except Unavailable as error:
+            log.warning("%s chat %s was not told that speech is refused: %s", channel.type, message.chat, error)
+        sent = {"type": SENT, "channel": channel.type.value, "chat": message.chat, "key": key}
+        await self._records.change(session, lambda _: sent)
 
     def _webhook_secret(self, session: str, nonce: str) -> str:
         """Another one each time that the channel is connected, also in a thread with the id of a deleted one."""
