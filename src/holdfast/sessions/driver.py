@@ -17,7 +17,7 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.errors import DiskFull, HoldfastError, NotFound, Refused, Unavailable
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.api.errors.sessions import SessionConflict
-from holdfast.api.run.info import CancelKind
+from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.api.session.sessions import SessionState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
@@ -46,6 +46,7 @@ from holdfast.sessions.rules import (
     watch,
 )
 from holdfast.sessions.session_log import SessionLog, session_of
+from holdfast.sessions.work_state import WorkStates
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.session_events import (
@@ -107,6 +108,7 @@ class SessionDriver:
         self._boxes = boxes
         self._projection = projection
         self._tasks = tasks
+        self._work = WorkStates(sessions, boxes, runs.checkpoints, tasks)
         self._boots = boots
         self._most = most
         self._on_due = on_due
@@ -184,7 +186,10 @@ class SessionDriver:
         known = await self._known(id, row)
         action = decide(row.runs, known)
         run = row.runs.live
-        match action if not isinstance(action, Nothing) else watch(row.runs, known):
+        if isinstance(action, Nothing):
+            self._look_at_work(id, row, known)
+            action = watch(row.runs, known)
+        match action:
             case Wait(ms):
                 self._look_again(id, ms)
             case Prepare():
@@ -216,6 +221,15 @@ class SessionDriver:
                     await self._log.append(id, self._log.entry(slow(run.run, run.stage, waited), id=slow_id(run.run)))
                     self._slow[id] = run.run
         return False
+
+    def _look_at_work(self, id: str, row: ThreadRow, known: Known) -> None:
+        session, run = session_of(row), row.runs.latest
+        if session.state is not SessionState.RUNNING or known.box is not BoxState.RUNNING:
+            return
+        if run is None or run.live or not run.is_ours or run.box is None or run.status is RunStatus.ORPHANED:
+            return
+        if session.work.get("run") != run.run:
+            self._work.look(id, run.run, run.box)
 
     async def _known(self, id: str, row: ThreadRow) -> Known:
         session, run = session_of(row), row.runs.live
@@ -317,6 +331,7 @@ class SessionDriver:
             await self._end(id, "its box is gone")
             return
         await self._runs.checkpoints.settle(id)  # of the last run, which still uses the box
+        await self._work.settle(id)
         await self._stop_runner(id)
         try:
             if box.state not in _ASLEEP:

@@ -27,6 +27,9 @@ CHILD_TERMINATED: Final = "signal.session.child_terminated"
 SLOW: Final = "signal.session.slow"
 AGENT_SETTINGS: Final = "signal.session.agent_settings"
 BOOTED: Final = "signal.session.booted"
+WORK: Final = "signal.session.work"
+MOST_FILES: Final = 50
+"""Changed files of a session that its thread names after each run."""
 PROMPT: Final = "prompt"
 """The field of a chat that is a prompt of a session: `{mode, priority, channel?}`."""
 CHANNEL: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}:[!-~]{1,100}")
@@ -131,6 +134,8 @@ class Session:
     """Whether its files were not deleted."""
     configured: bool = False
     """Whether the server of its agent got settings (`holdfast.sessions.hub.settings`)."""
+    work: dict[str, Any] = field(default_factory=dict)
+    """What its workspace was like after its latest run: `{run, branch?, commits, files, more}`."""
     boot: dict[str, Any] = field(default_factory=dict)
     """What its last start came to: `{version, ms, steps: [[name, state, ms], …]}`."""
 
@@ -209,6 +214,8 @@ def fold_session(session: Session | None, entry: Mapping[str, Any], since: int) 
         return replace(session, workspace=False)
     if kind == AGENT_SETTINGS:
         return replace(session, configured=True)
+    if kind == WORK:
+        return replace(session, work=_work(payload) or session.work)
     if kind == BOOTED:
         return replace(session, boot=_boot(payload) or session.boot)
     to = _BY_SIGNAL.get(kind)
@@ -338,6 +345,19 @@ def _created(entry: Mapping[str, Any], payload: Mapping[str, Any]) -> Session | 
     )
 
 
+def _work(payload: Mapping[str, Any]) -> dict[str, Any] | None:
+    run, commits, files = payload.get("run"), payload.get("commits"), payload.get("files")
+    if not isinstance(run, str) or type(commits) is not int or not isinstance(files, list):
+        return None
+    known = [
+        {name: each[name] for name in ("path", "status", "additions", "deletions") if name in each}
+        for each in files[:MOST_FILES]
+        if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("status"), str)
+    ]
+    branch, more = _text(payload.get("branch")), payload.get("more") is True
+    return {"run": run, "branch": branch, "commits": commits, "files": known, "more": more}
+
+
 def _boot(payload: Mapping[str, Any]) -> dict[str, Any] | None:
     version, ms, steps = payload.get("version"), payload.get("ms"), payload.get("steps")
     if type(version) is not int or type(ms) is not int or not isinstance(steps, list):
@@ -388,6 +408,11 @@ def child_end_chat_id(child: str) -> str:
 
 def slow_id(run: str) -> str:
     return f"session-change-slow-{run}"
+
+
+def work_id(run: str) -> str:
+    """The id of the entry about the workspace after a run: only one of each."""
+    return f"session-change-work-{run}"
 
 
 def booted_id(version: int) -> str:
@@ -463,6 +488,11 @@ def child_ended(child: str, text: str) -> dict[str, Any]:
 def slow(run: str, stage: str, ms: int) -> dict[str, Any]:
     """Reports that a run has not reached its agent for long."""
     return {"type": SLOW, "run": run, "stage": stage, "ms": ms}
+
+
+def work_done(run: str, work: Mapping[str, Any]) -> dict[str, Any]:
+    """Reports the branch, the commits and the changed files of a workspace after a run."""
+    return {"type": WORK, "run": run, **work}
 
 
 def booted(version: int, box: str, ms: int, steps: Sequence[tuple[str, str, int | None]]) -> dict[str, Any]:

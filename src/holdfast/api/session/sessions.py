@@ -419,6 +419,32 @@ class PromptList(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkFile(Document):
+    path: str
+    status: str
+    """`added`, `modified` or `deleted`."""
+    additions: int | None = None
+    """Lines. None of a binary file, and of one that git does not track."""
+    deletions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWork(Document):
+    """What the workspace of a session was like after a run, according to the git of its box, which programs in the box
+    can change."""
+
+    run: str
+    branch: str | None
+    """None if no branch is checked out."""
+    commits: int
+    """Since the commit that the session began with."""
+    files: tuple[WorkFile, ...]
+    """Those that differ from that commit, committed or not: the first 50."""
+    more: bool
+    """Whether there are more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo(Document):
     """A session at the time of the request. Its id is that of its thread."""
 
@@ -449,6 +475,8 @@ class SessionInfo(Document):
     """Whether a terminated session has let go of everything but its files."""
     workspace: bool
     """Whether it still has its files."""
+    work: SessionWork | None = None
+    """What its latest run has changed. None while that is not known, and if its files are no git repository."""
     created_at: int
     changed_at: int
     """The time of its last change of state."""

@@ -32,6 +32,7 @@ from holdfast.api.session.sessions import (
     SessionInfo,
     SessionPage,
     SessionState,
+    SessionWork,
 )
 from holdfast.runs.launch.plan import Options
 from holdfast.server.environments import require_agent, spec_of
@@ -302,6 +303,7 @@ async def _info(sessions: Sessions, row: ThreadRow) -> SessionInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         released=session.released,
         workspace=session.workspace,
+        work=SessionWork.from_json(session.work) if session.work else None,
         created_at=row.created_at,
         changed_at=session.changed_at,
         last_activity_at=row.last_activity_at,
