@@ -403,6 +403,7 @@ async def open_session_hub(
     surface: StreamSurface,
     next_request_id: Callable[[], str],
     internal_api: Callable[[], Awaitable[InternalApi]],
+    tools: Callable[[], Awaitable[ServerTools]],
     clocks: Clocks,
 ) -> AsyncIterator[Hub]:
     """Opened with the first runner that connects. Runners outlive it."""
@@ -414,6 +415,9 @@ async def open_session_hub(
     from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.hub.turn_writer import TurnWriter
 
+    async def ask_chats(session: str) -> None:
+        await (await tools()).channels.ask(session)
+
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     hub = Hub(
         run_log,
@@ -424,6 +428,7 @@ async def open_session_hub(
         questions,
         internal_api=internal_api,
         on_terminate=terminate,
+        on_question=ask_chats,
         settings=ServerSettings(storage.streams, seals, run_log, runners),
     )
     try:

@@ -393,6 +393,12 @@ class Sessions:
         self._questions.keep_only(id, None if live is None else live.run)
         return self._questions.of(id)
 
+    async def asked_in(self, id: str) -> tuple[str, Sequence[Question]]:
+        """Returns the channel that the agent works for, and what it asks there. An empty channel is the usual one."""
+        questions = await self.questions(id)
+        live = (await self._sessions.find(id)).runs.live
+        return ("", ()) if live is None else (live.channel, questions)
+
     async def all_questions(self) -> Sequence[tuple[str, Question]]:
         """Returns the questions that agents wait for, each with its session."""
         for thread in {thread for thread, _ in self._questions.all()}:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.runs.world import PATIENCE, SEALS
+from tests.sessions.hub.test_hub import FakeRunner
 from tests.sessions.tools.world import ToolWorld
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, TooManyRequests, Unauthorized, Unavailable
 from holdfast.sessions.channels.events import slack_message, telegram_message
+from holdfast.sessions.hub.hub import Hub
+from holdfast.sessions.hub.turn_writer import TurnWriter
 from holdfast.testing.chats import Slack, Telegram
+from holdfast.threads.access.authority import Authority
+from holdfast.threads.protocol.surface import StreamSurface
 
 pytestmark = pytest.mark.anyio
 TOKEN, SIGNING = "123456:telegram-token-of-a-bot", "slack-signing-secret-0123"
@@ -182,6 +190,74 @@ async def test_who_speaks_in_a_chat_is_told_once_that_nobody_listens(world: Tool
     assert [(each["chat_id"], each["text"]) for each in telegram.sent] == [
         ("42", "Nobody here can listen to speech: this server has no model that understands it. Please write it."),
     ]
+
+
+@asynccontextmanager
+async def asking(world: ToolWorld, session: str) -> AsyncIterator[FakeRunner]:
+    """The runner of the session's current run, at the hub."""
+    base = world.base.base
+    surface = StreamSurface(base.store, Authority(SEALS, frozenset({"scripted"})))
+    hub = Hub(
+        base.log, TurnWriter(surface, lambda: "q-1"), base.runs, base.runs.ends, world.base.runners,
+        world.base.questions, on_question=world.channels.ask, beat_seconds=3600.0,
+    )  # fmt: skip
+    run = (await world.base.at_work(session)).run
+    runner = FakeRunner(hub, session, run)
+    await runner.until("init")
+    runner.greet(run.run)
+    try:
+        yield runner
+    finally:
+        await runner.leave()
+        await hub.close()
+
+
+async def sent(telegram: Telegram, count: int) -> list[str]:
+    async with asyncio.timeout(PATIENCE):
+        while len(telegram.sent) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return [each["text"] for each in telegram.sent]
+
+
+async def test_a_question_is_put_to_the_chat_that_the_agent_works_for_and_answered_there(
+    world: ToolWorld, telegram: Telegram
+) -> None:
+    session = await world.session()
+    secret = {SECRET: (await connect(world, session, "telegram", "42", "43", token="TG"))["secret"]}
+    await receive(world, session, "telegram", secret, Telegram.update(1, 42, "set up a database"))
+    async with asking(world, session) as runner:
+        question = {"questionId": "que_1", "text": "Which?", "options": ["PostgreSQL", "SQLite"]}
+        runner.say("question", {**question, "turnId": runner.run.run})
+        asked = "The agent asks:\nWhich?\n1. PostgreSQL\n2. SQLite\nAnswer with a number, or in words."
+        assert await sent(telegram, 1) == [asked]
+        await world.channels.ask(session)  # also after a restart
+        await receive(world, session, "telegram", secret, Telegram.update(2, 43, "1"))
+        assert len(await prompts(world, session)) == 2, "another chat is not asked"
+        for _ in range(2):
+            await receive(world, session, "telegram", secret, Telegram.update(3, 42, "2"))
+        assert await runner.until("answer") == {"questionId": "que_1", "answer": "SQLite"}
+        await runner.acked(runner.say("question-closed", {"questionId": "que_1", "answer": "SQLite"}))
+        permission = {"questionId": "per_1", "kind": "permission", "text": "May it?", "options": ["once", "reject"]}
+        runner.say("question", {**permission, "turnId": runner.run.run})
+        await sent(telegram, 2)
+        await receive(world, session, "telegram", secret, Telegram.update(4, 42, "why?"))
+        await receive(world, session, "telegram", secret, Telegram.update(5, 42, "ONCE"))
+        assert await runner.until("answer") == {"questionId": "per_1", "answer": "once"}
+    assert [each.rpartition("\n")[2] for each in await prompts(world, session)] == ["set up a database", "1", "why?"]
+
+
+async def test_no_permission_is_asked_for_where_everybody_is_heard(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    secret = {SECRET: (await connect(world, session, "telegram", "*", token="TG"))["secret"]}
+    await receive(world, session, "telegram", secret, Telegram.update(1, 42, "delete it all"))
+    async with asking(world, session) as runner:
+        permission = {"questionId": "per_1", "kind": "permission", "text": "May it?", "options": ["once", "reject"]}
+        runner.say("question", {**permission, "turnId": runner.run.run})
+        runner.say("question", {"questionId": "que_1", "text": "Sure?", "turnId": runner.run.run})
+        assert await sent(telegram, 1) == ["The agent asks:\nSure?\nYour next message is the answer."]
+        await receive(world, session, "telegram", secret, Telegram.update(2, 42, "once"))
+        assert await runner.until("answer") == {"questionId": "que_1", "answer": "once"}
+        assert [each.id for each in await world.base.sessions.questions(session)] == ["per_1"]
 
 
 async def test_a_forged_or_replayed_event_is_refused_with_one_answer(

@@ -333,6 +333,7 @@ async def open_tenant(
                 surface,
                 server.next_request_id,
                 internal_api,
+                lambda: session_tools.get(),
                 clocks,
             ),
         )

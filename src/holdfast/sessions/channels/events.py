@@ -13,6 +13,8 @@ from holdfast.api.errors import Unauthorized
 
 SLACK_SECONDS: Final = 300
 _MOST: Final = 64 * 1024
+_MOST_QUESTION: Final = 3_000
+_MOST_OPTIONS: Final = 20
 _MOST_FILES: Final = 8
 _LONGEST_PLACE: Final = 2_000
 _LONGEST_NAME: Final = 100
@@ -143,6 +145,21 @@ def prompt_of(kind: str, message: ChatMessage, problems: Sequence[str] = ()) -> 
     return (
         f"[Message of {author} in {kind} chat {message.chat}. Answer with the tool channel_reply.{lacking}]\n\n{text}"
     )
+
+
+def question_text(text: str, options: Sequence[str]) -> str:
+    """Returns a question of an agent for a chat."""
+    lines = [f"{number}. {each}" for number, each in enumerate(options, 1)]
+    how = "Answer with a number, or in words." if options else "Your next message is the answer."
+    return "\n".join(["The agent asks:", text[:_MOST_QUESTION], *lines[:_MOST_OPTIONS], how])
+
+
+def chosen(text: str, options: Sequence[str]) -> str | None:
+    """Returns the option that somebody has named, by its number or in words, or None."""
+    said = text.strip()
+    if said.isascii() and said.isdigit() and len(said) < 4 and 1 <= int(said) <= len(options):
+        return options[int(said) - 1]
+    return next((each for each in options if each.casefold() == said.casefold()), None)
 
 
 def _dict(value: Any) -> dict[str, Any]:
