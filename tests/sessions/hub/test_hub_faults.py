@@ -216,8 +216,8 @@ AGENT_MAY_FAIL = {
 
 
 @pytest.mark.parametrize("step", ["hibernate", "restore"])
-@pytest.mark.parametrize("fault", ["server", "runner", "box"])
-@pytest.mark.sampled(share=0.17)
+@pytest.mark.parametrize("fault", ["server", "runner", "opencode", "box", "cut"])
+@pytest.mark.sampled(share=0.1)
 def test_a_session_that_is_struck_while_it_sleeps_or_wakes_answers_its_next_prompt(
     world: HubWorld, fault: str, step: str
 ) -> None:
