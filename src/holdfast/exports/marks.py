@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from holdfast.guest.hub_messages import EXPIRED
+
 _SILENT: Final = frozenset(
     (
         "model.call", "run.heartbeat", "run.installing", "run.provisioned", "run.runner", "run.services", "run.setup",
@@ -29,8 +31,10 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
 
     A signal that is not known here is shown by its name.
     """
-    if name in _SILENT or name.startswith("session."):
+    if name in _SILENT:
         return None
+    if name.startswith("session."):
+        return _session(name.removeprefix("session."), payload)
     match name:
         case "thread.renamed":
             return f"renamed to {_word(payload, 'title')}"
@@ -89,6 +93,39 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
             used = "is used up" if payload.get("state") == "reached" else "is nearly used up"
             return f"the budget of this {_word(payload, 'scope')} {used}"
     return name
+
+
+def question(payload: Mapping[str, Any]) -> str:
+    """Returns what an agent asks somebody, with the answers that it suggests."""
+    options = payload.get("options")
+    known = [str(each)[:200] for each in options[:20]] if isinstance(options, list) else []
+    asks = "asks for a permission" if payload.get("kind") == "permission" else "asks"
+    suggested = f" ({', '.join(known)})" if known else ""
+    return f"{asks}: {_word(payload, 'text')}{suggested}"
+
+
+def answer(payload: Mapping[str, Any]) -> str:
+    """Returns what somebody answered an agent."""
+    said = payload.get("answer")
+    return "nobody answered in time" if said == EXPIRED else f"answered: {_word(payload, 'answer')}"
+
+
+def _session(name: str, payload: Mapping[str, Any]) -> str | None:
+    why = f": {_word(payload, 'why')}" if payload.get("why") else ""
+    match name:
+        case "hibernated":
+            return "asleep, with its files saved"
+        case "running" if payload.get("from") == "restoring":
+            return "awake again"
+        case "terminated":
+            return f"session terminated{why}"
+        case "error":
+            error = payload.get("error")
+            said = _word(error, "message") if isinstance(error, Mapping) else ""
+            return f"the session could not be started{f': {said}' if said else ''}"
+        case "child_terminated":
+            return f"session {_word(payload, 'child')}, which belongs to this one, has ended{why}"
+    return None
 
 
 def _word(payload: Mapping[str, Any], name: str) -> str:

@@ -18,7 +18,7 @@ from holdfast.api.model.budgets import Cost
 from holdfast.api.model.money import describe_cost, describe_in_full
 from holdfast.api.thread.entries import Entry, is_passing
 from holdfast.calendar_time import calendar_time
-from holdfast.exports.marks import describe
+from holdfast.exports.marks import answer, describe, question
 from holdfast.visible_text import visible
 
 MOST_ENTRIES: Final = 20_000
@@ -145,6 +145,10 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
             made = _tool(payload)
         elif event == "compaction":
             made = _item("mark", _folded("<b>compaction</b> of what came before", payload.get("summary")))
+        elif event == "question":
+            made = _item("mark asked", _words(question(payload)))
+        elif event == "answer":
+            made = _item("mark asked", _words(answer(payload)))
         elif event == "notice" and payload.get("level") in ("warning", "error"):
             made = _item("mark bad", _words(payload.get("text")))
         if made:

@@ -67,7 +67,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         boxes = Boxes(rows, {"dummy": provider}, node="here", clock=clock.now)
         records = SqliteDaytonaRecords(database)
         ignore = lambda *_: None  # noqa: E731
-        sandboxes = Sandboxes(boxes, records, nothing, nothing, nothing, nothing, ignore, ignore)
+        sandboxes = Sandboxes(boxes, records, nothing, nothing, nothing, nothing, nothing, ignore, ignore)
         yield World(boxes, sandboxes, records, clock)
         await sandboxes.close()
         await boxes.close()

@@ -197,8 +197,15 @@ class Sessions:
 
     async def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""
-        request = RevertRequest(prompt=prompt, key=new_id("k")).to_request()
-        answer = await self._sessions.below(id).ask("POST", "/revert", request, timeout=LONG_SECONDS)
+        return await self._revert(id, RevertRequest(prompt=prompt, key=new_id("k")))
+
+    async def undo_revert(self, id: str) -> SessionInfo:
+        """Undo the latest revert: the conversation and the files are as they were before it."""
+        return await self._revert(id, RevertRequest(undo=True, key=new_id("k")))
+
+    async def _revert(self, id: str, request: RevertRequest) -> SessionInfo:
+        # Each has a key, so that a retry finds what the first attempt did.
+        answer = await self._sessions.below(id).ask("POST", "/revert", request.to_request(), timeout=LONG_SECONDS)
         return answer.read(SessionInfo.from_json)
 
     async def questions(self, id: str) -> list[QuestionInfo]:

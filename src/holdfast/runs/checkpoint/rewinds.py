@@ -84,7 +84,7 @@ class Rewinds:
         """
         id = rewound_id(thread, key)
         async with self._locks.setdefault(thread, asyncio.Lock()):
-            if key is not None and (done := await self._done(thread, id)) is not None:
+            if (done := await self.done(thread, key)) is not None:
                 return done
             await self._ready(thread)
             return await self._go(thread, await self._turns.find(thread, at), id, undoes=False)
@@ -95,9 +95,13 @@ class Rewinds:
         """
         id = rewound_id(thread, key)
         async with self._locks.setdefault(thread, asyncio.Lock()):
-            if key is not None and (done := await self._done(thread, id)) is not None:
+            if (done := await self.done(thread, key)) is not None:
                 return done
             return await self._go(thread, await self._before_rewind(thread), id, undoes=True)
+
+    async def done(self, thread: str, key: str | None) -> Rewinding | None:
+        """Returns the thread as it is now if a request with this key has rewound it."""
+        return None if key is None else await self._done(thread, rewound_id(thread, key))
 
     async def _done(self, thread: str, id: str) -> Rewinding | None:
         """Returns the thread if the rewind with this id is on it."""

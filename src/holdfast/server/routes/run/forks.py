@@ -20,7 +20,7 @@ from holdfast.api.thread.threads import ForkSource
 from holdfast.runs.checkpoint.turns import Turn
 from holdfast.runs.launch.plan import Prompt
 from holdfast.server.routes.requests import BOX_ERRORS
-from holdfast.server.routes.services import UseRuns
+from holdfast.server.routes.services import Use, UseRuns, UseSessions
 from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.run_events import IMPORT
 
@@ -67,12 +67,16 @@ async def fork_thread(id: ThreadId, new: NewFork, runs: UseRuns) -> Forked:
 
 
 @router.post("/rewind")
-async def rewind_thread(id: ThreadId, rewind: Rewind, runs: UseRuns) -> Rewound:
+async def rewind_thread(id: ThreadId, rewind: Rewind, runs: UseRuns, sessions: UseSessions, services: Use) -> Rewound:
     """Take a thread back to the end of a turn, with its files, or undo that. What came after stays on the thread."""
     if rewind.undo and rewind.at is not None:
         raise InvalidRequest("an undo takes no turn", hint="leave out one of them")
-    rewinds, key = runs.rewinds, rewind.key
-    done = await (rewinds.undo(id, key=key) if rewind.undo else rewinds.rewind(id, rewind.at, key=key))
+    key = rewind.key
+    if (await services.threads.get(id)).runs.session is not None:  # its agent may have a server that has to end first
+        done = await (sessions.undo_rewind(id, key=key) if rewind.undo else sessions.rewind(id, rewind.at, key=key))
+    else:
+        rewinds = runs.rewinds
+        done = await (rewinds.undo(id, key=key) if rewind.undo else rewinds.rewind(id, rewind.at, key=key))
     latest = done.row.runs.latest
     return Rewound(
         thread=id,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import EntryId, ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
@@ -31,6 +32,7 @@ from holdfast.api.session.sessions import (
     SessionInfo,
     SessionPage,
     SessionState,
+    SessionWork,
 )
 from holdfast.runs.launch.plan import Options
 from holdfast.server.environments import require_agent, spec_of
@@ -159,7 +161,11 @@ async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) 
 
 @router.post("/sessions/{id}/revert")
 async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
-    """Take the conversation and the files back to where they were before a prompt."""
+    """Take the conversation and the files back to where they were before a prompt, or undo the latest time."""
+    if revert.undo is (revert.prompt is not None):
+        raise InvalidRequest("name the prompt to go back to before, or undo, and not both")
+    if revert.prompt is None:
+        return await _info(sessions, await sessions.undo_revert(id, key=revert.key))
     return await _info(sessions, await sessions.revert(id, revert.prompt, key=revert.key))
 
 
@@ -298,6 +304,7 @@ async def _info(sessions: Sessions, row: ThreadRow) -> SessionInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         released=session.released,
         workspace=session.workspace,
+        work=SessionWork.from_json(session.work) if session.work else None,
         created_at=row.created_at,
         changed_at=session.changed_at,
         last_activity_at=row.last_activity_at,
