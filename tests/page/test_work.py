@@ -169,9 +169,14 @@ async def test_a_thread_is_forked_at_a_checkpoint_and_rewound(page: Page, bench:
     await picture("compare")
     assert await serious_problems(page) == []
 
-    page.on("dialog", lambda dialog: dialog.accept())
     await page.goto(f"{bench.server.url}/t/{repaired}")
-    await page.locator(".checkpoint", has_text="turn 1").get_by_role("button", name="Rewind to here").click()
+    rewind = page.locator(".checkpoint", has_text="turn 1").get_by_role("button", name="Rewind to here")
+    await rewind.click()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await expect(page.locator(".mark.rewound")).to_have_count(0)
+    await rewind.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Rewind").click()
     await expect(page.locator(".mark.rewound")).to_contain_text("rewound to the end of turn 1")
     await expect(page.locator(".prose.dimmed")).to_contain_text("Two.")
     await expect(page.get_by_text("Rewound to the end of turn 1.")).to_be_visible()  # the request has ended
@@ -356,6 +361,37 @@ async def test_every_page_can_be_used_by_everybody(
             problems.setdefault(path, []).append("is wider than a phone")
         await page.set_viewport_size({"width": 1280, "height": 800})
     assert problems == {}
+    assert told.complaints == [], told.refusals
+
+
+async def test_the_keys_of_a_thread_work_however_it_was_opened(page: Page, bench: Workbench, repaired: str) -> None:
+    # Parts of the page add their actions in the same moment as the page itself: none may lose those of another.
+    await enter(page, bench, "/")
+    for view in ("", "/changes", "", "/box", ""):
+        await page.goto(f"{bench.server.url}/t/{repaired}{view}")
+        await expect(page.get_by_role("button", name="Inspector", exact=True)).to_be_visible()
+        await page.keyboard.press("?")
+        keys = page.get_by_role("dialog")
+        for name in ("Show: Terminal", "Open or close all tool calls", "Go to settings", "Write to the agent"):
+            await expect(keys).to_contain_text(name)
+        await page.keyboard.press("Escape")
+
+
+async def test_a_thread_is_renamed_in_a_dialog(page: Page, bench: Workbench, told: Told) -> None:
+    thread = bench.client.threads.create(title="A first name").id
+    await enter(page, bench, f"/t/{thread}")
+    await expect(page.locator("#title")).to_have_text("A first name")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("rename")
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Rename this thread")
+    await expect(dialog.get_by_label("Title")).to_have_value("A first name")
+    assert await serious_problems(page) == []
+    await page.keyboard.type("x and j are letters here")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#title")).to_have_text("x and j are letters here")
+    await expect(dialog).to_have_count(0)
+    assert told.dialogs == []
     assert told.complaints == [], told.refusals
 
 
