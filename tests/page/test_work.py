@@ -16,7 +16,7 @@ from tests.serving import serving
 from holdfast import SyncClient
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.model.models import Api
-from holdfast.testing.model import Gate, ScriptedModel, Step, bash, held, text, write
+from holdfast.testing.model import Gate, ScriptedModel, Step, bash, error, held, text, write
 from holdfast.testing.server import ServerProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.agent, pytest.mark.box, pytest.mark.slow, pytest.mark.xdist_group("page")]
@@ -345,8 +345,10 @@ async def test_every_page_can_be_used_by_everybody(
         bench.client.environments.save("web", 'setup = ["pip install pytest"]\nsecrets = ["DEPLOY_TOKEN"]\n')
     await enter(page, bench, "/")
     await expect(page.locator("#threads li").first).to_be_visible()
-    paths = ("/", "/new", "/boxes", f"/t/{repaired}", "/settings/models", "/settings/environments", "/settings/secrets",
-             "/settings/providers", "/settings/keys", "/settings/usage")  # fmt: skip
+    views = ("", "/changes", "/files", "/ports", "/box")
+    parts = ("models", "environments", "secrets", "providers", "members", "keys", "usage")
+    paths = ("/", "/new", "/inbox", "/boxes", *(f"/t/{repaired}{each}" for each in views),
+             *(f"/settings/{each}" for each in parts))  # fmt: skip
     problems: dict[str, list[str]] = {}
     for path in paths:
         await page.goto(bench.server.url + path)
@@ -393,6 +395,74 @@ async def test_a_thread_is_renamed_in_a_dialog(page: Page, bench: Workbench, tol
     await expect(dialog).to_have_count(0)
     assert told.dialogs == []
     assert told.complaints == [], told.refusals
+
+
+async def test_a_thread_is_shared_by_a_link_that_can_be_revoked(
+    context: BrowserContext, page: Page, bench: Workbench, told: Told
+) -> None:
+    thread = bench.client.threads.create(title="For others").id
+    bench.client.thread(thread).chat("Read *this*.")
+    await enter(page, bench, f"/t/{thread}")
+    await page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog", name="Share this thread")
+    await expect(dialog).to_contain_text("There is no link to this thread.")
+    await page.keyboard.press("Enter")
+    link = dialog.get_by_label("The new link")
+    await expect(link).to_have_value(re.compile("/s/|/share"))
+    address = await link.input_value()
+    assert await serious_problems(page) == []
+    stranger = await context.browser.new_context() if context.browser else context
+    visit = await stranger.new_page()
+    await visit.goto(address)
+    await expect(visit.locator("body")).to_contain_text("For others")
+    await dialog.get_by_role("button", name="Revoke").click()
+    await expect(dialog).to_contain_text("There is no link to this thread.")
+    await visit.goto(address)
+    await expect(visit.locator("body")).not_to_contain_text("For others")
+    await stranger.close()
+    assert told.complaints == [], told.refusals
+
+
+async def test_a_refused_key_is_in_the_inbox_with_its_remedy(page: Page, bench: Workbench, picture: Picture) -> None:
+    bench.model.script([error(401, "invalid key")] * 4, when="Use a wrong key")
+    thread = bench.client.runs.launch("Use a wrong key.", agent="pi", model="mine").thread
+    bench.client.runs.wait(thread)
+    await enter(page, bench, "/inbox")
+    item = page.locator("li", has_text="Use a wrong key.").filter(has=page.get_by_role("button", name="Resume"))
+    await expect(item.get_by_role("link", name="Check the model")).to_have_attribute("href", "/settings/models")
+    await picture("inbox-remedies")
+    bench.model.script([text("Now it is right.")], when="Use a wrong key")
+    await item.get_by_role("button", name="Resume").click()
+    await expect(page.get_by_text("The run continues.")).to_be_visible()
+    bench.client.runs.wait(thread)
+    await page.goto(f"{bench.server.url}/t/{thread}")
+    await expect(page.locator("#status")).to_have_text("✓ completed")
+
+
+async def test_what_was_typed_is_there_after_a_look_elsewhere(page: Page, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, "/new")
+    await page.get_by_label("What should the agent do?").fill("A long thought.")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("navigation", name="Threads").get_by_role("link", name="Settings").click()
+    await expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    await page.goto(f"{bench.server.url}/new")
+    await expect(page.get_by_label("What should the agent do?")).to_have_value("A long thought.")
+    await page.goto(f"{bench.server.url}/t/{repaired}")
+    await page.get_by_label("Message to the agent").fill("Another one.")
+    await page.get_by_role("link", name="Changes", exact=True).click()
+    await page.get_by_label("Comment on line 1 of price.py").click()
+    await page.get_by_label("Comment", exact=True).fill("Say why.")
+    await page.get_by_role("button", name="Add comment").click()
+    await page.get_by_role("link", name="Timeline").click()
+    await expect(page.get_by_label("Message to the agent")).to_have_value("Another one.")
+    await page.get_by_label("Message to the agent").fill("")
+    await page.get_by_role("link", name="Changes", exact=True).click()
+    await expect(page.get_by_text("Say why.")).to_be_visible()
+    async with page.expect_download() as downloading:
+        await page.get_by_role("button", name="Download the patch").click()
+    downloaded = await downloading.value
+    assert downloaded.suggested_filename == f"{repaired}.patch"
+    assert "+    discount = 0.1" in (await downloaded.path()).read_text()
 
 
 async def test_the_keyboard_does_everything(page: Page, bench: Workbench, repaired: str) -> None:

@@ -44,6 +44,10 @@ export interface CellItem extends Base {
   value: string;
   error: string;
   submitted: string;
+  /** What became of its memory, if that was lost or restored. */
+  memory: string;
+  /** Where its artifacts are. */
+  box: string;
   artifacts: { name: string; mediaType: string; path: string; size: number }[];
   calls: CellCall[];
   running: boolean;

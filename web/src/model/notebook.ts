@@ -9,6 +9,8 @@ const MOST_TEXT = 64 * 1024;
 export class Notebook {
   /** Whether there is anything of an interpreter on the thread. */
   isUsed = false;
+  /** Its box, where its files and artifacts are. */
+  box = "";
   readonly #items: ItemList;
   readonly #cells = new Map<string, string>();
   #count = 0;
@@ -20,6 +22,7 @@ export class Notebook {
   take(name: string, payload: Fields, ts: number): void {
     this.isUsed = true;
     this.#items.began ??= ts;
+    if (name === "started") this.box = text(payload.box);
     if (name === "execution") this.#execution(payload, ts);
     else if (name === "call") this.#callback(payload);
     else if (name === "started") this.#items.add({ kind: "remark", text: `● Python ${firstLine(payload.python) || ""} started`.replace("  ", " "), serious: false }, ts, 0);
@@ -45,6 +48,8 @@ export class Notebook {
         name: firstLine(fields(each).name), mediaType: firstLine(fields(each).media_type), path: firstLine(fields(each).path),
         size: number(fields(each).size) ?? 0,
       })),
+      memory: payload.state_lost === true ? "The variables were lost: what comes next begins anew." : payload.restored === true ? "The variables are those from before this cell." : "",
+      box: this.box,
       running: !ended,
       seconds: number(payload.seconds),
     };

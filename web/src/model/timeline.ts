@@ -85,6 +85,11 @@ export class Timeline {
     return this.#notebook.isUsed;
   }
 
+  /** The box of the latest run, or of the interpreter. */
+  get box(): string {
+    return this.run?.box || this.#notebook.box;
+  }
+
   snapshot(): Chunk[] {
     return this.#items.snapshot();
   }

@@ -19,6 +19,7 @@ export interface Shown {
   chunks: readonly Chunk[];
   status: Status;
   run: Run | null;
+  box: string;
   entries: number;
   boxes: number;
   cost: string;
@@ -31,7 +32,7 @@ export class ThreadView {
   readonly id: string;
   readonly timeline = new Timeline();
   about = $state.raw<ThreadInfo | null>(null);
-  shown = $state.raw<Shown>({ chunks: [], status: "idle", run: null, entries: 0, boxes: 0, cost: "", began: null, firstPrompt: "", workflow: null });
+  shown = $state.raw<Shown>({ chunks: [], status: "idle", run: null, box: "", entries: 0, boxes: 0, cost: "", began: null, firstPrompt: "", workflow: null });
   connection = $state<Connection>("connecting");
   loaded = $state(false);
   loading = $state(0);
@@ -107,7 +108,7 @@ export class ThreadView {
     const { timeline } = this;
     const ended = this.shown.status === "running" && timeline.status !== "running";
     this.shown = {
-      chunks: timeline.snapshot(), status: timeline.status, run: timeline.run ? { ...timeline.run } : null, entries: timeline.entries,
+      chunks: timeline.snapshot(), status: timeline.status, run: timeline.run ? { ...timeline.run } : null, box: timeline.box, entries: timeline.entries,
       boxes: timeline.boxes.size, cost: timeline.cost, began: timeline.began, firstPrompt: timeline.firstPrompt, workflow: timeline.workflow,
     };
     this.version += 1;
