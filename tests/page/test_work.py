@@ -4,55 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from playwright.async_api import BrowserContext, FilePayload, Page, expect
-from tests.agents import InstalledAgents
 from tests.page.conftest import Picture, Told, serious_problems
-from tests.serving import serving
+from tests.page.workbench import Workbench, enter
 
-from holdfast import SyncClient
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.model.models import Api
-from holdfast.testing.model import Gate, ScriptedModel, Step, bash, error, held, text, write
-from holdfast.testing.server import ServerProcess
+from holdfast.testing.model import Gate, bash, error, held, text, write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.agent, pytest.mark.box, pytest.mark.slow, pytest.mark.xdist_group("page")]
-
-
-expect.set_options(timeout=30_000)  # agents start beside other tests
-
-
-@dataclass(frozen=True)
-class Workbench:
-    server: ServerProcess
-    model: ScriptedModel
-    client: SyncClient
-    key: str
-    """It is valid after a restart, too."""
-
-    def run(self, prompt: str, *steps: Step) -> str:
-        """A run that has ended, on a new thread."""
-        self.model.script(list(steps), when=prompt)
-        thread = self.client.runs.launch(prompt, agent="pi", model="mine").thread
-        self.client.runs.wait(thread)
-        return thread
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[Workbench]:
-    home = tmp_path_factory.mktemp("bench") / "home"
-    home.mkdir()
-    installed_agents.install("pi")
-    installed_agents.share_with(home)
-    with serving(home) as server, ScriptedModel() as model:
-        with SyncClient(server.url, api_key=server.api_key) as owner:
-            key = owner.keys.create("page").key
-        with SyncClient(server.url, api_key=key) as client:
-            client.models.add("mine", apis=[Api.OPENAI_CHAT], base_url=model.openai_url, model="scripted")
-            yield Workbench(server, model, client, key)
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +34,6 @@ def repair(bench: Workbench) -> str:
     bench.client.runs.resume(thread, "Now the tests.")
     bench.client.runs.wait(thread)
     return thread
-
-
-async def enter(page: Page, bench: Workbench, path: str) -> None:
-    """Opens a page with the key of the server."""
-    await page.goto(f"{bench.server.url}/#key={bench.key}")
-    await expect(page.get_by_role("navigation", name="Threads")).to_be_visible()
-    await page.goto(bench.server.url + path)
 
 
 async def test_a_run_is_started_followed_steered_and_stopped(
