@@ -313,11 +313,28 @@ async def test_every_page_can_be_used_by_everybody(
             problems[path] = found
         await page.set_viewport_size({"width": 390, "height": 844})
         await picture(f"phone-{scheme}{path.replace('/', '-').replace(repaired, 'thread')}")
+        if scheme == "light" and (found := await serious_problems(page)):
+            problems[f"{path} on a phone"] = found
         if await page.evaluate("() => document.documentElement.scrollWidth > 390"):
             problems.setdefault(path, []).append("is wider than a phone")
         await page.set_viewport_size({"width": 1280, "height": 800})
     assert problems == {}
     assert told.complaints == [], told.refusals
+
+
+async def test_a_sleeping_box_is_said_to_sleep_and_wakes_for_a_prompt(page: Page, bench: Workbench) -> None:
+    thread = bench.run("Rest after this.", bash("echo kept > note"), text("Resting."))
+    box = bench.client.runs.get(thread).box
+    assert box is not None
+    bench.client.boxes.stop(box)
+    bench.model.script([bash("cat note"), text("Awake.")], when="Rest after this.")
+    await enter(page, bench, f"/t/{thread}")
+    await expect(page.get_by_text("Its box is asleep, with its files kept.")).to_be_visible()
+    await page.get_by_label("Message to the agent").fill("Wake up.")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".prose", has_text="Awake.")).to_be_visible()
+    await expect(page.locator("details.tool .result").last).to_have_text("kept")
+    assert bench.client.runs.get(thread).box == box
 
 
 async def test_the_keys_of_a_thread_work_however_it_was_opened(page: Page, bench: Workbench, repaired: str) -> None:

@@ -58,7 +58,7 @@ class Threads {
     try {
       const wanted = query("/v1/threads", { limit: PAGE, archived: this.archived ? "any" : null });
       const page = await get<{ threads: ThreadInfo[]; nextCursor: string | null }>(wanted);
-      await this.findWaiting();
+      await Promise.all([this.findWaiting(), this.findSleepers()]);
       this.#note(page.threads);
       this.all = page.threads;
       this.more = page.nextCursor !== null;
