@@ -337,6 +337,25 @@ async def test_a_sleeping_box_is_said_to_sleep_and_wakes_for_a_prompt(page: Page
     assert bench.client.runs.get(thread).box == box
 
 
+async def test_a_real_interpreter_is_a_notebook_with_its_artifacts(page: Page, bench: Workbench, told: Told) -> None:
+    made = bench.client.interpreters.create()
+    bench.client.interpreters.execute(made.id, "words = ['tea'] * 9000; print(' '.join(words))")
+    bench.client.interpreters.execute(made.id, "len(words)")
+    await enter(page, bench, f"/t/{made.thread}")
+    cells = page.locator("div.cell")
+    await expect(cells).to_have_count(2)
+    await expect(cells.last.locator(".value")).to_have_text("9000")
+    artifact = cells.first.get_by_label("Artifacts").locator("li", has_text="stdout")
+    async with page.expect_download() as downloading:
+        await artifact.get_by_role("button", name="Download").click()
+    assert (await (await downloading.value).path()).read_text().count("tea") == 9000
+    assert await serious_problems(page) == []
+    await page.get_by_role("link", name="Box", exact=True).click()
+    await expect(page.get_by_text("Running.")).to_be_visible()
+    assert told.complaints == [], told.refusals
+    bench.client.interpreters.delete(made.id)
+
+
 async def test_the_keys_of_a_thread_work_however_it_was_opened(page: Page, bench: Workbench, repaired: str) -> None:
     # Parts of the page add their actions in the same moment as the page itself: none may lose those of another.
     await enter(page, bench, "/")
