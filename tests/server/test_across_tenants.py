@@ -166,9 +166,11 @@ def test_another_tenant_finds_nothing_by_any_route_where_the_owner_finds_it(
     assert what_the_owner_has(own) == before
 
     same = {}
+    own_key = own.server.api_key
+    assert own_key is not None
     for method, pattern in routes:
         if method == roles.SOCKET:
-            answer = status_of_socket(own, pattern, own.server.api_key), ""
+            answer = status_of_socket(own, pattern, own_key), ""
         else:
             answer = told(own.owner, own, method, pattern)
         if answer == strangers[method, pattern] and expected(method, pattern) == (404,):

@@ -29,9 +29,26 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
 
     A signal that is not known here is shown by its name.
     """
-    if name in _SILENT or name.startswith("session."):
+    if name in _SILENT:
         return None
     match name:
+        case "session.created":
+            return "session created"
+        case "session.hibernated":
+            return "asleep, until the next prompt"
+        case "session.restoring":
+            return "waking up"
+        case "session.running":
+            return "awake" if payload.get("from") == "restoring" else None
+        case "session.error":
+            error = payload.get("error")
+            return f"the session failed: {_word(error, 'message') if isinstance(error, dict) else ''}".removesuffix(
+                ": "
+            )
+        case "session.terminated":
+            return "the session is over"
+        case "session.slow":
+            return "the agent has not answered for two minutes"
         case "thread.renamed":
             return f"renamed to {_word(payload, 'title')}"
         case "thread.archived":
@@ -88,7 +105,7 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
         case "model.budget":
             used = "is used up" if payload.get("state") == "reached" else "is nearly used up"
             return f"the budget of this {_word(payload, 'scope')} {used}"
-    return name
+    return None if name.startswith("session.") else name
 
 
 def _word(payload: Mapping[str, Any], name: str) -> str:
