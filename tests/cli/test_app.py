@@ -13,7 +13,8 @@ import pytest
 from tests.cli.conftest import Cli
 
 import holdfast
-from holdfast.cli.commands import COMMANDS
+from holdfast.cli import app
+from holdfast.cli.commands import COMMANDS, find
 from holdfast.cli.exits import Exit
 from holdfast.testing.server import ServerProcess
 
@@ -245,3 +246,30 @@ def test_keys_by_command(cli: Cli, bare_cli: Cli, server: ServerProcess) -> None
     assert cli("key", "revoke", "k-nobody", "--yes").exit == Exit.NOT_FOUND
     refused = bare_cli("thread", "list", "--server", server.url, "--api-key", made["key"])
     assert (refused.exit, "revoked" in refused.err) == (Exit.NOT_AUTHORISED, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("task list", "holdfast thread tree THREAD"),
+        ("tasks", "holdfast thread tree THREAD"),
+        ("stop", "holdfast down"),
+        ("key create", "holdfast key create NAME"),
+        ("delegate t-1", "holdfast delegate THREAD PROMPT"),
+        ("zzz", "holdfast --help"),
+    ],
+)
+def test_who_mistypes_a_command_is_shown_the_one_that_was_meant(bare_cli: Cli, typed: str, shown: str) -> None:
+    outcome = bare_cli(*typed.split())
+    assert outcome.exit == Exit.USAGE
+    assert shown in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize(("typed", "meant"), app._OTHER_WORDS.items())
+def test_what_newcomers_type_is_no_command_and_leads_to_one(typed: str, meant: str) -> None:
+    assert typed not in COMMANDS
+    for command in meant.split(", or "):
+        words = [word for word in command.partition(",")[0].split() if word.islower()]
+        place, named = find(words)
+        assert isinstance(place, str), "the words of a whole command"
+        assert named == words
