@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +58,6 @@ for path in $SHOWN; do
         above=$(dirname "$above")
     done
 done
-echo "holdfast:x:983:983::/home/holdfast:/usr/sbin/nologin" >> etc/passwd
-echo "holdfast:x:983:" >> etc/group
 cp "$FOLDER"/units/* etc/systemd/system/
 mkdir opt/holdfast opt/holdfast/bin opt/test
 cp "$FOLDER/holdfast" opt/holdfast/bin/holdfast
@@ -76,6 +73,7 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=other "$SYSTEMD" --syst
 _TEST_UNIT: Final = """
 [Service]
 Type=oneshot
+WorkingDirectory={checkout}
 ExecStart=/bin/bash /opt/test/script
 ExecStopPost=/usr/bin/systemctl --force --force exit
 StandardOutput=file:/opt/test/output
@@ -83,12 +81,13 @@ StandardError=append:/opt/test/output
 """
 
 
-def run_under_systemd(folder: Path, units: Mapping[str, str], script: str) -> str:
-    """Boot a systemd with these units, run the script as root beside them, and return what it printed.
+def run_under_systemd(folder: Path, script: str) -> str:
+    """Boot a systemd, run the script as root in it, and return what it printed.
 
-    There is a user `holdfast`, and /opt/holdfast/bin/holdfast is this checkout's. Skips the test where the machine
-    cannot do this.
+    The script begins in the checkout, whose command is /opt/holdfast/bin/holdfast. It may add users and units. Skips
+    the test where the machine cannot do this.
     """
+    checkout = Path(__file__).parents[2]
     groups = _cgroup2()
     if os.geteuid() != 0 or not SYSTEMD.exists() or groups is None or shutil.which("unshare") is None:
         pytest.skip("a systemd of its own needs root, systemd and control groups of version 2")
@@ -96,16 +95,13 @@ def run_under_systemd(folder: Path, units: Mapping[str, str], script: str) -> st
     (folder / "overlay").mkdir()
     for target in _TARGETS:
         (folder / "units" / f"{target}.target").write_text("[Unit]\n")
-    for name, text in units.items():
-        (folder / "units" / name).write_text(text)
-    (folder / "units" / "test.service").write_text(_TEST_UNIT)
+    (folder / "units" / "test.service").write_text(_TEST_UNIT.format(checkout=checkout))
     (folder / "script").write_text(script)
     (folder / "output").touch()
     (folder / "boot").write_text(_BOOT)
     program = folder / "holdfast"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m holdfast "$@"\n')
     program.chmod(0o755)
-    checkout = Path(__file__).parents[2]
     shown = dict.fromkeys([checkout, Path(sys.prefix), Path(sys.base_prefix)])
     group = groups / f"holdfast-test-{os.getpid()}-{time.monotonic_ns()}"
     group.mkdir()
