@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.guest.hub_messages import EXPIRED
-
 _SILENT: Final = frozenset(
     (
         "model.call", "run.heartbeat", "run.installing", "run.provisioned", "run.runner", "run.services", "run.setup",
@@ -95,24 +93,15 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
     return name
 
 
-def question(payload: Mapping[str, Any]) -> str:
-    """Returns what an agent asks somebody, with the answers that it suggests."""
-    options = payload.get("options")
-    known = [str(each)[:200] for each in options[:20]] if isinstance(options, list) else []
-    asks = "asks for a permission" if payload.get("kind") == "permission" else "asks"
-    suggested = f" ({', '.join(known)})" if known else ""
-    return f"{asks}: {_word(payload, 'text')}{suggested}"
-
-
-def answer(payload: Mapping[str, Any]) -> str:
-    """Returns what somebody answered an agent."""
-    said = payload.get("answer")
-    return "nobody answered in time" if said == EXPIRED else f"answered: {_word(payload, 'answer')}"
-
-
 def _session(name: str, payload: Mapping[str, Any]) -> str | None:
     why = f": {_word(payload, 'why')}" if payload.get("why") else ""
     match name:
+        case "created":
+            return "session created"
+        case "slow":
+            return "the agent has not answered for two minutes"
+        case "restoring":
+            return "waking up"
         case "hibernated":
             return "asleep, with its files saved"
         case "running" if payload.get("from") == "restoring":
