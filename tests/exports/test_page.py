@@ -278,11 +278,11 @@ SIGNALS: list[tuple[dict[str, Any], str | None]] = [
     ({"type": "signal.session.booted", "ms": 3}, None),
     (
         {"type": "opencode.question", "question": "q", "text": "Which?", "options": ["a", "b"]},
-        "the agent asks Which? a · b",
+        "asks Which? a · b",
     ),
     (
         {"type": "opencode.question", "kind": "permission", "text": "May it use bash?"},
-        "asks for permission May it use bash?",
+        "permission May it use bash?",
     ),
     ({"type": "opencode.answer", "question": "q", "answer": "a"}, "answer a"),
     ({"type": "opencode.answer", "question": "q", "answer": "__expired__"}, "nobody answered in time"),
