@@ -10,7 +10,7 @@ import pytest
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core._pydantic_core import list_all_errors
 
-from holdfast.api.problems import describe_problem
+from holdfast.api.problems import describe_problem, describe_problems
 
 FOREIGN: Final = ("input should", "value error", "assertion failed", "extra inputs", "field required", "a valid ")
 
@@ -62,3 +62,17 @@ def test_a_refused_value_is_told_plainly(given: object, said: str) -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(Paint).validate_python(given)
     assert describe_problem(refused.value.errors()[0]) == said
+
+
+def test_what_a_caller_sent_is_shortened() -> None:
+    """A name that nobody knows may be a megabyte, and a list of what is allowed long."""
+    allowed: Any = Literal[tuple(f"choice-{number}" for number in range(1000))]
+    for value in ({"x" * 1_000_000: 1}, {"colour": "y" * 1_000_000}, {"count": {"z" * 1_000_000: 1}}):
+        with pytest.raises(ValidationError) as refused:
+            TypeAdapter(Paint).validate_python(value)
+        assert len(describe_problems(refused.value.errors())) < 1000
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(allowed).validate_python("none of them")
+    said = describe_problems(refused.value.errors())
+    assert said.startswith("the body: must be 'choice-0'")
+    assert len(said) < 1000

@@ -245,3 +245,19 @@ def test_keys_by_command(cli: Cli, bare_cli: Cli, server: ServerProcess) -> None
     assert cli("key", "revoke", "k-nobody", "--yes").exit == Exit.NOT_FOUND
     refused = bare_cli("thread", "list", "--server", server.url, "--api-key", made["key"])
     assert (refused.exit, "revoked" in refused.err) == (Exit.NOT_AUTHORISED, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("tasks", "holdfast task list"),
+        ("stop", "holdfast down"),
+        ("key create", "holdfast key create NAME"),
+        ("delegate t-1", "holdfast delegate THREAD PROMPT"),
+        ("zzz", "holdfast --help"),
+    ],
+)
+def test_who_mistypes_a_command_is_shown_the_one_that_was_meant(bare_cli: Cli, typed: str, shown: str) -> None:
+    outcome = bare_cli(*typed.split())
+    assert outcome.exit == Exit.USAGE
+    assert shown in " ".join(outcome.err.split())

@@ -11,6 +11,7 @@ from tests.cli.conftest import Cli, start
 
 from holdfast.cli.exits import Exit
 from holdfast.server.config import declared
+from holdfast.testing.server import ServerProcess
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -107,3 +108,12 @@ def test_the_document_lists_every_setting() -> None:
         r"^\| `(\w+)` \| `([^`]+)` \| `([^`]+)` \|", (CHECKOUT / "docs/configuration.md").read_text(), re.M
     )
     assert rows == [(each.name, each.option, each.variable) for each in declared() if not each.hidden]
+
+
+def test_a_server_that_runs_now_is_named(bare_cli: Cli, home: Path) -> None:
+    """Its port may be another one than that of the settings, which was taken when it started."""
+    assert bare_cli("config", "show", "--home", str(home), "--json").json()["running"] is None
+    with ServerProcess(home) as server:
+        assert bare_cli("config", "show", "--home", str(home), "--json").json()["running"] == server.url
+        shown = bare_cli("config", "show", "--home", str(home)).out
+        assert f"server {server.url}" in " ".join(shown.split())

@@ -202,6 +202,8 @@ def test_metrics_want_a_key_where_other_machines_reach_the_server(tmp_path: Path
         with httpx.Client(base_url=url, timeout=60) as client:
             assert client.get("/health").status_code == 200
             assert client.get("/metrics").status_code == 401
+            document = client.get("/v1/openapi.json", headers={"Authorization": f"Bearer {server.api_key}"}).json()
+            assert {"200", "401", "403"} <= set(document["paths"]["/metrics"]["get"]["responses"])
             allowed = client.get("/metrics", headers={"Authorization": f"Bearer {server.api_key}"})
             assert "holdfast_open_tails" in allowed.text
 

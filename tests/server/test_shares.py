@@ -55,6 +55,21 @@ def test_whoever_has_the_link_reads_the_page(world: World) -> None:
     assert path.removeprefix("/s/") not in world.server.read_log()
 
 
+def test_a_shared_page_has_no_cost_and_what_agents_say_is_markdown(world: World) -> None:
+    thread = world.owner.post("/v1/threads", json={"title": "told"}).json()["id"]
+    said = [
+        {"id": "a", "payload": {"type": "pi.assistant", "text": "It **works**. [Look](https://evil.example)"}},
+        {"id": "b", "payload": {"type": "signal.run.finished", "status": "completed", "usage": {"cost": 12.5}}},
+    ]
+    assert world.owner.post(f"/v1/stream/threads/{thread}", json=said).status_code < 300
+    page = world.visit(world.share(thread=thread)[0]).text
+    assert "<strong>works</strong>" in page
+    assert "completed" in page
+    assert "12.5" not in page
+    assert "<dt>cost</dt>" not in page
+    assert "href" not in page
+
+
 def test_a_link_is_good_for_the_page_only(world: World) -> None:
     secret = world.share()[0].removeprefix("/s/")
     headers = {"Authorization": f"Bearer {secret}"}

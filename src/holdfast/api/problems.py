@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 _OURS: Final = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
@@ -49,6 +50,8 @@ _WORDS: Final = tuple(
     )
 )
 _LONGEST: Final = 80
+_LONGEST_PROBLEM: Final = 300
+_MOST: Final = 5
 _CLASS: Final = re.compile(r"\^(\[[^\]]+\])?(\[[^\]]+\])(?:\{(\d),(\d{1,5})\}|[+*])\$")
 """The patterns of names: perhaps one class for the first character, one for the rest, and how many there may be."""
 _CLASSES: Final = {
@@ -65,6 +68,15 @@ _FIRSTS: Final = {
     "[A-Za-z_]": "begins with a letter or _",
     "[a-z]": "begins with a small letter",
 }
+
+
+def describe_problems(problems: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the first few problems, each with its field. What a caller sent is shortened: it may be a megabyte."""
+    said = []
+    for each in islice(problems, _MOST):
+        field = ".".join(map(str, each["loc"]))
+        said.append(f"{_cut(field, _LONGEST) or 'the body'}: {_cut(describe_problem(each), _LONGEST_PROBLEM)}")
+    return "; ".join(said)
 
 
 def describe_problem(problem: Mapping[str, Any]) -> str:
@@ -104,5 +116,8 @@ def _describe_pattern(pattern: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return _cut(repr(value), _LONGEST)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -128,8 +128,20 @@ def _explain_usage(error: typer.TyperException, arguments: list[str], *, as_json
         sys.stdout.write(message + "\n")
         return Exit.USAGE
     command = context.command_path if context is not None else command_name()
-    next_step = f"{command} --help"
+    next_step = _with_arguments(error, context, command) or f"{command} --help"
     if message.startswith("No such command") and (ours := ours_for(arguments)):
         message, next_step = f"{message.partition('.')[0]}.", " or ".join(ours)
     print_error(CommandError(message, next_step=next_step, exit=Exit.USAGE), as_json=as_json)
     return Exit.USAGE
+
+
+def _with_arguments(error: typer.TyperException, context: Any, command: str) -> str | None:
+    """Returns how the command is written with the arguments that are missing."""
+    if context is None or type(error).__name__ != "MissingParameter":
+        return None
+    words = [
+        str(each.name).upper()
+        for each in context.command.params
+        if each.param_type_name == "argument" and each.required
+    ]
+    return f"{' '.join([command, *words])}; or {command} --help" if words else None

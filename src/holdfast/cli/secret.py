@@ -274,6 +274,8 @@ def describe_binding(binding: Binding) -> str:
             return f"{binding.host} (?{binding.name}=)"
         case "basic":
             return f"{binding.host} (basic, {binding.name})"
+        case "placeholder":
+            return f"{binding.host} (where the placeholder is)"
     return ", ".join(f"git {binding.host}/{each}" for each in binding.repositories)
 
 

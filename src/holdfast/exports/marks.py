@@ -29,8 +29,10 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
 
     A signal that is not known here is shown by its name.
     """
-    if name in _SILENT or name.startswith("session."):
+    if name in _SILENT:
         return None
+    if name.startswith("session."):
+        return _session(name.removeprefix("session."), payload)
     match name:
         case "thread.renamed":
             return f"renamed to {_word(payload, 'title')}"
@@ -89,6 +91,30 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
             used = "is used up" if payload.get("state") == "reached" else "is nearly used up"
             return f"the budget of this {_word(payload, 'scope')} {used}"
     return name
+
+
+def _session(name: str, payload: Mapping[str, Any]) -> str | None:
+    why = f": {_word(payload, 'why')}" if payload.get("why") else ""
+    match name:
+        case "created":
+            return "session created"
+        case "slow":
+            return "the agent has not answered for two minutes"
+        case "restoring":
+            return "waking up"
+        case "hibernated":
+            return "asleep, with its files saved"
+        case "running" if payload.get("from") == "restoring":
+            return "awake again"
+        case "terminated":
+            return f"session terminated{why}"
+        case "error":
+            error = payload.get("error")
+            said = _word(error, "message") if isinstance(error, Mapping) else ""
+            return f"the session could not be started{f': {said}' if said else ''}"
+        case "child_terminated":
+            return f"session {_word(payload, 'child')}, which belongs to this one, has ended{why}"
+    return None
 
 
 def _word(payload: Mapping[str, Any], name: str) -> str:

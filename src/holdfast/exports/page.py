@@ -2,6 +2,7 @@
 
 The page stands alone: it loads nothing, and has no script. Everything on a thread is untrusted, so every text is
 escaped, characters that reorder or hide text are shown as what they are, and the page's own policy forbids the rest.
+What agents say is Markdown. The page has a limit as a whole, and so has the work to make it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ from holdfast.api.model.budgets import Cost
 from holdfast.api.model.money import describe_cost, describe_in_full
 from holdfast.api.thread.entries import Entry, is_passing
 from holdfast.calendar_time import calendar_time
+from holdfast.exports import prose
 from holdfast.exports.marks import describe
+from holdfast.guest.hub_messages import EXPIRED
 from holdfast.visible_text import visible
 
 MOST_ENTRIES: Final = 20_000
 _MOST_TEXT: Final = 100_000
 _MOST_SUMMARY: Final = 160
+_MOST_OPTIONS: Final = 50
 _MOST_PATCH: Final = 4_000_000
+_MOST_TIMELINE: Final = 16_000_000
+"""Characters of all entries together."""
+_MOST_PROSE: Final = 500_000
+"""Characters that are read as Markdown. Later ones are shown as they are."""
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _FILE: Final = re.compile(r"^diff --git ", re.MULTILINE)
 _MARKS: Final = {"completed": "✓", "failed": "✗", "cancelled": "■", "orphaned": "✗"}
@@ -38,6 +46,8 @@ class Exported:
     thread: str
     title: str
     entries: Iterable[Entry]
+    cut: bool = False
+    """Whether there are more entries."""
     patch: str | None = None
     """The changes of the workspace, or None if they are not known."""
     patch_cut: bool = False
@@ -45,6 +55,8 @@ class Exported:
     """What the server counted for this thread, or None if it counted nothing."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """The same by run."""
+    shows_cost: bool = True
+    """Whether costs and tokens are shown, also those that agents report."""
 
 
 @dataclass(slots=True)
@@ -54,18 +66,20 @@ class _Totals:
     first: int | None = None
     last: int = 0
     usage: dict[str, float] = field(default_factory=dict)
+    length: int = 0
+    prose: int = 0
     cut: bool = False
 
 
 def render(exported: Exported) -> str:
     """Returns the page."""
-    totals = _Totals()
+    totals = _Totals(cut=exported.cut)
     timeline = "\n".join(_timeline(exported, totals))
     title = _text(exported.title) or "Thread"
     facts = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in _facts(exported, totals)
     )
-    cut = f'<p class="cut">Only the first {MOST_ENTRIES:,} entries are shown.</p>' if totals.cut else ""
+    cut = f'<p class="cut">Only the first {totals.entries:,} entries are shown.</p>' if totals.cut else ""
     return (
         "<!doctype html>\n"
         f'<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -85,6 +99,8 @@ def _facts(exported: Exported, totals: _Totals) -> Iterator[tuple[str, str]]:
         yield "lasted", _duration(totals.last - totals.first)
     yield "runs", str(totals.runs)
     yield "entries", f"{totals.entries:,}"
+    if not exported.shows_cost:
+        return
     tokens = sum(totals.usage.get(name, 0) for name in ("input", "output", "cacheRead", "cacheWrite"))
     if exported.cost is not None and exported.cost.calls:
         tokens = exported.cost.tokens
@@ -114,10 +130,10 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
         event = kind.partition(".")[2]
         if is_passing(kind):
             continue
-        totals.entries += 1
-        if totals.entries > MOST_ENTRIES:
+        if totals.entries >= MOST_ENTRIES or totals.length > _MOST_TIMELINE:
             totals.cut = True
             return
+        totals.entries += 1
         totals.first = entry.ts if totals.first is None else min(totals.first, entry.ts)
         totals.last = max(totals.last, entry.ts)
         begin = begin or entry.ts
@@ -131,7 +147,7 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
             about = f"{_text(payload.get('agent'))}{f' · {_text(model)}' if model else ''}"
             made = _item("mark", f"<b>run</b> {about} <code>{_text(payload.get('run'))}</code>")
         elif kind == "signal.run.finished":
-            made = _item("mark", _end(payload, exported.costs, totals))
+            made = _item("mark", _end(payload, exported, totals))
         elif kind == "signal.run.box":
             made = _item("mark", f"<b>box</b> <code>{_text(payload.get('box'))}</code> {_text(payload.get('how'))}")
         elif kind.startswith("signal."):
@@ -140,6 +156,10 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
         elif event == "user" and not prompted:
             made = _item("prompt", f'<div class="words">{_words(payload.get("text"))}</div>')
         elif event == "assistant":
+            made = _said(payload, totals)
+        elif event == "question":
+            made = _question(payload)
+        elif event == "answer":
             made = _answer(payload)
         elif event == "tool":
             made = _tool(payload)
@@ -149,16 +169,40 @@ def _timeline(exported: Exported, totals: _Totals) -> Iterator[str]:
             made = _item("mark bad", _words(payload.get("text")))
         if made:
             clock = _duration(entry.ts - begin) if entry.ts >= begin else ""
+            totals.length += len(made)
             yield f'<div class="row"><span class="when">{clock}</span>{made}</div>'
 
 
-def _answer(payload: Mapping[str, Any]) -> str:
+def _said(payload: Mapping[str, Any], totals: _Totals) -> str:
     parts = []
     if payload.get("thinking"):
         parts.append(_folded("thinking", payload.get("thinking"), "thinking"))
     if isinstance(payload.get("text"), str) and payload["text"].strip():
-        parts.append(f'<div class="words">{_words(payload["text"])}</div>')
+        parts.append(_prose(payload["text"], totals))
     return _item("prose", "".join(parts)) if parts else ""
+
+
+def _prose(text: str, totals: _Totals) -> str:
+    totals.prose += len(text)
+    if len(text) > prose.MOST or totals.prose > _MOST_PROSE:
+        return f'<div class="words">{_words(text)}</div>'
+    return prose.render_prose(_plain(text))
+
+
+def _question(payload: Mapping[str, Any]) -> str:
+    """A question of an agent, or what it asks to be permitted."""
+    asks = "asks for permission" if payload.get("kind") == "permission" else "asks"
+    options = payload.get("options")
+    listed = [_text(each)[:_MOST_SUMMARY] for each in options[:_MOST_OPTIONS]] if isinstance(options, list) else []
+    choices = f'<div class="quiet">{" · ".join(listed)}</div>' if listed else ""
+    return _item("question", f'<b>the agent {asks}</b><div class="words">{_words(payload.get("text"))}</div>{choices}')
+
+
+def _answer(payload: Mapping[str, Any]) -> str:
+    answer = payload.get("answer")
+    if answer == EXPIRED:
+        return _item("mark", "nobody answered in time")
+    return _item("question", f'<b>answer</b><div class="words">{_words(answer)}</div>')
 
 
 def _tool(payload: Mapping[str, Any]) -> str:
@@ -185,11 +229,12 @@ def _tool(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _end(payload: Mapping[str, Any], costs: Mapping[str, Cost], totals: _Totals) -> str:
+def _end(payload: Mapping[str, Any], exported: Exported, totals: _Totals) -> str:
     status = str(payload.get("status"))
     usage = payload.get("usage")
-    spent = _cost(costs.get(str(payload.get("run"))), usage.get("cost") if isinstance(usage, dict) else None)
-    cost = f" · {_text(spent)}" if spent else ""
+    counted = exported.costs.get(str(payload.get("run")))
+    spent = _cost(counted, usage.get("cost") if isinstance(usage, dict) else None)
+    cost = f" · {_text(spent)}" if spent and exported.shows_cost else ""
     if isinstance(usage, dict):
         for name, value in usage.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -251,7 +296,11 @@ def _file(patch: str) -> str:
 
 def _text(value: object) -> str:
     """Returns a value as HTML. Characters that control a terminal, or that hide or reorder text, become visible."""
-    return html.escape(visible(_ANSI.sub("", "" if value is None else str(value)).replace("\r\n", "\n")))
+    return html.escape(_plain("" if value is None else str(value)))
+
+
+def _plain(text: str) -> str:
+    return visible(_ANSI.sub("", text).replace("\r\n", "\n"))
 
 
 def _words(value: object) -> str:
@@ -300,7 +349,13 @@ pre { white-space: pre-wrap; background: var(--raised); padding: .6rem .8rem; bo
 .words { white-space: pre-wrap; max-width: 48rem; }
 .prompt { border-left: 3px solid var(--accent); padding: .35rem 0 .35rem .9rem; font-weight: 550; margin-top: .9rem; }
 .mark { font-size: .867rem; color: var(--soft); } .mark b { font-weight: 600; color: var(--accent); }
-.prose { padding: .2rem 0; } .thinking { color: var(--soft); font-size: .867rem; }
+.prose { padding: .2rem 0; max-width: 48rem; } .prose p, .prose ul, .prose ol, .prose table { margin: .3rem 0; }
+.prose h3, .prose h4, .prose h5, .prose h6 { margin: .7rem 0 .2rem; font-size: 1rem; }
+.prose blockquote { margin: .3rem 0; padding-left: .8rem; border-left: 2px solid var(--line); color: var(--soft); }
+.prose table { border-collapse: collapse; }
+.prose th, .prose td { border: 1px solid var(--line); padding: .1rem .5rem; }
+.question { border-left: 3px solid var(--line); padding: .2rem 0 .2rem .9rem; }
+.thinking { color: var(--soft); font-size: .867rem; }
 .good { color: var(--accent); } .bad, .mark b.bad { color: var(--bad); }
 summary { cursor: pointer; } summary span { font-size: .867rem; } .tool .line { color: var(--soft); }
 .tool summary { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.sessions.hub.runners import Runners
     from holdfast.sessions.service import Sessions
     from holdfast.threads.rows import ThreadRow
+    from holdfast.threads.session_events import Session
 
 log = logging.getLogger(__name__)
 
@@ -315,13 +316,18 @@ async def open_runs(
 async def open_sessions(
     core: TenantCore, boxes: Lazy[Boxes], runs: Lazy[Runs], runners: Runners, questions: Questions
 ) -> AsyncIterator[Sessions]:
-    """Sessions outlive the service."""
+    """Sessions outlive the service. The audit log has the end of each."""
     opened = await runs.get()
     await _load("holdfast.sessions.service")
     from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.service import Sessions
 
     streams, run_log = core.storage.streams, _run_log(core)
+
+    async def note_end(id: str, session: Session) -> None:
+        state, why = session.state.value, session.reason
+        await core.audit.record_end(id, state, by=session.by, why=why, parent=session.parent)
+
     sessions = Sessions(
         streams,
         core.threads,
@@ -333,6 +339,7 @@ async def open_sessions(
         questions,
         ServerSettings(streams, core.seals, run_log, runners),
         ticks=core.clocks.ticks,
+        on_end=note_end,
         most=core.settings.max_sessions,
     )
     try:
@@ -350,6 +357,7 @@ async def open_session_hub(
     runners: Runners,
     questions: Questions,
     internal_api: Callable[[], Awaitable[InternalApi]],
+    tools: Callable[[], Awaitable[ServerTools]],
 ) -> AsyncIterator[Hub]:
     """Opened with the first runner that connects. Runners outlive it."""
     opened = await runs.get()
@@ -358,6 +366,9 @@ async def open_session_hub(
     from holdfast.sessions.hub.hub import Hub
     from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.hub.turn_writer import TurnWriter
+
+    async def ask_chats(session: str) -> None:
+        await (await tools()).channels.ask(session)
 
     run_log = _run_log(core)
     hub = Hub(
@@ -369,6 +380,7 @@ async def open_session_hub(
         questions,
         internal_api=internal_api,
         on_terminate=terminate,
+        on_question=ask_chats,
         settings=ServerSettings(core.storage.streams, core.seals, run_log, runners),
     )
     try:

@@ -57,6 +57,7 @@ async def open_daytona(
         core.server.shutdown.until_stopping,
         note_caller,
         count_request,
+        parts.secrets.get,
         of_tenant,
     )
     async with opened_daytona(needs) as daytona:

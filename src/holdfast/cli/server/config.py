@@ -12,6 +12,7 @@ from holdfast.cli.server.provider_options import NO_PROVIDER_OPTIONS, ProviderOp
 from holdfast.cli.server.server_options import FILE, NO_SERVER_OPTIONS, Chosen, ServerOptions, Source, choose
 from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, write_field, write_json, write_table
+from holdfast.client.local_server import find_running
 
 _HIDDEN: Final = "(hidden)"
 
@@ -25,18 +26,22 @@ def show(
 ) -> None:
     """Show each setting of the server, and where it comes from: option, environment, holdfast.toml or default.
 
-    Takes the options of holdfast up, and shows what a server would have with them. Secrets are hidden.
+    Takes the options of holdfast up, and shows what a server would have with them. Secrets are hidden. A server that
+    runs now may have others: a command that starts one takes a free port if that of the settings is taken.
     """
     folder = home_or_default(home)
     chosen = choose(server_options, provider_options, used, os.environ, folder)
+    running = find_running(folder)
     if as_json:
         settings = [
             {"name": each.name, "value": _plain(each), "source": each.source.value, "place": each.place or None}
             for each in chosen
         ]
-        write_json({"file": str(folder / FILE), "settings": settings})
+        write_json({"file": str(folder / FILE), "settings": settings, "running": running and running.url})
         return
     write_field("file", str(folder / FILE), Cell("" if (folder / FILE).is_file() else "   not there", "dim"))
+    if running is not None:
+        write_field("server", running.url, Cell("   runs now, with the settings that it was started with", "dim"))
     rows = [
         (
             each.name,

@@ -82,7 +82,7 @@ async def _gather(client: Client, id: str) -> Exported:
     costs = {}
     with suppress(HoldfastError):  # only administrators may read the costs of runs
         costs = {each.key: each for each in (await client.costs.report(thread=id, by="run")).by}
-    return Exported(id, info.title or id, entries, patch, cut, info.cost, costs)
+    return Exported(id, info.title or id, entries, patch=patch, patch_cut=cut, cost=info.cost, costs=costs)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.api.errors import HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.ids import now_ms
-from holdfast.api.problems import describe_problem
+from holdfast.api.problems import describe_problems
 from holdfast.api.server import ErrorAnswer, Health
 from holdfast.server.routes import (
     egress,
@@ -34,7 +34,7 @@ from holdfast.server.routes.box import boxes, files, processes, snapshots, webso
 from holdfast.server.routes.model import completion_socket, costs, models
 from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.run import agents, forks, runs, runtime_tests, tasks
-from holdfast.server.routes.services import Services, UseMetrics, services_of
+from holdfast.server.routes.services import METRICS_ERRORS, Services, UseMetrics, services_of
 from holdfast.server.routes.session import channels, gateway, inbox, sessions, tools, workflows
 from holdfast.server.wire.html_page import error_page, is_navigation
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
@@ -99,7 +99,9 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
         return Health(version=holdfast.__version__, started_at=started_at)
 
     # A key or none: whether one is needed depends on the address that the server listens on.
-    @app.get("/metrics", tags=["server"], response_class=Response, openapi_extra={"security": [{}]})
+    @app.get(
+        "/metrics", tags=["server"], response_class=Response, openapi_extra={"security": [{}]}, responses=METRICS_ERRORS
+    )
     async def metrics(services: UseMetrics) -> Response:
         """Counters and gauges, for Prometheus. Requires a key, unless the server listens on loopback."""
         boxes = services.boxes.opened
@@ -133,13 +135,13 @@ async def _refuse_fields(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     if is_navigation(request):  # such as a view of a thread that does not exist
         return await _refuse(request, NotFound(f"there is no {request.url.path}"))
-    problems = []
-    for each in error.errors()[:5]:
+    problems = error.errors()
+    for each in problems:
         if each["type"] == "json_invalid":
             return await _refuse(request, InvalidRequest(f"the body is not valid JSON: {each['ctx']['error']}"))
-        where = ".".join(str(part) for part in each["loc"] if part not in ("body", "query", "path"))
-        problems.append(f"{where or 'the body'}: {describe_problem(each)}")
-    return error_answer(422, "invalid_request", "; ".join(problems))
+    # Without the first part, which says where the field was: in the body, the query or the path.
+    fields = ({**each, "loc": each["loc"][1:]} for each in problems)
+    return error_answer(422, "invalid_request", describe_problems(fields))
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:

@@ -243,6 +243,10 @@ def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": description, "content": content} for status, description in statuses}
 
 
+METRICS_ERRORS: Final = documented(
+    (401, "No credential, or an invalid one, and the server does not listen on loopback."),
+    (403, "The credential does not allow this."),
+)
 THREAD_ERRORS: Final = documented(
     (400, "The request is invalid."),
     (401, "No credential, or an invalid one."),

@@ -130,7 +130,8 @@ def make_parts(core: TenantCore, ports: Ports, closing: contextlib.AsyncExitStac
         return (await session_tools.get()).operations
 
     session_hub = part(
-        "hub of sessions", lambda: open_session_hub(core, runs, sessions, runners, questions, internal_api)
+        "hub of sessions",
+        lambda: open_session_hub(core, runs, sessions, runners, questions, internal_api, session_tools.get),
     )
     interpreters = part("interpreters", lambda: open_interpreters(core, boxes, egress, models, gateway, os.environ))
     puller = part("image puller", lambda: open_puller(core, egress))

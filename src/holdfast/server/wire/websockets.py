@@ -14,7 +14,7 @@ from starlette.websockets import WebSocketState
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.errors.boxes import BoxError
-from holdfast.api.problems import describe_problem
+from holdfast.api.problems import describe_problems
 from holdfast.server.routes.roles import SOCKET
 from holdfast.server.routes.services import Services, check_route, services_of
 from holdfast.server.telemetry import logs
@@ -85,7 +85,7 @@ async def receive(socket: WebSocket) -> str | bytes:
 
 def problems_of(error: ValidationError) -> str:
     """The first few problems, each with its field."""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {describe_problem(each)}" for each in error.errors()[:5])
+    return describe_problems(error.errors())
 
 
 async def _deny(socket: WebSocket, error: Exception, request_id: str, services: Services) -> None:

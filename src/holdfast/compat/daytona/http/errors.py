@@ -24,7 +24,7 @@ from holdfast.api.errors.boxes import (
     Unsupported,
     WrongFileKind,
 )
-from holdfast.api.problems import describe_problem
+from holdfast.api.problems import describe_problems
 
 CONTROL_PLANE: Final = "DAYTONA_API"
 TOOLBOX: Final = "DAYTONA_DAEMON"
@@ -91,8 +91,7 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
-        problems = (f"{'.'.join(map(str, each['loc']))}: {describe_problem(each)}" for each in error.errors()[:5])
-        return ApiError(400, "; ".join(problems), "INVALID_REQUEST_BODY")
+        return ApiError(400, describe_problems(error.errors()), "INVALID_REQUEST_BODY")
     if isinstance(error, HoldfastError):
         message = f"{error.message}: {error.hint}" if error.hint else error.message
         for kind, status, code in _TRANSLATED:

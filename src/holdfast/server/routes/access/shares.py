@@ -28,6 +28,8 @@ router = APIRouter(responses=THREAD_ERRORS)
 _MOST: Final = 100
 """Shares of one thread."""
 _PAGE: Final = 1000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of a thread, from its beginning. Anybody with a link makes us read it."""
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -92,13 +94,13 @@ async def _page(services: Services, id: str, stream: int) -> bytes:
     if row.stream != stream:  # another thread has the id now
         raise NotFound("this link is to a thread that was deleted", hint="ask who sent it for a new one")
     entries: list[Entry] = []
-    position = 0
+    position, cut = 0, False
     async with _rendering:
         while len(entries) <= MOST_ENTRIES:
             page = await services.threads.entries(id, types=(), since=position, limit=_PAGE, live=False)
             entries += map(Entry.from_json, page.entries)
-            position = page.position
-            if page.up_to_date:
+            position, cut = page.position, not page.up_to_date
+            if not cut or position > _MOST_BYTES:
                 break
-        exported = Exported(id, row.title or id, entries[: MOST_ENTRIES + 1])
+        exported = Exported(id, row.title or id, entries[: MOST_ENTRIES + 1], cut, shows_cost=False)
         return await asyncio.to_thread(lambda: render(exported).encode("utf-8", "replace"))
