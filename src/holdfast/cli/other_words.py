@@ -45,6 +45,8 @@ AT_THE_TOP: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("usage", "costs"), ("holdfast cost",)),
     **dict.fromkeys(("uninstall", "clean"), ("holdfast purge", "holdfast box prune")),
     **dict.fromkeys(("system", "health"), ("holdfast doctor",)),
+    **dict.fromkeys(("token", "tokens"), ("holdfast key create NAME", "holdfast thread token THREAD")),
+    **dict.fromkeys(("auth", "signin"), ("holdfast login",)),
     **dict.fromkeys(("version",), ("holdfast --version",)),
     **dict.fromkeys(("help",), ("holdfast --help",)),
 }
