@@ -395,6 +395,7 @@ async def open_session_hub(
     next_request_id: Callable[[], str],
     internal_api: Callable[[], Awaitable[InternalApi]],
     clocks: Clocks,
+    quotas: Quotas,
 ) -> AsyncIterator[Hub]:
     """Opened with the first runner that connects. Runners outlive it."""
     opened = await runs.get()
@@ -408,7 +409,7 @@ async def open_session_hub(
     run_log = RunLog(storage.streams, threads, seals, clocks.now)
     hub = Hub(
         run_log,
-        TurnWriter(surface, next_request_id),
+        TurnWriter(surface, next_request_id, quotas.check_append),
         opened,
         opened.ends,
         runners,

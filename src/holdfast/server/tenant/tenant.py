@@ -333,6 +333,7 @@ async def open_tenant(
                 server.next_request_id,
                 internal_api,
                 clocks,
+                quotas,
             ),
         )
         session_tools = Lazy(
@@ -411,6 +412,7 @@ async def open_tenant(
             internal_api=internal_api,
             session_tools=tools_of_sessions,
             hub=session_hub.get,
+            check_append=quotas.check_append,
         )
         previews = Previews(derive(secret, "box previews"), required=settings.auth)
         ports = Ports(access, origins, previews, hosts, quotas.take_request)
