@@ -45,6 +45,8 @@ class Exported:
     """What the server counted for this thread, or None if it counted nothing."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """The same by run."""
+    entries_cut: bool = False
+    """Whether the thread has more."""
 
 
 @dataclass(slots=True)
@@ -59,13 +61,17 @@ class _Totals:
 
 def render(exported: Exported) -> str:
     """Returns the page."""
-    totals = _Totals()
+    totals = _Totals(cut=exported.entries_cut)
     timeline = "\n".join(_timeline(exported, totals))
     title = _text(exported.title) or "Thread"
     facts = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in _facts(exported, totals)
     )
-    cut = f'<p class="cut">Only the first {MOST_ENTRIES:,} entries are shown.</p>' if totals.cut else ""
+    cut = (
+        f'<p class="cut">Only the first {min(totals.entries, MOST_ENTRIES):,} entries are shown.</p>'
+        if totals.cut
+        else ""
+    )
     return (
         "<!doctype html>\n"
         f'<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

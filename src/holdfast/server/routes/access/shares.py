@@ -28,6 +28,8 @@ router = APIRouter(responses=THREAD_ERRORS)
 _MOST: Final = 100
 """Shares of one thread."""
 _PAGE: Final = 1000
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of a thread on its page. Whoever has the link may ask for it again and again."""
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -92,13 +94,11 @@ async def _page(services: Services, id: str, stream: int) -> bytes:
     if row.stream != stream:  # another thread has the id now
         raise NotFound("this link is to a thread that was deleted", hint="ask who sent it for a new one")
     entries: list[Entry] = []
-    position = 0
+    position, is_whole = 0, False
     async with _rendering:
-        while len(entries) <= MOST_ENTRIES:
+        while not is_whole and len(entries) <= MOST_ENTRIES and position < _MOST_BYTES:
             page = await services.threads.entries(id, types=(), since=position, limit=_PAGE, live=False)
             entries += map(Entry.from_json, page.entries)
-            position = page.position
-            if page.up_to_date:
-                break
-        exported = Exported(id, row.title or id, entries[: MOST_ENTRIES + 1])
+            position, is_whole = page.position, page.up_to_date
+        exported = Exported(id, row.title or id, entries[: MOST_ENTRIES + 1], entries_cut=not is_whole)
         return await asyncio.to_thread(lambda: render(exported).encode("utf-8", "replace"))
