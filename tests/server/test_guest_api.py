@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,12 @@ from tests.threads.access.test_authority import END, PAYLOADS
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from holdfast.api.access.tenants import TenantQuotas
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.errors import Conflict
 from holdfast.egress import EgressProxy
 from holdfast.egress.models.meter import Terms
+from holdfast.server.tenant.quotas import Quotas
 from holdfast.server.wire.guest_api import GuestApi, GuestRuns, ModelRelay
 from holdfast.storage.sqlite.access.api_keys import SqliteApiKeys
 from holdfast.storage.sqlite.streams import SqliteStreams
@@ -225,6 +228,20 @@ async def test_the_end_of_a_runner_gets_the_servers_seal_and_that_of_another_run
     assert (await world.append(entry={"id": "end-r-1", "payload": END})).is_success
     (ended,) = await world.entries()
     assert SEALS.origin("t-1", ended) is Origin.HERE
+
+
+async def test_a_runner_of_a_tenant_over_its_storage_writes_notes_only(world: World, tmp_path: Path) -> None:
+    """It loses nothing before the tenant has stored half more than it may, and its end is always written."""
+    limit = [TenantQuotas(storage=1 << 40)]
+    world.guest_api._check_append = Quotas(lambda: limit[0], tmp_path / "data.db", time.monotonic).check_append
+    large = {"id": "r-1-2-1", "payload": {"type": "pi.notice", "text": "x" * 10_000}}
+    assert (await world.append(entry=large)).is_success
+    limit[0] = TenantQuotas(storage=1)
+    refused = await world.append(entry={**large, "id": "r-1-2-2"}, producer_seq="1")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
+    assert "may store 1 bytes" in refused.text
+    assert (await world.append(entry={"id": "end-r-1", "payload": END}, producer_seq="1")).is_success
+    assert [entry["id"] for entry in await world.entries()] == ["r-1-2-1", "end-r-1"]
 
 
 async def test_an_append_without_a_producer_is_refused(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -68,6 +69,19 @@ def test_a_shared_page_has_no_cost_and_what_agents_say_is_markdown(world: World)
     assert "12.5" not in page
     assert "<dt>cost</dt>" not in page
     assert "href" not in page
+
+
+def test_the_page_of_an_enormous_thread_has_its_beginning(world: World) -> None:
+    thread = world.owner.post("/v1/threads", json={"title": "enormous"}).json()["id"]
+    for number in range(20):
+        text = f"number {number} " + "x" * (1024 * 1024)
+        entry = [{"payload": {"type": "chat", "role": "user", "text": text}}]
+        assert world.owner.post(f"/v1/stream/threads/{thread}", json=entry).is_success
+    page = world.visit(world.share(thread=thread)[0])
+    assert page.status_code == 200
+    assert "number 0 " in page.text
+    assert "number 19 " not in page.text
+    assert re.search(r"Only the first 1\d entries are shown", page.text)
 
 
 def test_a_link_is_good_for_the_page_only(world: World) -> None:

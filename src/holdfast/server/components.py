@@ -373,7 +373,7 @@ async def open_session_hub(
     run_log = _run_log(core)
     hub = Hub(
         run_log,
-        TurnWriter(core.surface, core.server.next_request_id),
+        TurnWriter(core.surface, core.server.next_request_id, core.quotas.check_append),
         opened,
         opened.ends,
         runners,

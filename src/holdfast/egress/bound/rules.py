@@ -198,7 +198,10 @@ def _with_parameter(path: bytes, name: str, value: str) -> bytes:
 
 
 def forms(chosen: Iterable[Bound], values: Mapping[str, str]) -> list[str]:
-    """Returns how the values may be written in an answer: as they are, and in base64. `Scrubber` knows all escapes."""
+    """Returns how the values may be written in an answer: as they are, in base64, and in hexadecimal digits.
+
+    `Scrubber` knows all escapes.
+    """
     found: dict[str, None] = {}
     for each in chosen:
         value = values[each.use.name]
@@ -206,6 +209,8 @@ def forms(chosen: Iterable[Bound], values: Mapping[str, str]) -> list[str]:
         if each.binding.placement in (Placement.BASIC, Placement.GIT):
             found[basic(each.binding.name, value)] = None
         found |= dict.fromkeys(_base64(value))
+        digits = value.encode().hex()
+        found |= dict.fromkeys((digits, digits.upper()))
     return [*found]
 
 

@@ -145,6 +145,7 @@ def make_parts(core: TenantCore, ports: Ports, closing: contextlib.AsyncExitStac
         internal_api=internal_api,
         session_tools=tools_of_sessions,
         hub=session_hub.get,
+        check_append=core.quotas.check_append,
     )
     return TenantParts(
         secrets=secrets,

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.api.access.tenants import TenantQuotas
-from holdfast.api.errors import QuotaExceeded, TooManyRequests
+from holdfast.api.errors import QuotaExceeded, TooLarge, TooManyRequests
 from holdfast.api.model.budgets import Budget
 
 _BURST_SECONDS: Final = 2.0
 _SIZE_SECONDS: Final = 5.0
 """How long a measured size counts."""
 _RUN_SECONDS: Final = 15
+_NOTE_BYTES: Final = 4096
+_RUNS_SHARE: Final = 1.5
 _OPERATOR: Final = "the operator of this server can allow more: holdfast tenant limit"
 
 
@@ -76,6 +78,16 @@ class Quotas:
                 f"this tenant may store {most} bytes, and has stored {size}",
                 hint=f"delete threads with holdfast thread delete; {_OPERATOR}",
             )
+
+    def check_append(self, size: int) -> None:
+        """Raises `TooLarge` if a runner may not add so many bytes. It writes a note in their place.
+
+        Runs that are going lose nothing when the tenant has stored as much as it may. But a box can write without an
+        end, so that is over when it has stored half more. Notes and the end of a run are always written.
+        """
+        most = self._find().storage
+        if most is not None and size > _NOTE_BYTES and self._measured() >= most * _RUNS_SHARE:
+            raise TooLarge(f"this tenant may store {most} bytes, and has stored half more", hint=_OPERATOR)
 
     @property
     def day_budget(self) -> Budget | None:

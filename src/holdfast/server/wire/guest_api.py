@@ -169,7 +169,9 @@ class GuestApi:
         internal_api: Callable[[], Awaitable[Internal]] | None = None,
         session_tools: Callable[[], Awaitable[SessionTools]] | None = None,
         hub: Callable[[], Awaitable[SessionHub]] | None = None,
+        check_append: Callable[[int], None] = lambda size: None,
     ) -> None:
+        """`check_append` raises if a runner may not add so many bytes to its thread."""
         self._surface = surface
         self._access = access
         self._next_request_id = next_request_id
@@ -179,6 +181,7 @@ class GuestApi:
         self._internal_api = internal_api
         self._session_tools = session_tools
         self._hub = hub
+        self._check_append = check_append
         self._config = make_config(
             self._answer,
             _GuestProtocol,
@@ -327,6 +330,7 @@ class GuestApi:
             raise Forbidden(f"a runner must append as producer {PRODUCER.decode()} in epoch {grant.epoch}")
         if b"stream-closed" in headers:
             raise Forbidden("a run cannot close its thread")
+        self._check_append(len(body))
         request = Request("POST", path, b"", headers, body, request_id)
         author = Author(Writer.RUNNER, grant.run, grant.epoch, grant.agent)
         return await self._surface.respond(request, author)

@@ -34,7 +34,14 @@ class TurnOver(Exception):
 class TurnWriter:
     """Remembers the next number of each run, which is only a guess: the store knows."""
 
-    def __init__(self, surface: StreamSurface, next_request_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        surface: StreamSurface,
+        next_request_id: Callable[[], str],
+        check_append: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        """`check_append` raises `TooLarge` if a runner may not add so many bytes."""
+        self._check_append = check_append
         self._surface = surface
         self._next_request_id = next_request_id
         self._numbers: OrderedDict[str, int] = OrderedDict()
@@ -54,6 +61,7 @@ class TurnWriter:
     async def _append(self, thread: str, run: Run, entries: Sequence[str]) -> None:
         author = Author(Writer.RUNNER, run.run, run.epoch, run.harness)
         body = b"[%s]" % b",".join(each.encode() for each in entries)
+        self._check_append(len(body))
         number = self._numbers.pop(run.run, 1)
         for _ in range(_TRIES):
             headers = {

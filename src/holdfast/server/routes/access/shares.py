@@ -28,8 +28,8 @@ router = APIRouter(responses=THREAD_ERRORS)
 _MOST: Final = 100
 """Shares of one thread."""
 _PAGE: Final = 1000
-_MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of a thread, from its beginning. Anybody with a link makes us read it."""
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of a thread on its page. Whoever has the link may ask for it again and again."""
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -96,11 +96,11 @@ async def _page(services: Services, id: str, stream: int) -> bytes:
     entries: list[Entry] = []
     position, cut = 0, False
     async with _rendering:
-        while len(entries) <= MOST_ENTRIES:
+        while len(entries) <= MOST_ENTRIES and position < _MOST_BYTES:
             page = await services.threads.entries(id, types=(), since=position, limit=_PAGE, live=False)
             entries += map(Entry.from_json, page.entries)
             position, cut = page.position, not page.up_to_date
-            if not cut or position > _MOST_BYTES:
+            if not cut:
                 break
         exported = Exported(id, row.title or id, entries[: MOST_ENTRIES + 1], cut, shows_cost=False)
         return await asyncio.to_thread(lambda: render(exported).encode("utf-8", "replace"))
