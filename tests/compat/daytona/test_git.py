@@ -7,6 +7,7 @@ import uuid
 import pytest
 from daytona import DaytonaBadRequestError, Sandbox
 from daytona.common.errors import (
+    DaytonaFileNotFoundError,
     DaytonaGitBranchExistsError,
     DaytonaGitBranchNotFoundError,
     DaytonaGitPushRejectedError,
@@ -140,3 +141,20 @@ def test_a_status_is_read() -> None:
         ("conflicted", "Updated but unmerged", ""),
         ("untracked", "Untracked", ""),
     ]
+
+
+def test_a_commit_of_nothing_and_a_file_that_is_not_there_are_told_apart(shared: Sandbox) -> None:
+    repo = f"repos/{uuid.uuid4().hex}"
+    shared.git.init(repo, initial_branch="main")
+    shared.fs.upload_file(b"1", f"{repo}/file")
+    with pytest.raises(DaytonaBadRequestError, match="untracked files"):
+        shared.git.commit(repo, "nothing", "Ada", "ada@example.com")
+    with pytest.raises(DaytonaFileNotFoundError, match="no-such-file"):
+        shared.git.add(repo, ["no-such-file"])
+    shared.git.add(repo, ["file"])
+    shared.git.commit(repo, "first", "Ada", "ada@example.com")
+    with pytest.raises(DaytonaBadRequestError, match="nothing to commit"):
+        shared.git.commit(repo, "nothing", "Ada", "ada@example.com")
+    assert shared.git.commit(repo, "empty", "Ada", "ada@example.com", allow_empty=True).sha
+    with pytest.raises(DaytonaGitBranchNotFoundError):
+        shared.git.checkout_branch(repo, "no-such-branch")

@@ -98,3 +98,10 @@ def test_a_build_ends_with_its_sandbox(daytona: Daytona, api: httpx.Client, tiny
     sandbox.delete()
     with pytest.raises(DaytonaNotFoundError):
         daytona.get(sandbox.id)
+
+
+def test_a_sandbox_that_is_built_has_the_user_that_it_says(daytona: Daytona, tiny_image: str) -> None:
+    recipe = Image.base(tiny_image).run_commands(f"echo {uuid.uuid4()}")
+    made = daytona.create(CreateSandboxFromImageParams(image=recipe))
+    assert made.user == made.process.exec("whoami").result.strip() == daytona.get(made.id).user == "root"
+    made.delete()

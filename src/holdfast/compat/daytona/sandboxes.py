@@ -223,7 +223,10 @@ class Sandboxes:
         """Answer at once with a sandbox that has no box yet. The build goes on, and its log can be followed."""
         await self._check_free(name)
         id, now = new_id("b"), self.boxes.clock()
-        record = Record(KIND, id, name or id, details(id, None).to_document(), now, now)
+        # The SDKs keep what they are told first: of images, nearly all have this user.
+        record = Record(
+            KIND, id, name or id, details(id, Origin(image=dockerfile, user="root")).to_document(), now, now
+        )
         row = BoxRow(
             id=id,
             tenant=self.tenant,

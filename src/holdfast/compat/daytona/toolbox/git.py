@@ -191,6 +191,8 @@ _FAILURES: Final = (
     (409, "GIT_PUSH_REJECTED", r"\[rejected\]|non-fast-forward|fetch first"),
     (422, "GIT_REMOTE_REJECTED", r"\[remote rejected\]|pre-receive hook declined"),
     (409, "GIT_BRANCH_EXISTS", r"a branch named .* already exists"),
+    (404, "FILE_NOT_FOUND", r"pathspec '.*' did not match any files"),
+    (400, "BAD_REQUEST", r"nothing to commit|nothing added to commit|no changes added to commit"),
     (
         404,
         "GIT_BRANCH_NOT_FOUND",
