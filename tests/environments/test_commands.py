@@ -240,13 +240,13 @@ def test_a_setup_is_kept_up_to_date_with_its_inputs(commands: Commands) -> None:
 
     put("one")
     with commands.on_terminal("env", "build", "kept", "--every", "1s") as terminal:
-        terminal.expect("built in")
+        terminal.expect("built in", 300)
         put("two")
-        terminal.expect("built in")
+        terminal.expect("built in", 300)
         inputs.unlink()
-        terminal.expect("failed")
+        terminal.expect("failed", 300)
         put("three")
-        terminal.expect("built in")
+        terminal.expect("built in", 300)
     assert "it was built before" in commands("env", "build", "kept").out
     assert commands("env", "build", "kept", "--every", "often").exit == 2
 

@@ -161,6 +161,7 @@ def test_who_waits_for_a_task_waits_over_a_restart_of_the_server(
     world: Delegating, command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(world.server.home))
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
     waits = Event()
     tree = Tasks.tree
 
