@@ -110,6 +110,7 @@ async def test_the_pictures_show_what_happened(
     await enter(page, bench, f"/t/{thread}")
     await expect(page.locator("#status")).to_have_text("✓ completed")
     await expect(page.locator(".prose td", has_text="$100.00")).to_be_visible()
+    await expect(page.locator("#context")).to_be_visible()  # also where the thread is read before it is known who reads
     lost = page.locator(".mark.lost")
     await lost.scroll_into_view_if_needed()
     await expect(lost).to_contain_text("are safe on the thread")

@@ -74,6 +74,7 @@ async def test_a_run_is_started_followed_steered_and_stopped(
     await expect(page.locator("#status")).to_have_text("■ cancelled")
     third.release()
     await expect(page.get_by_text("Never said.")).to_have_count(0)
+    await expect(page.locator("#context")).to_have_text(re.compile(r"^\d+ %$"))
     assert told.complaints == [], told.refusals
 
 

@@ -155,6 +155,8 @@ test("what a sub-agent does is inside the call that started it", () => {
   assert.equal(tool.call.what, "Explore: Find the callers");
   assert.deepEqual(tool.steps.map((each) => [each.icon, each.what, each.result]), [["", "I will search.", ""], ["·", "Grep parse", "2 lines"], ["·", "Read late.py", "…"]]);
   assert.equal(describeCall("spawn_agent", { message: "Look at the tests." }).isAgent, true);
+  assert.equal(describeCall("send_input", { id: "a", message: "Faster." }).what, "write to a sub-agent: Faster.");
+  assert.equal(describeCall("wait_agent", { ids: ["a"] }).what, "wait for sub-agents");
   assert.equal(describeCall("notify", { message: "It is done." }).isAgent, false);
 });
 

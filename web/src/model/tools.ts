@@ -1,6 +1,6 @@
 // A tool call as one line that opens: what it is shows in the shape of its arguments, so no agent has to be known here. Pure.
 
-import { type Fields, fields, firstLine, isObject, linesOf, text } from "./text.ts";
+import { type Fields, fields, firstLine, isObject, known, linesOf, text } from "./text.ts";
 
 export type Sign = "+" | "-" | " ";
 export type DiffLine = readonly [Sign, string];
@@ -29,6 +29,10 @@ const PLANS = ["todos", "plan", "steps", "items"];
 const TASKS = ["prompt", "message", "task", "instructions"];
 const KINDS = ["subagent_type", "agent_type", "subagent"];
 const AGENTS = /^(?:task|agent|sub_?agent|spawn_agent|delegate(?:_task)?)$/i;
+/** Calls about a sub-agent that works already, by their names. */
+const ABOUT_AGENTS: Record<string, string> = {
+  wait_agent: "wait for sub-agents", close_agent: "end a sub-agent", send_input: "write to a sub-agent", resume_agent: "resume a sub-agent",
+};
 const EXIT = /^\W*(?:(?:command|process)\s+)?(?:exited with (?:exit )?(?:code|status)|exit[ _]?(?:code|status)):?\s*(-?\d+)\W*$/i;
 const ERROR = /\b(?:errors?|fatal|failed|failure|panic(?:ked)?|exception|not found|no such file|permission denied|cannot|can't)\b|^(?:FAIL|ERR!|E\s)|\w(?:Error|Exception):/i;
 const MOST_TODOS = 100;
@@ -46,6 +50,8 @@ export function describeCall(name: unknown, given: unknown): Described {
     const done = todos.filter((each) => each.state === "done").length;
     return { ...nothing, icon: "☰", what: `plan: ${done} of ${todos.length} done`, todos };
   }
+  const about = known(ABOUT_AGENTS, name);
+  if (about) return { ...nothing, icon: "↳", what: [about, firstLine(pick(values, TASKS))].filter(Boolean).join(": "), full: pick(values, TASKS) ?? "" };
   const task = pick(values, TASKS);
   if (task && (AGENTS.test(text(name)) || pick(values, KINDS) !== undefined)) {
     const kind = firstLine(pick(values, KINDS));

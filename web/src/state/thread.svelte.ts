@@ -114,10 +114,12 @@ export class ThreadView {
     this.version += 1;
     if (!document.hidden) threads.see(this.id, timeline.entries);
     if (ended) void this.refresh().catch(() => undefined);
-    if (timeline.contextModel && !this.contextWindow && this.canSee) void this.#findWindow(timeline.contextModel);
   }
 
-  async #findWindow(model: string): Promise<void> {
+  /** Finds once how large the context of the model is, for who may know. */
+  async findWindow(): Promise<void> {
+    const model = this.timeline.contextModel;
+    if (!model || this.contextWindow || !this.canSee) return;
     this.contextWindow = -1;
     try {
       this.contextWindow = (await get<ModelRecord>(at("models", model.split("/")[0] ?? ""))).contextWindow;
