@@ -18,7 +18,7 @@ from httpx._transports import default as httpx_transport
 from hypothesis import HealthCheck, settings
 from tests.agents import InstalledAgents
 from tests.runs import matrix
-from tests.suite import garbage, needs, sample, schedule
+from tests.suite import failures, garbage, needs, sample, schedule
 
 from holdfast.testing.server import ServerProcess
 
@@ -148,6 +148,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests left open, and the fault matrix of runs, where all was asked for or something is broken."""
     told = [report for reports in terminalreporter.stats.values() for report in reports]
+    if path := os.environ.get(failures.FILE):
+        failures.write(Path(path), told)
     for line in garbage.lines(told):
         terminalreporter.write_line(f"left open by {line}")
     ends = matrix.read(told)

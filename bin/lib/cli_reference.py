@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
@@ -67,7 +67,7 @@ def _section(command: Any, name: str) -> str:
 
 
 def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name or "").upper() + ("…" if parameter.nargs == -1 else "")
+    name = (parameter.metavar or parameter.name or "").upper().rstrip("….") + ("…" if parameter.nargs == -1 else "")
     return name if parameter.required or name.startswith("[") else f"[{name}]"
 
 
@@ -80,9 +80,17 @@ def _option(parameter: Any) -> str:
 
 def _kind(parameter: Any) -> str:
     kind = parameter.type_descriptor.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "|".join(str(each.value) for each in kind).replace("|", "\\|")
+    choices = [each.value for each in kind] if isinstance(kind, type) and issubclass(kind, Enum) else _choices(kind)
+    if choices and not parameter.metavar:
+        return "\\|".join(map(str, choices))
     return str(parameter.metavar or getattr(kind, "__name__", "VALUE")).upper()
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Returns what a `Literal` allows, also within `list[…]` or beside None."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return next((found for each in get_args(kind) if (found := _choices(each))), ())
 
 
 def _default(parameter: Any) -> str:

@@ -50,9 +50,10 @@ def credentials(outside: Outside, thread: str) -> dict[str, str | None]:
     access = Access(_NoKeys(), secret)
     subscription = {"type": "pull-wake", "streams": [f"threads/{thread}"], "wake_stream": "wakes"}
     outside.admin("PUT", "/v1/stream/wakes", headers={"content-type": "application/json"})
-    outside.admin("PUT", "/v1/stream/__ds/subscriptions/s", json=subscription)
+    name = f"/v1/stream/__ds/subscriptions/s-{thread}"
+    outside.admin("PUT", name, json=subscription)
     outside.admin("POST", f"/v1/threads/{thread}/chat", json={"text": "wake up"})
-    claimed = outside.admin("POST", "/v1/stream/__ds/subscriptions/s/claim", json={"worker": "w"})
+    claimed = outside.admin("POST", f"{name}/claim", json={"worker": "w"})
     return {
         "key": outside.server.api_key,
         "write": outside.token(thread, "write"),
@@ -186,7 +187,7 @@ def test_the_token_of_an_interpreters_thread_does_not_decide_what_it_is_made_wit
 @pytest.fixture(scope="module")
 def there(outside: Outside) -> dict[str, str]:
     """One of each kind, none of which is the token's."""
-    thread = outside.thread(id="t-there")
+    thread = outside.thread()
     interpreter = outside.admin("POST", "/v1/interpreters", json={})["id"]
     box = outside.admin("POST", "/v1/boxes", json={})["box"]["id"]
     outside.admin(

@@ -13,8 +13,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 import holdfast
-from holdfast.cli import app
-from holdfast.cli.commands import COMMANDS, find
+from holdfast.cli.commands import COMMANDS
 from holdfast.cli.exits import Exit
 from holdfast.testing.server import ServerProcess
 
@@ -251,8 +250,7 @@ def test_keys_by_command(cli: Cli, bare_cli: Cli, server: ServerProcess) -> None
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
-        ("task list", "holdfast thread tree THREAD"),
-        ("tasks", "holdfast thread tree THREAD"),
+        ("tasks", "holdfast task list"),
         ("stop", "holdfast down"),
         ("key create", "holdfast key create NAME"),
         ("delegate t-1", "holdfast delegate THREAD PROMPT"),
@@ -263,13 +261,3 @@ def test_who_mistypes_a_command_is_shown_the_one_that_was_meant(bare_cli: Cli, t
     outcome = bare_cli(*typed.split())
     assert outcome.exit == Exit.USAGE
     assert shown in " ".join(outcome.err.split())
-
-
-@pytest.mark.parametrize(("typed", "meant"), app._OTHER_WORDS.items())
-def test_what_newcomers_type_is_no_command_and_leads_to_one(typed: str, meant: str) -> None:
-    assert typed not in COMMANDS
-    for command in meant.split(", or "):
-        words = [word for word in command.partition(",")[0].split() if word.islower()]
-        place, named = find(words)
-        assert isinstance(place, str), "the words of a whole command"
-        assert named == words

@@ -12,6 +12,7 @@ import pytest
 from tests.agents import InstalledAgents
 from tests.cli.conftest import Cli
 
+from holdfast.api.limits import MOST_BYTES
 from holdfast.api.model.models import Api
 from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel, bash, text
@@ -47,6 +48,25 @@ def test_a_session_is_imported_whole_or_not_at_all(cli: Cli, tmp_path: Path) -> 
     outcome = cli("import", str(file), "--from", "pi", "--empty")
     assert "this is not a session file of pi: line 1 is not JSON" in outcome.err
     assert cli("import", "--from", "emacs").exit == 2
+
+
+def test_a_session_that_is_too_large_for_one_request_is_uploaded_first(cli: Cli, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in SESSION.splitlines()]
+    message = lines[-1]
+    for number in range(3, 20):
+        words = f'{number}: "quoted" ' + "x" * 1_000_000
+        content = [{"type": "text", "text": words}]
+        more = {"id": str(number), "parentId": str(number - 1), "message": {**message["message"], "content": content}}
+        lines.append({**message, **more})
+    file = tmp_path / "large.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert file.stat().st_size > MOST_BYTES, "more than one request may have"
+    thread = cli("import", str(file), "--empty", "--json").json()["thread"]
+    shown = cli("thread", "entries", thread, "--json").lines()
+    said = [entry["payload"] for entry in shown if entry["payload"]["type"] == "pi.assistant"]
+    assert len(said) == 18
+    assert said[-1]["text"].startswith('19: "quoted" xxx')
+    assert len(said[-1]["text"]) > 1_000_000
 
 
 def test_the_latest_session_of_this_folder_is_found(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -464,3 +464,28 @@ def test_a_failed_run_of_a_session_goes_on_with_a_prompt(
     shown = "\n".join(lines) + capsys.readouterr().out
     assert shown.count('session prompt t-1 "…"') == 2
     assert "resume" not in shown
+
+
+def test_who_follows_a_session_sees_what_is_asked_and_answered_and_that_it_sleeps() -> None:
+    story = Story()
+    story.add("signal.run.started", run="r-1", epoch=1, agent="opencode", model="mine/a", prompts=[])
+    story.add("opencode.question", question="que_1", text="Which\ndatabase?", options=["PostgreSQL", "SQLite"])
+    story.add("opencode.answer", question="que_1", answer="PostgreSQL")
+    story.add("opencode.question", question="per_1", text="May it use bash: ls?")
+    story.add("opencode.answer", question="per_1", answer="__expired__")
+    story.add("signal.run.finished", run="r-1", status="completed")
+    story.add("signal.session.hibernated", version=4)
+    woken: dict[str, Any] = {"from": "restoring"}
+    story.add("signal.session.running", version=6, **woken)
+    story.add("signal.session.booted", ms=3)
+    story.add("signal.session.terminated", version=7, why="its box is gone")
+    lines = render(story.entries)
+    assert "    ? Which database? (PostgreSQL, SQLite)" in lines
+    assert "      holdfast session answer SESSION que_1 ANSWER" in lines
+    assert "    ? answered: PostgreSQL" in lines
+    assert "    ? nobody answered in time" in lines
+    assert lines[-3:] == [
+        "    · asleep, with its files saved; a prompt wakes it",
+        "    · awake again",
+        "    · session terminated: its box is gone",
+    ]

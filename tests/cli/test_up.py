@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,9 +32,24 @@ def test_a_server_that_runs_already_is_named_and_left_alone(cli: Cli, server: Se
     assert f"holdfast key create --home {server.home} NAME" in again.out
     told = up(server.home, "--json").json()
     assert (told["url"], told["alreadyRunning"]) == (server.url, True)
-    assert told["loginUrl"].startswith(f"{server.url}/login#")
-    assert f"  page         {server.url}/login#" in again.out
+    assert f"  page         {server.url}  a link that logs a browser in: holdfast login" in again.out
     assert cli("thread", "list").exit == 0
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_a_link_that_logs_in_is_printed_on_a_terminal_only(server: ServerProcess, on_terminal: bool) -> None:
+    """What goes into a pipe may end in a log that others read."""
+    ours, theirs = pty.openpty() if on_terminal else os.pipe()
+    try:
+        command = [sys.executable, "-m", "holdfast", "up", "--home", str(server.home)]
+        done = subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=60, check=False)
+        shown = os.read(ours, 65_536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0
+    assert ("/login#code=" in shown) is on_terminal
+    assert server.url in shown
 
 
 def test_a_server_that_runs_otherwise_is_a_conflict(server: ServerProcess) -> None:

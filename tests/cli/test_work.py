@@ -117,10 +117,17 @@ def test_what_runs_without_being_started_needs_consent(world: World, tmp_path: P
         assert code == 2, err
         assert "changes a file that runs without being started, and there is no terminal to ask" in err
         assert f"holdfast diff {world.thread}, then" in err
+    code, out, err = world.run("diff", world.thread, "--json")
+    accepted = json.loads(out)["digest"]
+    assert f"--accept {accepted}" in world.run("apply", world.thread, cwd=mine)[2]
+    other = "0" * len(accepted)
+    for command in (("apply",), ("apply", "--branch", "work"), ("push", "--branch", "other"), ("pr", "--api", api)):
+        code, _, err = world.run(command[0], world.thread, *command[1:], "--accept", other, cwd=mine)
+        assert (code, "other changes than those you accepted" in err) == (6, True), err
     assert git(mine, "status", "--porcelain") == ""
     assert git(mine, "branch", "--list", "--format=%(refname:short)") == "main"
     assert git(world.remote, "branch", "--list", "other") == ""
-    assert world.run("apply", world.thread, "--yes", cwd=mine)[0] == 0
+    assert world.run("apply", world.thread, "--accept", accepted, cwd=mine)[0] == 0
     code, _, err = world.run("apply", world.thread, cwd=mine)  # nothing of it is left to do, so nothing is asked
     assert (code, "has no change that is not there already" in err) == (0, True), err
     (mine / "new.txt").unlink()

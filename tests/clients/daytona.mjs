@@ -169,11 +169,21 @@ found.completed = (await language.completions('project/code.py', { line: 0, char
 await language.didClose('project/code.py')
 await language.stop()
 
+// --- secrets ---
+const secret = await daytona.secret.create({ name: `${mark}-secret`, value: 'x'.repeat(20), hosts: ['api.example.com'] })
+await daytona.secret.update(secret.id, { description: 'of a tour' })
+await sandbox.updateSecrets({ TOKEN: secret.name })
+found.secret = [
+  (await run.executeCommand('echo $TOKEN')).result === `${secret.placeholder}\n`,
+  (await daytona.secret.get(secret.id)).description,
+  (await daytona.secret.list({ name: secret.name })).total,
+]
+await sandbox.updateSecrets({})
+await daytona.secret.delete(secret.id)
+
 // --- what is not there ---
-const nowhere = { ssh: [['createSshAccess', 10], ['revokeSshAccess', 'x'], ['validateSshAccess', 'x']], secrets: [['updateSecrets', { A: 'b' }]] }
+const nowhere = { ssh: [['createSshAccess', 10], ['revokeSshAccess', 'x'], ['validateSshAccess', 'x']] }
 for (const calls of Object.values(nowhere)) for (const [name, value] of calls) await refused(sandbox, name, value)
-await refused(daytona.secret, 'list'), await refused(daytona.secret, 'get', 'x'), await refused(daytona.secret, 'delete', 'x')
-await refused(daytona.secret, 'create', { name: 'x', value: 'y' }), await refused(daytona.secret, 'update', 'x', { value: 'y' })
 await refused(daytona.warmPool, 'list'), await refused(daytona.warmPool, 'create', 'daytona-small', 1)
 await refused(daytona.warmPool, 'update', 'x', 1), await refused(daytona.warmPool, 'delete', 'x')
 

@@ -56,6 +56,7 @@ EXPECTED = {
     "symbols": ["one"],
     "more": [[], []],
     "completed": "print",
+    "secret": [True, "of a tour", 1],
     "refusals": [],
     "labels": {"other": "label"},
     "settings": [5, 70, 80, True],

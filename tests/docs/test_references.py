@@ -58,3 +58,11 @@ def test_every_command_is_in_the_reference() -> None:
     found = names(COMMANDS, "holdfast")
     assert len(found) > 100
     assert [name for name in found if f"### {name}\n" not in page] == []
+
+
+def test_options_with_choices_name_them() -> None:
+    page = (DOCS / "reference/cli.md").read_text()
+    assert "| `--network` `none\\|allow\\|open` |" in page
+    assert "LITERAL" not in page
+    assert "……" not in page
+    assert "...…" not in page

@@ -68,6 +68,42 @@ def test_a_database_opens_on_a_full_disk_by_the_room_that_was_kept_for_it(kept: 
         pytest.skip(str(error))
 
 
+ANNOUNCE = """
+import os, pathlib, sys
+from holdfast.client.local_server import RunningServer, read_running
+from holdfast.server.home import Home
+path, port = pathlib.Path(sys.argv[1]), sys.argv[2]
+home = Home(path).__enter__()
+if sys.argv[4] == "full":  # another program takes what the start has freed
+    other = os.open(path / "other", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        while os.write(other, bytes(4096)):
+            pass
+    except OSError:
+        os.close(other)
+running = RunningServer(f"http://127.0.0.1:{port}", os.getpid(), "0", 0, "hf_key")
+home.announce(running, lambda: False)  # what others free is taken by another program
+assert read_running(path) == running
+if sys.argv[3] == "killed":
+    os._exit(0)
+home.__exit__()
+assert read_running(path) is None
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_server_is_found_on_a_full_disk_although_others_take_all_space(end: str) -> None:
+    try:
+        with SmallDisk(2 * MEGABYTE) as disk:
+            assert disk.run(sys.executable, "-c", ANNOUNCE, disk.there, "1", end, "empty").returncode == 0
+            for port in ("65535", "22222", "3"):
+                started = disk.run(sys.executable, "-c", ANNOUNCE, disk.there, port, end, "full")
+                assert started.returncode == 0, started.stderr
+                assert disk.free_bytes == 0
+    except CannotMount as error:
+        pytest.skip(str(error))
+
+
 def test_a_delete_on_a_full_disk_makes_room(tmp_path: Path) -> None:
     try:
         with SmallDisk(24 * MEGABYTE) as disk, disk.server(log=tmp_path / "server.log") as server:

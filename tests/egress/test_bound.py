@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.egress.bound_world import GIT, HOST, OUTSIDE, VALUE, BoundWorld, bound_world, trusting
@@ -15,7 +16,7 @@ from tests.egress.conftest import WAIT
 
 from holdfast.api.box.network import Network, NetworkPolicy, Rule
 from holdfast.api.errors.boxes import InvalidSpec
-from holdfast.api.errors.secrets import SecretMissing
+from holdfast.api.errors.secrets import InvalidSecret, SecretMissing
 from holdfast.api.secrets import Binding, Exposure, Placement, SecretAction
 from holdfast.egress import DefaultList, Source
 
@@ -57,6 +58,40 @@ async def test_a_secret_is_put_where_its_binding_says(
     assert b"X-Other: stays" in lines
     name = header.partition(b":")[0]
     assert len(bound.outside.header(name)) == 1
+
+
+MARK = "dtn_secret_0123456789abcdef"
+
+
+async def test_a_secret_is_put_wherever_its_placeholder_is(bound: BoundWorld) -> None:
+    await bound.secrets.set(
+        "TOKEN", VALUE, [Binding(host=HOST, placement=Placement.PLACEHOLDER, name=MARK)], by="alice"
+    )
+    more = f"Authorization: Bearer {MARK}\r\nX-Two: {MARK} and {MARK}\r\nX-Other: {MARK[:-1]}\r\n"
+    status, body = await bound.get(f"/{MARK}?key={MARK}&a=1", more=more)
+    assert status == 200
+    assert bound.outside.header(b"authorization") == [b"Bearer " + VALUE.encode()]
+    assert bound.outside.header(b"x-two") == [f"{VALUE} and {VALUE}".encode()]
+    assert bound.outside.header(b"x-other") == [MARK[:-1].encode()]
+    [head] = bound.outside.heads
+    assert head.startswith(f"GET /{MARK}?key={quote(VALUE, safe='')}&a=1 HTTP/1.1\r\n".encode())
+    assert VALUE.encode() not in body
+
+
+async def test_a_request_without_the_placeholder_gets_no_secret(bound: BoundWorld) -> None:
+    await bound.secrets.set(
+        "TOKEN", VALUE, [Binding(host=HOST, placement=Placement.PLACEHOLDER, name=MARK)], by="alice"
+    )
+    assert (await bound.get("/", more="Authorization: Bearer mine\r\n"))[0] == 200
+    assert bound.outside.header(b"authorization") == [b"Bearer mine"]
+    assert not any(event.action is SecretAction.USED for event in await bound.secrets.events("TOKEN"))
+
+
+@pytest.mark.parametrize("mark", ["", "too_short", "with blanks in it 0123456789", "x" * 101])
+async def test_a_placeholder_that_could_be_something_else_is_refused(bound: BoundWorld, mark: str) -> None:
+    binding = Binding(host=HOST, placement=Placement.PLACEHOLDER, name=mark)
+    with pytest.raises(InvalidSecret, match="not a placeholder"):
+        await bound.secrets.set("TOKEN", VALUE, [binding], by="alice")
 
 
 async def test_the_use_is_recorded_by_name(bound: BoundWorld) -> None:

@@ -65,6 +65,22 @@ async def test_a_flood_is_counted_whole_in_a_bounded_number_of_records(tmp_path:
         assert len((await records.page("b-2")).decisions) == 1
 
 
+@pytest.mark.parametrize("flood", [False, True])
+async def test_a_flood_hides_no_request_to_another_host(tmp_path: Path, flood: bool) -> None:
+    """Neither a flood of refused requests to other names, nor one of allowed requests to one host."""
+    async with open_records(tmp_path / "data.db", kept=50) as records:
+        for number in range(5000):
+            name = "usual.example" if flood else f"h{number}.example"
+            records.add(Decision("b-1", name, 443, "CONNECT", flood, "why"))
+        records.add(Decision("b-1", "evil.example", 443, "CONNECT", True, "why"))
+        for batch in range(4):
+            for number in range(600):
+                records.add(decision(number * 10 + batch, allowed=False))
+            await records.flush()
+        found = (await records.page("b-1", limit=1000)).decisions
+        assert "evil.example" in [each.host for each in found if each.allowed]
+
+
 async def test_only_the_newest_of_a_box_are_kept(tmp_path: Path) -> None:
     async with open_records(tmp_path / "data.db", kept=50) as records:
         for batch in range(10):

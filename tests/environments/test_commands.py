@@ -207,6 +207,10 @@ def test_check_lists_everything_that_is_missing(commands: Commands) -> None:
     done = commands("env", "check", "complete")
     assert done.exit == 0
     assert "a run can use it" in done.out
+    done = commands("env", "check", "complete", "--agent", "unheard-of", "--model", "absent,gone")
+    assert done.exit == 1
+    for words in ("unheard-of", "absent", "gone"):
+        assert words in done.out, done.out
 
 
 def test_a_setup_is_built_once_and_again_on_request(commands: Commands) -> None:
@@ -222,6 +226,29 @@ def test_a_setup_is_built_once_and_again_on_request(commands: Commands) -> None:
     failed = commands("env", "build", "broken")
     assert failed.exit != 0
     assert "the reason" in failed.err
+
+
+def test_a_setup_is_kept_up_to_date_with_its_inputs(commands: Commands) -> None:
+    commands("env", "new", "kept", "--file", "-", stdin='setup = ["cat in.txt"]\ninputs = ["in.txt"]\n')
+    inputs = commands.folder / "in.txt"
+
+    def put(text: str) -> None:
+        """At once: it is read at any time."""
+        half = commands.folder / "half"
+        half.write_text(text)
+        half.replace(inputs)
+
+    put("one")
+    with commands.on_terminal("env", "build", "kept", "--every", "1s") as terminal:
+        terminal.expect("built in")
+        put("two")
+        terminal.expect("built in")
+        inputs.unlink()
+        terminal.expect("failed")
+        put("three")
+        terminal.expect("built in")
+    assert "it was built before" in commands("env", "build", "kept").out
+    assert commands("env", "build", "kept", "--every", "often").exit == 2
 
 
 def test_allow_asks_on_a_terminal_and_only_there(commands: Commands) -> None:

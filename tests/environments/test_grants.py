@@ -51,6 +51,24 @@ def test_a_file_asks_for_limits_above_the_bound(text: str) -> None:
     assert asks_of(environment, Given(**{name: True})) == ()
 
 
+@pytest.mark.parametrize(
+    ("policy", "asks"),
+    [
+        ("every", False),
+        ("every keep=10 size=500M seconds=20", False),
+        ("every keep=11", True),
+        ("every size=2G", True),
+        ("every total=20G", True),
+        ("every seconds=600", True),
+        ("every days=31", True),
+    ],
+)
+def test_a_file_asks_for_checkpoints_above_the_bound(policy: str, asks: bool) -> None:
+    environment = parse_environment(f'checkpoints = "{policy}"')
+    assert asks_of(environment, Given()) == ((f"checkpoints {policy}",) if asks else ())
+    assert asks_of(environment, Given(checkpoints=True)) == ()
+
+
 def test_what_the_user_gives_need_not_be_asked_for() -> None:
     text = 'provider = "docker"\nmodels = ["m"]\negress = ["default"]\nsecrets = ["S"]'
     environment = parse_environment(text)

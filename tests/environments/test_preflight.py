@@ -84,6 +84,18 @@ def test_what_the_caller_gives_is_not_looked_for() -> None:
     assert [kind for kind, _, _ in kinds(EVERYTHING, Nothing(), given)] == ["secret", "secret", "secret"]
 
 
+def test_what_the_caller_chooses_is_checked_in_place_of_the_environment() -> None:
+    given = Given(agent=True, model=True, provider=True, image=True, network=True)
+    chosen = {"agent": "unheard-of", "models": ("unknown", "spare")}
+    found = kinds(EVERYTHING, Nothing(), given, **chosen)
+    assert found[:3] == [("agent", "unheard-of", True), ("model", "unknown", True), ("model", "spare", True)]
+    known = Nothing()
+    known.models = frozenset(("spare",))
+    assert ("model", "unknown", False) in kinds(EVERYTHING, known, given, **chosen)
+    only_agent = kinds(EVERYTHING, Nothing(), Given(agent=True, provider=True, image=True, network=True), agent="x")
+    assert [each[:2] for each in only_agent[:3]] == [("agent", "x"), ("model", "cheap"), ("model", "best")]
+
+
 def test_an_environment_without_agent_and_model_needs_them_from_the_caller() -> None:
     assert [(kind, name) for kind, name, _ in kinds("", Nothing())][1:] == [("agent", ""), ("model", "")]
 

@@ -109,6 +109,10 @@ def entries(text: str) -> list[Entry]:
         {"type": "opencode.answer", "question": text, "answer": [text]},
         {"type": "signal.session.error", "error": {"message": text}},
         {"type": f"signal.{text}"},
+        {"type": "opencode.question", "text": text, "options": [text, 1]},
+        {"type": "opencode.answer", "answer": text},
+        {"type": "signal.session.terminated", "why": text},
+        {"type": "signal.session.error", "error": {"message": text}},
         {"type": "signal.run.box", "box": text, "how": [text]},
         {"type": "signal.run.finished", "status": text, "error": {"message": text}, "usage": {text: 1, "cost": "x"}},
         {"type": "pi.delta", "text": text},
@@ -224,7 +228,9 @@ def test_questions_answers_and_sleep_are_told() -> None:
     assert "nobody answered in time" in one(type="opencode.answer", question="q-1", answer="__expired__")
     assert "asleep" in one(type="signal.session.hibernated", version=3)
     assert "awake" in one(type="signal.session.running", version=5, **{"from": "restoring"})
-    assert "the session failed: no room" in one(type="signal.session.error", error={"code": "x", "message": "no room"})
+    assert "the session could not be started: no room" in one(
+        type="signal.session.error", error={"code": "x", "message": "no room"}
+    )
 
 
 def test_a_page_without_cost_has_none_that_an_agent_reports_either() -> None:
@@ -263,6 +269,23 @@ SIGNALS: list[tuple[dict[str, Any], str | None]] = [
     ({"type": "signal.model.failover", "model": "a/x", "to": "b/y", "reason": "rate"}, "too many requests: going on"),
     ({"type": "signal.model.budget", "scope": "run", "state": "reached"}, "the budget of this run is used up"),
     ({"type": "signal.run.cancel_requested"}, "cancelled"),
+    ({"type": "signal.session.hibernated", "version": 4, "from": "hibernating"}, "asleep, with its files saved"),
+    ({"type": "signal.session.running", "version": 6, "from": "restoring"}, "awake again"),
+    ({"type": "signal.session.running", "version": 2, "from": "initializing"}, None),
+    ({"type": "signal.session.terminated", "why": "its box is gone"}, "session terminated: its box is gone"),
+    ({"type": "signal.session.error", "error": {"message": "no room"}}, "the session could not be started: no room"),
+    ({"type": "signal.session.child_terminated", "child": "t-9", "why": ""}, "session t-9, which belongs to this one"),
+    ({"type": "signal.session.booted", "ms": 3}, None),
+    (
+        {"type": "opencode.question", "question": "q", "text": "Which?", "options": ["a", "b"]},
+        "asks Which? a · b",
+    ),
+    (
+        {"type": "opencode.question", "kind": "permission", "text": "May it use bash?"},
+        "permission May it use bash?",
+    ),
+    ({"type": "opencode.answer", "question": "q", "answer": "a"}, "answer a"),
+    ({"type": "opencode.answer", "question": "q", "answer": "__expired__"}, "nobody answered in time"),
     ({"type": "signal.custom.thing"}, "custom.thing"),
     ({"type": "signal.model.call", "cost": 1}, None),
     ({"type": "signal.run.runner"}, None),

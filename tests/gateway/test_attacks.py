@@ -490,7 +490,7 @@ def test_a_client_that_takes_its_time_is_not_waited_for(impatient: ServerProcess
             body.send(request("POST", "/vscode/", host=session.host, content_length="1000", **session.bearer()))
             assert head.answer().status == 408
             # The program is not there, so the answer comes before the body.
-            assert body.head()[0] in (408, 502)
+            assert body.head()[0] in (404, 408, 502)
         api.delete(f"/v1/boxes/{session.box}")
 
 

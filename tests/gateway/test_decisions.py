@@ -11,7 +11,8 @@ from holdfast.api.session.gateway import MAX_TUNNELS, NewTunnel, Role, TunnelPro
 from holdfast.gateway.hosts import SessionHost, SessionHosts
 from holdfast.gateway.record import GatewayRecord, fold, without_expired
 from holdfast.gateway.routes import Kind, Route, parse_path
-from holdfast.gateway.site import check_origin, for_the_browser, for_the_program
+from holdfast.gateway.sessions import ProgramView
+from holdfast.gateway.site import check_origin, for_the_browser, for_the_program, no_program
 from holdfast.gateway.tunnel.tunnels import Tunnels, host_label, parse_tunnel, with_tunnel
 from holdfast.gateway.uses import Use, may
 
@@ -271,3 +272,21 @@ def test_a_record_is_folded_from_its_entries() -> None:
     later = fold(record, {"type": "signal.gateway.revoked", "generation": 1})
     assert (later.generation, later.revoked, later.members) == (1, {}, {"bob": Role.VIEWER})
     assert fold(later, {"type": "signal.gateway.revoked", "generation": 0}) == later
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ({}, "session t-1 has no editor: its box was made without a workstation"),
+        ({"desktop": "running"}, "session t-1 has no editor: its box was made without a workstation"),
+        ({"editor": "missing"}, "session t-1 has no editor: code-server is not here"),
+        ({"editor": "failed"}, "the editor of session t-1 has failed: code-server is not here"),
+        ({"editor": "starting"}, None),
+        ({"editor": "restarting"}, None),
+        ({"editor": "running"}, None),
+    ],
+)
+def test_a_program_that_may_still_start_is_waited_for_and_no_other(states: dict[str, str], told: str | None) -> None:
+    programs = [ProgramView(name, name.title(), state, "code-server is not here") for name, state in states.items()]
+    found = no_program("t-1", "editor", programs)
+    assert (None if found is None else found.message) == told

@@ -134,8 +134,19 @@ def test_what_does_not_answer_is_a_page_that_tries_again(session: Session) -> No
     assert page.status_code == 502
     assert "Tunnel app does not answer yet" in page.text
     assert 'http-equiv="refresh"' in page.text
-    editor = session.visit("/vscode/", headers={**session.cookie(), **HTML})
-    assert (editor.status_code, "The editor does not answer yet" in editor.text) == (502, True)
+
+
+@pytest.mark.parametrize(("path", "program"), [("/vscode/", "editor"), ("/vnc/", "desktop")])
+def test_a_session_without_an_editor_or_desktop_says_so_and_is_not_tried_again(
+    session: Session, path: str, program: str
+) -> None:
+    page = session.visit(path, headers={**session.cookie(), **HTML})
+    assert page.status_code == 404
+    assert f"No {program} here" in page.text
+    assert "holdfast session new --workstation" in page.text
+    assert "http-equiv" not in page.text
+    answer = session.visit(path, headers=session.bearer())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_program")
 
 
 def echo_websockets(connection: ServerConnection) -> None:
@@ -181,7 +192,7 @@ def test_a_role_changes_at_once(session: Session) -> None:
     bearer = session.bearer("vera", "viewer")
     assert session.visit("/vscode/", headers=bearer).status_code == 403
     session.ask("PUT", "/members", subject="vera", role="collaborator")
-    assert session.visit("/vscode/", headers=bearer).status_code == 502
+    assert session.visit("/vscode/", headers=bearer).json()["error"]["code"] == "no_program"
     assert {"subject": "vera", "role": "collaborator"} in session.ask("GET", "/members").json()["members"]
     removed = session.api.delete(f"/v1/sessions/{session.id}/members", params={"subject": "vera"})
     assert removed.status_code == 204

@@ -11,11 +11,17 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, Response, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, Response, async_playwright, expect
+from tests.agents import InstalledAgents
+from tests.page.workbench import Workbench
+from tests.serving import serving
 
-from holdfast import Entry
+from holdfast import Entry, SyncClient
+from holdfast.api.model.models import Api
+from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 
+expect.set_options(timeout=60_000)  # agents and browsers start beside other tests
 CHROMIUM = shutil.which("chromium")
 _FLAGS = (
     "--no-sandbox",  # of its own, which root has no use for; it shows nothing but our page
@@ -41,7 +47,7 @@ async def browser(anyio_backend: str) -> AsyncIterator[Browser]:
 @pytest.fixture
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     context = await browser.new_context(viewport={"width": 1100, "height": 800}, color_scheme="light")
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     yield context
     await context.close()
 
@@ -150,3 +156,17 @@ def api(server: ServerProcess) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server.api_key}"}
     with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[Workbench]:
+    home = tmp_path_factory.mktemp("bench") / "home"
+    home.mkdir()
+    installed_agents.install("pi")
+    installed_agents.share_with(home)
+    with serving(home) as server, ScriptedModel() as model:
+        with SyncClient(server.url, api_key=server.api_key) as owner:
+            key = owner.keys.create("page").key
+        with SyncClient(server.url, api_key=key) as client:
+            client.models.add("mine", apis=[Api.OPENAI_CHAT], base_url=model.openai_url, model="scripted")
+            yield Workbench(server, model, client, key)

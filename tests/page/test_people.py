@@ -125,3 +125,16 @@ async def test_what_waits_for_a_person_is_in_the_inbox_and_is_answered_there(
     await page.goto(f"{server.url}/inbox")
     await expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
     assert told.complaints == [], told.refusals
+
+
+async def test_a_thread_of_another_tenant_does_not_exist(page: Page, api: httpx.Client, server: ServerProcess) -> None:
+    ours = make_thread(api, "Only for us")
+    ours.say("chat", role="user", text="a secret plan")
+    key = posted(api, "/v1/tenants", {"name": "acme"})["key"]["key"]
+    await page.goto(f"{server.url}/#key={key}")
+    await expect(page.get_by_role("heading", name="There are no threads yet")).to_be_visible()
+    for view in ("", "/changes", "/files", "/terminal", "/box"):
+        await page.goto(f"{server.url}/t/{ours.id}{view}")
+        await expect(page.get_by_role("heading", name=f"There is no thread {ours.id}")).to_be_visible()
+        await expect(page.locator("body")).not_to_contain_text("a secret plan")
+        await expect(page.locator("body")).not_to_contain_text("Only for us")

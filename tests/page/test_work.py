@@ -4,55 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from playwright.async_api import BrowserContext, FilePayload, Page, expect
-from tests.agents import InstalledAgents
 from tests.page.conftest import Picture, Told, serious_problems
-from tests.serving import serving
+from tests.page.workbench import Workbench, enter
 
-from holdfast import SyncClient
 from holdfast.api.box.network import Network, NetworkPolicy
-from holdfast.api.model.models import Api
-from holdfast.testing.model import Gate, ScriptedModel, Step, bash, held, text, write
-from holdfast.testing.server import ServerProcess
+from holdfast.testing.model import Gate, bash, error, held, text, write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.agent, pytest.mark.box, pytest.mark.slow, pytest.mark.xdist_group("page")]
-
-
-expect.set_options(timeout=30_000)  # agents start beside other tests
-
-
-@dataclass(frozen=True)
-class Workbench:
-    server: ServerProcess
-    model: ScriptedModel
-    client: SyncClient
-    key: str
-    """It is valid after a restart, too."""
-
-    def run(self, prompt: str, *steps: Step) -> str:
-        """A run that has ended, on a new thread."""
-        self.model.script(list(steps), when=prompt)
-        thread = self.client.runs.launch(prompt, agent="pi", model="mine").thread
-        self.client.runs.wait(thread)
-        return thread
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, installed_agents: InstalledAgents) -> Iterator[Workbench]:
-    home = tmp_path_factory.mktemp("bench") / "home"
-    home.mkdir()
-    installed_agents.install("pi")
-    installed_agents.share_with(home)
-    with serving(home) as server, ScriptedModel() as model:
-        with SyncClient(server.url, api_key=server.api_key) as owner:
-            key = owner.keys.create("page").key
-        with SyncClient(server.url, api_key=key) as client:
-            client.models.add("mine", apis=[Api.OPENAI_CHAT], base_url=model.openai_url, model="scripted")
-            yield Workbench(server, model, client, key)
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +34,6 @@ def repair(bench: Workbench) -> str:
     bench.client.runs.resume(thread, "Now the tests.")
     bench.client.runs.wait(thread)
     return thread
-
-
-async def enter(page: Page, bench: Workbench, path: str) -> None:
-    """Opens a page with the key of the server."""
-    await page.goto(f"{bench.server.url}/#key={bench.key}")
-    await expect(page.get_by_role("navigation", name="Threads")).to_be_visible()
-    await page.goto(bench.server.url + path)
 
 
 async def test_a_run_is_started_followed_steered_and_stopped(
@@ -169,9 +123,14 @@ async def test_a_thread_is_forked_at_a_checkpoint_and_rewound(page: Page, bench:
     await picture("compare")
     assert await serious_problems(page) == []
 
-    page.on("dialog", lambda dialog: dialog.accept())
     await page.goto(f"{bench.server.url}/t/{repaired}")
-    await page.locator(".checkpoint", has_text="turn 1").get_by_role("button", name="Rewind to here").click()
+    rewind = page.locator(".checkpoint", has_text="turn 1").get_by_role("button", name="Rewind to here")
+    await rewind.click()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await expect(page.locator(".mark.rewound")).to_have_count(0)
+    await rewind.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Rewind").click()
     await expect(page.locator(".mark.rewound")).to_contain_text("rewound to the end of turn 1")
     await expect(page.locator(".prose.dimmed")).to_contain_text("Two.")
     await expect(page.get_by_text("Rewound to the end of turn 1.")).to_be_visible()  # the request has ended
@@ -340,8 +299,10 @@ async def test_every_page_can_be_used_by_everybody(
         bench.client.environments.save("web", 'setup = ["pip install pytest"]\nsecrets = ["DEPLOY_TOKEN"]\n')
     await enter(page, bench, "/")
     await expect(page.locator("#threads li").first).to_be_visible()
-    paths = ("/", "/new", "/boxes", f"/t/{repaired}", "/settings/models", "/settings/environments", "/settings/secrets",
-             "/settings/providers", "/settings/keys", "/settings/usage")  # fmt: skip
+    views = ("", "/changes", "/files", "/ports", "/box")
+    parts = ("models", "environments", "secrets", "providers", "members", "keys", "usage")
+    paths = ("/", "/new", "/inbox", "/boxes", *(f"/t/{repaired}{each}" for each in views),
+             *(f"/settings/{each}" for each in parts))  # fmt: skip
     problems: dict[str, list[str]] = {}
     for path in paths:
         await page.goto(bench.server.url + path)
@@ -352,11 +313,146 @@ async def test_every_page_can_be_used_by_everybody(
             problems[path] = found
         await page.set_viewport_size({"width": 390, "height": 844})
         await picture(f"phone-{scheme}{path.replace('/', '-').replace(repaired, 'thread')}")
+        if scheme == "light" and (found := await serious_problems(page)):
+            problems[f"{path} on a phone"] = found
         if await page.evaluate("() => document.documentElement.scrollWidth > 390"):
             problems.setdefault(path, []).append("is wider than a phone")
         await page.set_viewport_size({"width": 1280, "height": 800})
     assert problems == {}
     assert told.complaints == [], told.refusals
+
+
+async def test_a_sleeping_box_is_said_to_sleep_and_wakes_for_a_prompt(page: Page, bench: Workbench) -> None:
+    thread = bench.run("Rest after this.", bash("echo kept > note"), text("Resting."))
+    box = bench.client.runs.get(thread).box
+    assert box is not None
+    bench.client.boxes.stop(box)
+    bench.model.script([bash("cat note"), text("Awake.")], when="Rest after this.")
+    await enter(page, bench, f"/t/{thread}")
+    await expect(page.get_by_text("Its box is asleep, with its files kept.")).to_be_visible()
+    await page.get_by_label("Message to the agent").fill("Wake up.")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".prose", has_text="Awake.")).to_be_visible()
+    await expect(page.locator("details.tool .result").last).to_have_text("kept")
+    assert bench.client.runs.get(thread).box == box
+
+
+async def test_a_real_interpreter_is_a_notebook_with_its_artifacts(page: Page, bench: Workbench, told: Told) -> None:
+    made = bench.client.interpreters.create()
+    bench.client.interpreters.execute(made.id, "words = ['tea'] * 9000; print(' '.join(words))")
+    bench.client.interpreters.execute(made.id, "len(words)")
+    await enter(page, bench, f"/t/{made.thread}")
+    cells = page.locator("div.cell")
+    await expect(cells).to_have_count(2)
+    await expect(cells.last.locator(".value")).to_have_text("9000")
+    artifact = cells.first.get_by_label("Artifacts").locator("li", has_text="stdout")
+    async with page.expect_download() as downloading:
+        await artifact.get_by_role("button", name="Download").click()
+    assert (await (await downloading.value).path()).read_text().count("tea") == 9000
+    assert await serious_problems(page) == []
+    await page.get_by_role("link", name="Box", exact=True).click()
+    await expect(page.get_by_text("Running.")).to_be_visible()
+    assert told.complaints == [], told.refusals
+    bench.client.interpreters.delete(made.id)
+
+
+async def test_the_keys_of_a_thread_work_however_it_was_opened(page: Page, bench: Workbench, repaired: str) -> None:
+    # Parts of the page add their actions in the same moment as the page itself: none may lose those of another.
+    await enter(page, bench, "/")
+    for view in ("", "/changes", "", "/box", ""):
+        await page.goto(f"{bench.server.url}/t/{repaired}{view}")
+        await expect(page.get_by_role("button", name="Inspector", exact=True)).to_be_visible()
+        await page.keyboard.press("?")
+        keys = page.get_by_role("dialog")
+        for name in ("Show: Terminal", "Open or close all tool calls", "Go to settings", "Write to the agent"):
+            await expect(keys).to_contain_text(name)
+        await page.keyboard.press("Escape")
+
+
+async def test_a_thread_is_renamed_in_a_dialog(page: Page, bench: Workbench, told: Told) -> None:
+    thread = bench.client.threads.create(title="A first name").id
+    await enter(page, bench, f"/t/{thread}")
+    await expect(page.locator("#title")).to_have_text("A first name")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("rename")
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Rename this thread")
+    await expect(dialog.get_by_label("Title")).to_have_value("A first name")
+    assert await serious_problems(page) == []
+    await page.keyboard.type("x and j are letters here")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#title")).to_have_text("x and j are letters here")
+    await expect(dialog).to_have_count(0)
+    assert told.dialogs == []
+    assert told.complaints == [], told.refusals
+
+
+async def test_a_thread_is_shared_by_a_link_that_can_be_revoked(
+    context: BrowserContext, page: Page, bench: Workbench, told: Told
+) -> None:
+    thread = bench.client.threads.create(title="For others").id
+    bench.client.thread(thread).chat("Read *this*.")
+    await enter(page, bench, f"/t/{thread}")
+    await page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog", name="Share this thread")
+    await expect(dialog).to_contain_text("There is no link to this thread.")
+    await page.keyboard.press("Enter")
+    link = dialog.get_by_label("The new link")
+    await expect(link).to_have_value(re.compile("/s/|/share"))
+    address = await link.input_value()
+    assert await serious_problems(page) == []
+    stranger = await context.browser.new_context() if context.browser else context
+    visit = await stranger.new_page()
+    await visit.goto(address)
+    await expect(visit.locator("body")).to_contain_text("For others")
+    await dialog.get_by_role("button", name="Revoke").click()
+    await expect(dialog).to_contain_text("There is no link to this thread.")
+    await visit.goto(address)
+    await expect(visit.locator("body")).not_to_contain_text("For others")
+    await stranger.close()
+    assert told.complaints == [], told.refusals
+
+
+async def test_a_refused_key_is_in_the_inbox_with_its_remedy(page: Page, bench: Workbench, picture: Picture) -> None:
+    bench.model.script([error(401, "invalid key")] * 4, when="Use a wrong key")
+    thread = bench.client.runs.launch("Use a wrong key.", agent="pi", model="mine").thread
+    bench.client.runs.wait(thread)
+    await enter(page, bench, "/inbox")
+    item = page.locator("li", has_text="Use a wrong key.").filter(has=page.get_by_role("button", name="Resume"))
+    await expect(item.get_by_role("link", name="Check the model")).to_have_attribute("href", "/settings/models")
+    await picture("inbox-remedies")
+    bench.model.script([text("Now it is right.")], when="Use a wrong key")
+    await item.get_by_role("button", name="Resume").click()
+    await expect(page.get_by_text("The run continues.")).to_be_visible()
+    bench.client.runs.wait(thread)
+    await page.goto(f"{bench.server.url}/t/{thread}")
+    await expect(page.locator("#status")).to_have_text("✓ completed")
+
+
+async def test_what_was_typed_is_there_after_a_look_elsewhere(page: Page, bench: Workbench, repaired: str) -> None:
+    await enter(page, bench, "/new")
+    await page.get_by_label("What should the agent do?").fill("A long thought.")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("navigation", name="Threads").get_by_role("link", name="Settings").click()
+    await expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    await page.goto(f"{bench.server.url}/new")
+    await expect(page.get_by_label("What should the agent do?")).to_have_value("A long thought.")
+    await page.goto(f"{bench.server.url}/t/{repaired}")
+    await page.get_by_label("Message to the agent").fill("Another one.")
+    await page.get_by_role("link", name="Changes", exact=True).click()
+    await page.get_by_label("Comment on line 1 of price.py").click()
+    await page.get_by_label("Comment", exact=True).fill("Say why.")
+    await page.get_by_role("button", name="Add comment").click()
+    await page.get_by_role("link", name="Timeline").click()
+    await expect(page.get_by_label("Message to the agent")).to_have_value("Another one.")
+    await page.get_by_label("Message to the agent").fill("")
+    await page.get_by_role("link", name="Changes", exact=True).click()
+    await expect(page.get_by_text("Say why.")).to_be_visible()
+    async with page.expect_download() as downloading:
+        await page.get_by_role("button", name="Download the patch").click()
+    downloaded = await downloading.value
+    assert downloaded.suggested_filename == f"{repaired}.patch"
+    assert "+    discount = 0.1" in (await downloaded.path()).read_text()
 
 
 async def test_the_keyboard_does_everything(page: Page, bench: Workbench, repaired: str) -> None:

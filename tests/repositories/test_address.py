@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors.repositories import InvalidRepository
-from holdfast.repositories.address import Address, check_ref, parse_address, without_user
+from holdfast.repositories.address import Address, check_ref, parse_address, parse_remote, without_user
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,13 @@ from holdfast.repositories.address import Address, check_ref, parse_address, wit
         ("https://host/a/b.git", "https://host/a/b.git", None, "https"),
         ("https://host/a/b.git@main", "https://host/a/b.git", "main", "https"),
         ("https://me@host/a/b.git@feature/x", "https://me@host/a/b.git", "feature/x", "https"),
+        (
+            "https://me:p%40ss@xn--bcher-kva.example:8443/a",
+            "https://me:p%40ss@xn--bcher-kva.example:8443/a",
+            None,
+            "https",
+        ),
+        ("ssh://git@[2001:db8::1]:22/a", "ssh://git@[2001:db8::1]:22/a", None, "ssh"),
         ("ssh://git@host:2222/a/b@v1.2", "ssh://git@host:2222/a/b", "v1.2", "ssh"),
         ("git@host:a/b.git", "git@host:a/b.git", None, "ssh"),
         ("git@host:a/b.git@main", "git@host:a/b.git", "main", "ssh"),
@@ -67,6 +74,37 @@ def test_a_folder_is_a_path_even_if_it_has_an_at_in_its_name(tmp_path: Path) -> 
 def test_what_git_could_take_for_a_program_or_an_option_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRepository):
         parse_address(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"https://good.example\@evil.example/a",
+        r"https://good.example\.evil.example/a",
+        "https://good.example%2eevil.example/a",
+        "https://good%00.example/a",
+        "https://me@good.example@evil.example/a",
+        "https://me:x@good.example:443@evil.example/a",
+        "https://ⓖood.example/a",
+        "https://good。example/a",
+        "https://ɡood.example/a",
+        "https://good.example:４４３/a",
+        "https://good.example:/a",
+        "https://[::1%25lo]/a",
+        "https://[good.example]/a",
+        "https://good.example;evil.example/a",
+        "https://good.example,evil.example/a",
+        "https://{good,evil}.example/a",
+        "ssh://[git@good.example:22]:a/b",
+        "ssh://git@good.example%40evil.example/a",
+        "ssh://good.example\u200b/a",
+    ],
+)
+def test_a_host_that_programs_read_differently_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRepository):
+        parse_address(text, tmp_path)
+    with pytest.raises(InvalidRepository):
+        parse_remote(text)
 
 
 @pytest.mark.parametrize("ref", ["main", "feature/x", "v1.2-rc1", "a" * 40, "ünï", "#12"])

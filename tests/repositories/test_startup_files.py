@@ -2,9 +2,54 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.repositories.startup_names import NAMES
+
+from holdfast.repositories import startup_files as module
 from holdfast.repositories.startup_files import startup_files, why_it_runs
+
+UNSEEN = ["\u200c", "\u200d", "\u200e", "\u202e", "\u206a", "\ufeff"]
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_each_of_these_names_is_known(path: str) -> None:
+    assert why_it_runs(path.encode())
+    assert why_it_runs(b"some/folder/" + path.encode())
+
+
+@pytest.mark.parametrize("pattern", [pattern for pattern, _ in module._NAMES])
+def test_no_pattern_is_there_without_a_name(pattern: bytes) -> None:
+    whole = re.compile(rb"(?:.*/)?(?:%b)" % pattern, re.DOTALL)
+    others = [".lvimrc", ".codex/hooks.json", "lefthook.toml", ".build.yml", "mise.dev.toml", ".autoenv"]
+    assert any(whole.fullmatch(module._seen(name.encode())) for name in [*NAMES, *others])
+
+
+@given(st.sampled_from(NAMES), st.data())
+def test_no_spelling_that_a_file_system_reads_alike_hides_a_name(name: str, data: st.DataObject) -> None:
+    parts = []
+    for part in name.split("/"):
+        drawn = "".join(
+            (each.upper() if data.draw(st.booleans()) else each.lower()) + data.draw(st.sampled_from(["", "", *UNSEEN]))
+            for each in part
+        )
+        parts.append(drawn + data.draw(st.text(". ", max_size=3)))
+    assert why_it_runs("/".join(parts).encode())
+
+
+@given(st.sampled_from(NAMES), st.data())
+def test_no_folder_of_a_name_comes_through_a_link(name: str, data: st.DataObject) -> None:
+    parts = name.split("/")
+    if len(parts) == 1:
+        links, path = {name: "real"}, "real"
+    else:
+        at = data.draw(st.integers(1, len(parts) - 1))
+        links, path = {"/".join(parts[:at]): "../" * (at - 1) + "real"}, "/".join(["real", *parts[at:]])
+    told = {link.encode(): target.encode() for link, target in links.items()}
+    assert startup_files([path.encode()], told)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +77,8 @@ def test_what_runs_by_itself_is_known(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "Makefile", "package.json", "conftest.py", "src/main.py", ".github/CODEOWNERS", ".github/workflows.md",
+        "Makefile", "tests/test_main.py", "src/main.py", "pyproject.toml", ".env.example", ".gitignore",
+        ".github/CODEOWNERS", ".github/workflows.md",
         ".vscode/launch.json", "docs/.vscode.md", "my.envrc", "README.md", "holdfast.toml.md", "tests/jenkinsfile.py",
         "src/mise.py", "promise.toml", "build.yml", ".idea/misc.xml", "src/settings.json", ".run/notes.md",
     ],

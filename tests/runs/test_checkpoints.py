@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.turns import begin, box_of, finish, saved, snapshots, turn, write
-from tests.runs.world import World, a_world
+from tests.runs.turns import begin, box_of, finish, read, saved, snapshots, turn, write
+from tests.runs.world import PATIENCE, SPEC, World, a_world
 
+from holdfast.api.box.records import Owner
 from holdfast.api.box.snapshots import Holding, Snapshot
 from holdfast.api.errors import InvalidRequest
-from holdfast.api.errors.boxes import BoxUnreachable
+from holdfast.api.errors.boxes import BoxConflict, BoxUnreachable
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.labels import CHECKPOINT
 from holdfast.runs.checkpoint.rules import fork_title, removable
+from holdfast.runs.launch.plan import key_of
 from holdfast.threads.protocol.framing import parse_json, split_messages
 
 pytestmark = pytest.mark.anyio
@@ -209,6 +212,8 @@ def test_a_fork_is_named_after_its_source(title: str | None, forked: str) -> Non
 
 def test_a_policy_is_read_from_its_text() -> None:
     assert CheckpointPolicy.parse("off") == CheckpointPolicy(every=False)
+    few = CheckpointPolicy(keep=3, size=4)
+    assert CheckpointPolicy.parse("every size=9", few) == CheckpointPolicy(keep=3, size=9), "the rest is as usual"
     assert CheckpointPolicy.parse("every keep=3 size=2M total=1g seconds=5 days=9") == CheckpointPolicy(
         keep=3, size=2 << 20, total=1 << 30, seconds=5, days=9
     )
@@ -250,3 +255,38 @@ async def test_a_snapshot_without_an_entry_is_removed_in_time(world: World) -> N
     world.clock.advance(DAY)
     assert await world.runs.collect() == 1
     assert len(await snapshots(world)) == 1
+
+
+async def test_who_moves_a_box_waits_for_the_checkpoint_of_its_last_turn(world: World) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> None:
+        started.set()
+        await go_on.wait()
+
+    runner = await begin(world, "one")
+    box = await box_of(world, runner.thread)
+    await write(world, runner.thread, a="1")
+    world.provider.at["snapshot"] = slowly
+    await finish(world, runner, "done")
+    world.runs.checkpoints.begin(runner.thread)
+    async with asyncio.timeout(PATIENCE):
+        await started.wait()
+    settling = asyncio.create_task(world.runs.settle_box(await world.boxes.get(box)))
+    with pytest.raises(BoxConflict, match="is in use"):
+        await world.boxes.move(box, lambda spec: replace(spec, provider="other"))
+    assert not settling.done()
+    go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        await settling
+    moved = await world.boxes.move(box, lambda spec: replace(spec, provider="other"))
+    assert moved.row.provider == "other"
+    assert await read(world, runner.thread) == {"a": "1"}
+    assert [each["type"] for each in await signals(world, runner.thread)] == ["signal.thread.checkpoint"]
+
+
+async def test_boxes_without_a_turn_are_not_waited_for(world: World) -> None:
+    alone = await world.boxes.create(SPEC)
+    await world.runs.settle_box(alone)
+    orphan = await world.boxes.acquire(key_of("t-gone"), SPEC, owner=Owner(thread="t-gone"))
+    await world.runs.settle_box(orphan.row)

@@ -311,6 +311,44 @@ async def test_the_same_fork_twice_is_one(world: World) -> None:
         await world.runs.forks.fork(thread, "1", id=thread)
 
 
+async def test_a_fork_goes_on_with_a_chain_of_models(world: World) -> None:
+    thread = await turn(world, "one")
+    _, launched = await world.runs.fork(thread, None, Prompt("two"), model="a", fallbacks=("b", "c"))
+    assert launched is not None
+    run = await world.settled(launched)
+    assert (run.model, run.options["fallbacks"]) == ("a/x", ["b/x", "c/x"])
+
+
+async def test_a_fork_is_found_again_when_its_source_has_gone_on(world: World) -> None:
+    thread = await turn(world, "one", a="1")
+    first = await world.runs.forks.fork(thread, id="t-mine")
+    await turn(world, "two", thread, a="2")
+    again = await world.runs.forks.fork(thread, id="t-mine")
+    assert again.box.id == first.box.id
+    runner = await begin(world, "three", thread)
+    await world.runs.forks.fork(thread, id="t-mine")
+    await finish(world, runner, "done")
+    await world.runs.forget(thread)
+    await world.threads.delete(thread)
+    await world.runs.forks.fork(thread, id="t-mine")
+    assert await read(world, "t-mine") == {"a": "1"}
+
+
+async def test_the_prompt_of_a_fork_that_is_asked_for_again_is_not_repeated(world: World) -> None:
+    thread = await turn(world, "one", a="1")
+    prompt = Prompt("differently", "e-mine")
+    _, launched = await world.runs.fork(thread, None, prompt, new_id="t-mine")
+    assert launched is not None
+    await finish(world, await world.runner(launched), "done")
+    await saved(world, "t-mine")
+    await turn(world, "and on", "t-mine")
+    await turn(world, "two", thread)
+    _, again = await world.runs.fork(thread, None, prompt, new_id="t-mine")
+    assert again == launched
+    assert (await texts(world, "t-mine")).count("differently") == 1
+    assert (await world.latest("t-mine")).turn == 3, "and no run was launched"
+
+
 class Killed(BaseException):
     """The end of a server."""
 

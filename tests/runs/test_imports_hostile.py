@@ -36,12 +36,13 @@ def test_an_exported_thread_that_cannot_be_stored_creates_nothing(field: str, va
         '{"id":"s","ts":1,"payload":{"type":"signal.run.started","run":"r-1","agent":"pi"}}',
         f'{{"id":"f","ts":1,"payload":{{"type":"signal.run.finished","run":"r-1","{field}":{{"code":{value}}}}}}}',
     ]
-    wanted = NewImport(agent="holdfast", session="\n".join(lines))
+    session = "\n".join(lines)
+    wanted = NewImport(agent="holdfast", session=session)
     log: Any = SimpleNamespace(clock=lambda: 5)
     threads: Any = NoThreads()
     agents: Any = Agents()
     with pytest.raises(InvalidRun, match=f"line 3: the entry cannot be stored: .*{why}"):
-        asyncio.run(import_thread(log, threads, agents, wanted))
+        asyncio.run(import_thread(log, threads, agents, wanted, session.encode("utf-8", "replace")))
 
 
 def test_a_session_that_cannot_be_stored_creates_nothing() -> None:
@@ -53,9 +54,10 @@ def test_a_session_that_cannot_be_stored_creates_nothing() -> None:
         '{"type":"message","id":"m2","parentId":"m1","timestamp":"2026-01-01T00:00:00.000Z",'
         f'"message":{{"role":"assistant","content":[{call}]}}}}',
     ]
-    wanted = NewImport(agent="pi", session="\n".join(lines))
+    session = "\n".join(lines)
+    wanted = NewImport(agent="pi", session=session)
     log: Any = SimpleNamespace(clock=lambda: 5)
     threads: Any = NoThreads()
     agents: Any = Agents()
     with pytest.raises(InvalidRun, match=r"entry [0-9]+: the entry cannot be stored: .*64-bit"):
-        asyncio.run(import_session(log, threads, agents, wanted))
+        asyncio.run(import_session(log, threads, agents, wanted, session.encode("utf-8", "replace")))

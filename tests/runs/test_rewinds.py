@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,63 @@ async def test_waiting_prompts_of_the_rewound_part_are_not_launched(world: World
     assert (await world.threads.get(thread)).runs.waiting == ()
 
 
+# --- once ---
+
+
+async def rewound(world: World, thread: str) -> int:
+    """How many rewinds there are on a thread."""
+    return sum(each["payload"]["type"] == "signal.thread.rewound" for each in await world.entries(thread))
+
+
+async def test_a_rewind_that_is_asked_for_twice_with_one_key_is_done_once(world: World) -> None:
+    thread = await three_turns(world)
+    first = await world.runs.rewinds.rewind(thread, "1", key="mine")
+    again = await world.runs.rewinds.rewind(thread, "1", key="mine")
+    assert await rewound(world, thread) == 1
+    assert first.box is not None
+    assert again.box is not None
+    assert first.box.id == again.box.id
+    await world.runs.rewinds.undo(thread)
+    assert await read(world, thread) == {"a": "3", "b": "2", "c": "3"}, "it is the first one that is undone"
+
+
+async def test_an_undo_that_is_asked_for_twice_with_one_key_is_done_once(world: World) -> None:
+    thread = await three_turns(world)
+    await world.runs.rewinds.rewind(thread, "1")
+    await world.runs.rewinds.undo(thread, key="mine")
+    await world.runs.rewinds.undo(thread, key="mine")
+    assert await read(world, thread) == {"a": "3", "b": "2", "c": "3"}
+    assert await rewound(world, thread) == 2
+
+
+async def test_requests_with_one_key_at_the_same_time_are_one_rewind(world: World) -> None:
+    thread = await three_turns(world)
+    await asyncio.gather(*(world.runs.rewinds.rewind(thread, "1", key="mine") for _ in range(3)))
+    assert await rewound(world, thread) == 1
+    assert await read(world, thread) == {"a": "1"}
+
+
+async def test_a_repeated_rewind_leaves_alone_what_came_since(world: World) -> None:
+    thread = await three_turns(world)
+    await world.runs.rewinds.rewind(thread, "1", key="mine")
+    await turn(world, "four", thread, d="4")
+    await world.runs.rewinds.rewind(thread, "1", key="mine")
+    assert await read(world, thread) == {"a": "1", "d": "4"}
+    await begin(world, "five", thread)
+    await world.runs.rewinds.rewind(thread, "1", key="mine")
+    assert (await world.latest(thread)).live, "nor is it refused because of a run"
+    assert await rewound(world, thread) == 1
+
+
+async def test_a_fork_does_not_take_a_key_of_its_source_for_its_own(world: World) -> None:
+    thread = await three_turns(world)
+    await world.runs.rewinds.rewind(thread, "2", key="mine")
+    await turn(world, "four", thread, d="4")
+    fork = (await world.runs.forks.fork(thread)).row.id
+    await world.runs.rewinds.rewind(fork, "1", key="mine")
+    assert await read(world, fork) == {"a": "1"}
+
+
 # --- refused ---
 
 
@@ -221,6 +279,39 @@ async def test_a_killed_server_leaves_a_thread_rewound_or_not_at_all(world: Worl
     assert await read(world, thread) == ({"a": "1"} if is_rewound else {"a": "3", "b": "2", "c": "3"})
     live = [row for row in await world.rows.live("default", "here") if row.key is not None]
     assert len(live) == 1, "one box, and no second one"
+
+
+@pytest.mark.parametrize("step", ["restore", "snapshot", "entry", "remove", "restore again"])
+async def test_a_rewind_repeated_after_a_kill_is_done_once(world: World, step: str) -> None:
+    thread = await three_turns(world)
+
+    class Killed(BaseException):
+        pass
+
+    restores = 0
+
+    def die() -> None:
+        nonlocal restores
+        restores += 1
+        if step != "restore again" or restores == 2:
+            world.kill()
+            raise Killed
+
+    if step == "entry":
+        world.log.die_at = world.log.appends + 1
+    else:
+        world.provider.at[step.split()[0]] = _at_second(die) if step == "remove" else die
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - the server is gone, however that shows
+        await world.runs.rewinds.rewind(thread, "1", key="mine")
+    await world.restart()
+    await world.boxes.sweep()
+    done = await world.runs.rewinds.rewind(thread, "1", key="mine")
+    assert await rewound(world, thread) == 1
+    assert done.box is not None
+    assert done.box.id == await box_of(world, thread)
+    assert await read(world, thread) == {"a": "1"}
+    await world.runs.rewinds.undo(thread)
+    assert await read(world, thread) == {"a": "3", "b": "2", "c": "3"}
 
 
 def _at_second(die: Any) -> Any:

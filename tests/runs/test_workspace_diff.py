@@ -232,6 +232,15 @@ async def test_a_name_that_git_refuses_does_not_cost_the_rest_of_the_patch(name:
     assert found.refused == ((name + b"/hooks/post-checkout").decode(),)
 
 
+async def test_a_path_that_git_refuses_in_one_tree_is_in_no_patch() -> None:
+    modules, link = {b".gitmodules": ("file", b"x\n")}, {b".gitmodules": ("link", b"a")}
+    for before, after in ((modules, link), (link, modules), ({b".gitmodules/a": ("file", b"x\n")}, link)):
+        found, patch = await compared(before, {**after, b"a": ("file", b"x\n")})
+        assert b"gitmodules" not in patch
+        assert [each.path for each in found.files] == ["a"]
+        assert found.refused == (".gitmodules",)
+
+
 async def test_an_archive_of_a_box_leads_nowhere() -> None:
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w") as tar:

@@ -112,7 +112,8 @@ class Names:
         return (Api.OPENAI_CHAT,)
 
     def resolve(self, wanted: str | None = None) -> ModelChoice:
-        return ModelChoice("m", "x", (Api.OPENAI_CHAT,), 1000, 100)
+        name, _, model = (wanted or "m/x").partition("/")
+        return ModelChoice(name, model or "x", (Api.OPENAI_CHAT,), 1000, 100)
 
 
 def still_runner() -> bytes:
@@ -216,7 +217,7 @@ class World:
         self.agents.hook = None
 
     async def launch(self, prompt: str = "do it", *, thread: str | None = None, **options: Any) -> Launched:
-        wanted = Options("scripted", None, **{"spec": SPEC, **options})
+        wanted = Options("scripted", **{"model": None, "spec": SPEC, **options})
         return await self.runs.launch(Prompt(prompt), wanted, thread=thread)
 
     async def settled(self, launched: Launched) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from tests.server.box_providers import dummies
 from tests.server.conftest import api_of
 
+from holdfast.api.model.models import Api
+from holdfast.client import SyncClient
 from holdfast.storage.sqlite import SECRET
 from holdfast.storage.sqlite.secret_file import SecretFile
 from holdfast.testing.server import ServerProcess
@@ -35,7 +38,16 @@ def recorded(owner: httpx.Client, method: str, path: str) -> dict[str, Any]:
     """Return an entry, which is there when its request was answered."""
     entries = owner.get("/v1/audit?limit=1000").json()["entries"]
     wanted = (method, path)
-    return next(dict(each) for each in entries if (each["payload"]["method"], each["payload"]["path"]) == wanted)
+    return next(
+        dict(each) for each in entries if (each["payload"].get("method"), each["payload"].get("path")) == wanted
+    )
+
+
+def until_released(client: SyncClient, session: str) -> None:
+    deadline = time.monotonic() + 120
+    while not client.sessions.get(session).released:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_changes_are_recorded_with_who_made_them(server: ServerProcess) -> None:
@@ -103,3 +115,27 @@ def test_what_was_answered_is_recorded_also_when_the_server_is_killed_then(tmp_p
     with ServerProcess(home, providers=dummies) as server, api_of(server) as owner:
         entries = owner.get("/v1/audit?limit=1000").json()["entries"]
     assert [each["payload"]["path"] for each in entries] == ["/v1/keys"] * 20
+
+
+def test_each_end_of_a_session_is_recorded_once_whoever_ended_it(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "home", providers=dummies) as server:
+        with SyncClient(server.url, api_key=server.api_key) as client:
+            client.models.add("m", apis=[Api.OPENAI_CHAT], base_url="http://127.0.0.1:9", model="m")
+            asked, lost = (client.sessions.wait(client.sessions.create(agent="pi", model="m").id) for _ in range(2))
+            below = client.sessions.wait(client.sessions.create(agent="pi", model="m", parent=asked.id).id)
+            client.sessions.terminate(asked.id, by="kim")
+            client.sessions.terminate(asked.id, by="again")
+            assert lost.box is not None
+            client.boxes.delete(lost.box)
+            client.sessions.hibernate(lost.id)  # finds that its box is gone, and ends it
+            for each in (asked, lost, below):
+                until_released(client, each.id)
+        with api_of(server) as owner:
+            entries = owner.get("/v1/audit?limit=1000").json()["entries"]
+    ends = [each["payload"] for each in entries if each["payload"]["type"] == "signal.audit.session_ended"]
+    told = {each["thread"]: (each["state"], each["user"], each.get("why"), each.get("parent")) for each in ends}
+    cascade = f"session {asked.id}, to which it belongs, was terminated"
+    assert len(ends) == len(told) == 3
+    assert told[asked.id] == ("terminated", "kim", None, None)
+    assert told[lost.id] == ("terminated", "server", "its box is gone", None)
+    assert told[below.id] == ("terminated", "server", cascade, asked.id)

@@ -247,6 +247,32 @@ def begin(running: ServerProcess, model: ScriptedModel, thread: str, operation: 
     return working
 
 
+def test_a_rewind_that_is_repeated_after_its_server_was_killed_is_done_once(
+    client: SyncClient, model: ScriptedModel, running: ServerProcess
+) -> None:
+    thread = turns(client, model, 2)
+
+    def rewind() -> None:
+        with suppress(HoldfastError), SyncClient(running.url, api_key=running.api_key, retry_seconds=0.1) as mortal:
+            mortal.forks.rewind(thread, 1, key="mine")
+
+    def rewinds(client: SyncClient) -> int:
+        return len(list(client.thread(thread).entries(types="signal.thread.rewound")))
+
+    working = Thread(target=rewind)
+    working.start()
+    wait_for(lambda: rewinds(client) == 1, "the rewind never came to the thread")
+    running.kill()
+    running.start()
+    working.join()
+    with SyncClient(running.url, api_key=running.api_key) as again:
+        assert again.forks.rewind(thread, 1, key="mine").turn == 1
+        assert rewinds(again) == 1
+        assert files(again, thread) == at(1)
+        assert again.forks.undo(thread).turn == 2, "the undo is that of the whole work"
+        assert files(again, thread) == at(2)
+
+
 @pytest.mark.sampled(share=0.25)
 @pytest.mark.parametrize("delay", [0, 0.02, 0.05, 0.1, 0.2])
 @pytest.mark.parametrize("operation", ["checkpoint", "fork", "rewind"])

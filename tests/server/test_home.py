@@ -16,7 +16,13 @@ import httpx
 import pytest
 
 from holdfast.client import local_server
-from holdfast.client.local_server import RunningServer, find_answering, find_or_start, read_running
+from holdfast.client.local_server import (
+    RunningServer,
+    ServerNotStarted,
+    find_answering,
+    find_or_start,
+    read_running,
+)
 from holdfast.server.compose import CannotServe, serve
 from holdfast.server.config import Settings
 from holdfast.server.home import Home, HomeInUse
@@ -131,6 +137,27 @@ def test_a_port_that_is_taken_in_the_last_moment_is_replaced_by_another(
     try:
         assert started
         assert httpx.get(f"{running.url}/health", timeout=60).status_code == 200
+    finally:
+        os.kill(running.pid, signal.SIGKILL)
+
+
+def _start_at_a_free_port(home: Path) -> tuple[RunningServer, int]:
+    for last in (False, False, False, False, True):  # another program may take the port in between
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port: int = free.getsockname()[1]
+        (home / "holdfast.toml").write_text(f"port = {port}\n")
+        try:
+            return find_or_start(home)[0], port
+        except ServerNotStarted:
+            if last:
+                raise
+    raise AssertionError
+
+
+def test_a_server_in_the_background_has_the_port_that_is_configured(tmp_path: Path) -> None:
+    running, port = _start_at_a_free_port(tmp_path)
+    try:
+        assert running.url == f"http://127.0.0.1:{port}"
     finally:
         os.kill(running.pid, signal.SIGKILL)
 

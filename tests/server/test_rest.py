@@ -203,6 +203,8 @@ def test_metrics_want_a_key_where_other_machines_reach_the_server(tmp_path: Path
         with httpx.Client(base_url=url, timeout=60) as client:
             assert client.get("/health").status_code == 200
             assert client.get("/metrics").status_code == 401
+            document = client.get("/v1/openapi.json", headers={"Authorization": f"Bearer {server.api_key}"}).json()
+            assert {"200", "401", "403"} <= set(document["paths"]["/metrics"]["get"]["responses"])
             allowed = client.get("/metrics", headers={"Authorization": f"Bearer {server.api_key}"})
             assert "holdfast_open_tails" in allowed.text
 
@@ -232,3 +234,21 @@ def test_subscriptions_are_not_open_to_strangers(server: ServerProcess, method: 
     body = {"type": "webhook", "pattern": "**", "webhook": {"url": "http://127.0.0.1:9/"}}
     answer = httpx.request(method, f"{server.url}/v1/stream/{path}", json=body)
     assert answer.status_code in (401, 403), answer.text
+
+
+def test_a_listed_thread_is_listed_again_as_it_is_by_then(api: httpx.Client) -> None:
+    id = new_thread(api, title="one", labels={"listed": "again"})
+
+    def listed() -> dict[str, object]:
+        [found] = api.get("/v1/threads", params={"label": "listed:again"}).json()["threads"]
+        assert found == api.get(f"/v1/threads/{id}").json()
+        return dict(found)
+
+    assert listed()["title"] == "one"
+    assert listed()["title"] == "one"
+    api.patch(f"/v1/threads/{id}", json={"title": "two"}).raise_for_status()
+    assert listed()["title"] == "two"
+    api.post(f"/v1/threads/{id}/chat", json={"text": "hello"}).raise_for_status()
+    last = listed()["lastEntry"]
+    assert isinstance(last, dict)
+    assert last["text"] == "hello"

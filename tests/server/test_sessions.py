@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from tests.agents import InstalledAgents
 from tests.runs.delegate.real import Delegating, a_delegating_server
 from tests.runs.faulting import marked
 
-from holdfast.api.errors import HoldfastError, NotFound
+from holdfast.api.errors import HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.sessions import IsSession, SessionBusy, SessionConflict, SessionLimit, SessionNotFound
-from holdfast.api.session.sessions import PromptInfo, SessionInfo
+from holdfast.api.session.sessions import Attachment, PromptInfo, SessionInfo
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.steps import bash, held, text, write
 
@@ -96,6 +97,33 @@ def test_a_session_works_sleeps_wakes_by_a_prompt_and_ends(world: Delegating, tm
     assert (gone.workspace, gone.box) == (False, None)
     assert ends_of(world, session.id) == ["completed", "completed"]
     assert marked(f"HOLDFAST_RUN={runs[0].id}".encode()) == []
+
+
+def test_files_of_a_prompt_are_in_the_box_of_an_agent_without_a_server(world: Delegating) -> None:
+    session = a_session(world)
+    notes, image = b64encode(b"the secret word is turnip").decode(), b64encode(b"\x89PNG\r\n").decode()
+    attachments = [
+        Attachment(mime="text/plain", data=notes, filename="my notes;.txt"),
+        Attachment(mime="image/png", data=image),
+        Attachment(mime="text/plain", data=notes, filename=".."),
+    ]
+    steps = [bash("cd ~/.holdfast/attachments/*; ls; cat 1-*"), text("I see.")]
+    prompt = prompted(world, session.id, "seeing work", steps, attachments=attachments)
+    assert world.client.sessions.wait_for_prompt(session.id, prompt.id).status == "completed"
+    [tool] = world.entries(session.id, "pi.tool")
+    assert tool["result"] == "1-my_notes_.txt\n2-file.png\n3-..\nthe secret word is turnip"
+    asked = world.requests("seeing work")[0].user_texts[-1]
+    assert asked.startswith("Please do the seeing work.\n\n[These files belong to this message.")
+    assert "/2-file.png (image/png)" in asked
+    assert world.client.runs.changes(prompt_run(world, session.id)).files == ()
+    with pytest.raises(InvalidRequest, match="speech cannot be attached"):
+        world.client.sessions.prompt(session.id, "hear", attachments=[Attachment(mime="audio/ogg", data=notes)])
+    with pytest.raises(InvalidRequest, match="attachment 1 is not in base64"):
+        world.client.sessions.prompt(session.id, "see", attachments=[Attachment(mime="a/b", data="AAAAA")])
+
+
+def prompt_run(world: Delegating, id: str) -> str:
+    return str(world.entries(id, "signal.run.started")[-1]["run"])
 
 
 def test_a_prompt_that_steers_interrupts_the_agent(world: Delegating) -> None:

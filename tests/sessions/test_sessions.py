@@ -231,6 +231,19 @@ async def test_collected_prompts_make_one_run_once_none_has_come_for_a_moment(wo
     assert [task.prompt for task in world.base.agents.scripted.tasks] == ["one\n\ntwo"]
 
 
+async def test_a_command_and_a_review_that_are_sent_twice_are_queued_once(world: SessionWorld) -> None:
+    id = await world.running()
+    for _ in range(2):
+        assert (await world.sessions.command(id, "greet", "Ann", prompt_id="p-1")).id == "p-1"
+        assert (await world.sessions.review(id, "main", prompt_id="p-2")).id == "p-2"
+    await world.answer(id)
+    await world.answer(id)
+    await world.settled(id)
+    assert (await world.session(id)).ended_count == 2
+    assert (await world.sessions.command(id, "greet", "Ann", prompt_id="p-1")).id == "p-1"
+    assert (await world.types(id)).count("signal.run.started") == 2
+
+
 async def test_a_prompt_sent_twice_is_queued_once(world: SessionWorld) -> None:
     id = await world.running()
     for _ in range(3):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from holdfast.api.box.network import NetworkPolicy
 from holdfast.api.document import Document, Limits
-from holdfast.api.limits import AgentName, Digest, ModelName, ProviderName, StrictBool, without_nul
+from holdfast.api.limits import AgentName, Digest, ModelName, ModelNames, ProviderName, StrictBool, without_nul
 from holdfast.api.run.repositories import ClonedRepository
 
 FILE_NAME: Final = "holdfast.toml"
@@ -65,8 +65,9 @@ class CheckEnvironment(Document):
     place: EnvironmentPlace | None = None
     """Where the text is from, for what was allowed there."""
     agent: AgentName | None = None
-    """What the caller chooses by itself, so that the environment need not have it."""
+    """What the caller chooses by itself. It is checked in place of what the environment has."""
     model: ModelName | None = None
+    fallbacks: ModelNames = ()
     provider: ProviderName | None = None
     given: Annotated[tuple[GivenField, ...], Limits(max_length=len(GIVEN_FIELDS))] = ()
     """Other settings of the box that the caller chooses by itself."""

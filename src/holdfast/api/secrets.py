@@ -31,6 +31,8 @@ class Placement(StrEnum):
     """Basic authentication, with the secret as the password."""
     GIT = "git"
     """Basic authentication of git over HTTPS, for certain repositories."""
+    PLACEHOLDER = "placeholder"
+    """Wherever a header or the query has the placeholder, which is the `name` of the binding."""
 
 
 class Exposure(StrEnum):
@@ -48,7 +50,7 @@ class Binding(Document):
     """`HOST` or `HOST:PORT`. The default port is 443."""
     placement: Placement = Placement.HEADER
     name: _Text = ""
-    """The name of the header or of the query parameter, or the user of basic authentication."""
+    """The name of the header or of the query parameter, the user of basic authentication, or the placeholder."""
     format: _Text = "{}"
     """What is sent. `{}` stands for the value: `Bearer {}`."""
     repositories: Annotated[tuple[_Text, ...], Limits(max_length=100)] = ()

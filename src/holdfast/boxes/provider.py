@@ -53,8 +53,9 @@ class Provider(ABC):
     images: ImageStore | None = None
     """Its image store, if it has one."""
     takes_checkpoints: bool = False
-    """Whether runs save the files of a box at the end of each turn unless told otherwise. Its snapshots are
-    on this machine, and take moments."""
+    """Whether runs save the files of a box at the end of each turn unless told otherwise."""
+    checkpoint_policy: str = "every"
+    """The policy of these: what one may cost, and how many are kept."""
     edition: str = ""
     """Version of what new boxes are created with, apart from images. A pooled box of another is out of date."""
 

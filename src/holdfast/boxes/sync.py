@@ -60,10 +60,13 @@ class SyncProvider(SyncOwner):
 
     @property
     def takes_checkpoints(self) -> bool:
-        """Whether runs save the files of a box at the end of each turn unless told otherwise. Its snapshots are
-        on this machine, and take moments.
-        """
+        """Whether runs save the files of a box at the end of each turn unless told otherwise."""
         return self._async.takes_checkpoints
+
+    @property
+    def checkpoint_policy(self) -> str:
+        """The policy of these: what one may cost, and how many are kept."""
+        return self._async.checkpoint_policy
 
     @property
     def edition(self) -> str:

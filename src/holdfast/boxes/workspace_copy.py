@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import CreateFailed
+from holdfast.box_json import MOST_BYTES, parse
 
 NOTES: Final = ".holdfast/workspace"
 """A folder in the home folder of a box: what Holdfast knows about the files of its workspace. It travels with them."""
@@ -91,7 +92,7 @@ async def copy_notes(source: Box, target: Box) -> None:
 
 async def home_of(box: Box) -> str:
     """Returns the home folder of the user of a box. Raises `CreateFailed` if it has none."""
-    done = await box.exec(["sh", "-c", 'printf %s "$HOME"'], timeout=_SHORT_SECONDS)
+    done = await box.exec(["sh", "-c", 'printf %s "$HOME"'], timeout=_SHORT_SECONDS, max_output=MOST_BYTES)
     home = done.text.rstrip("/")
     if not done.ok or not home.startswith("/"):
         raise CreateFailed(f"box {box.id} has no home folder: its HOME is {done.text[:200]!r}")
@@ -107,10 +108,10 @@ async def _counted(pieces: AsyncIterator[bytes], advance: Callable[[int], None])
 async def _ask(box: Box, folder: str | None, **request: Any) -> dict[str, Any]:
     """Run the guest's program in a folder of a box, or where its commands start. The answer of a box is checked."""
     command = [*await box.python(), "-I", "-S", "-B", "-c", _program(), json.dumps(request)]
-    done = await box.exec(command, cwd=folder, timeout=_TREE_SECONDS)
+    done = await box.exec(command, cwd=folder, timeout=_TREE_SECONDS, max_output=MOST_BYTES)
     try:
-        answer = json.loads(done.stdout)
-    except (ValueError, RecursionError):
+        answer = parse(done.stdout)
+    except ValueError:
         shown = done.stderr.decode(errors="replace").strip()[-300:]
         raise CreateFailed(
             f"the files of box {box.id} cannot be read: {shown or f'exit code {done.exit_code}'}"

@@ -100,7 +100,7 @@ def _run_typer(arguments: list[str], *, as_json: bool) -> Any:
             args=arguments, prog_name=_program_name(arguments), standalone_mode=False, complete_var=_COMPLETION
         )
     except typer.TyperException as error:
-        return _explain_usage(error, as_json=as_json)
+        return _explain_usage(error, arguments, as_json=as_json)
     except typer.Abort:
         return Exit.INTERRUPTED
 
@@ -118,7 +118,9 @@ def _rewrite_examples(command: Any) -> None:
         _rewrite_examples(each)
 
 
-def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
+def _explain_usage(error: typer.TyperException, arguments: list[str], *, as_json: bool) -> int:
+    from holdfast.cli.other_words import ours_for
+
     message = _PYDANTIC_PREFIX.sub(": ", error.format_message())
     message = _PYDANTIC_NUMBER.sub(lambda found: _NUMBERS[found[1]], message)
     context = getattr(error, "ctx", None)
@@ -126,42 +128,20 @@ def _explain_usage(error: typer.TyperException, *, as_json: bool) -> int:
         sys.stdout.write(message + "\n")
         return Exit.USAGE
     command = context.command_path if context is not None else command_name()
-    next_step = _meant(error, context, command) or f"{command} --help"
+    next_step = _with_arguments(error, context, command) or f"{command} --help"
+    if message.startswith("No such command") and (ours := ours_for(arguments)):
+        message, next_step = f"{message.partition('.')[0]}.", " or ".join(ours)
     print_error(CommandError(message, next_step=next_step, exit=Exit.USAGE), as_json=as_json)
     return Exit.USAGE
 
 
-_NO_COMMAND: Final = re.compile(r"No such command '(.*?)'\.")
-_OTHER_WORDS: Final = {
-    "task": "thread tree THREAD, for the tasks of a thread",
-    "start": "up",
-    "serve": "up",
-    "server": "up",
-    "stop": "down",
-    "status": "doctor, or session status SESSION",
-    "logs": "thread tail THREAD",
-    "ls": "thread list",
-    "shell": "box shell BOX",
-    "exec": "box exec BOX -- COMMAND",
-    "token": "key create NAME, or thread token THREAD",
-    "members": "member list",
-    "auth": "login",
-}
-"""What newcomers type, and what the command is called here. Words that look alike are found without this list."""
-
-
-def _meant(error: typer.TyperException, context: Any, command: str) -> str | None:
-    """Returns the command that was meant, or how it is written with the arguments that are missing."""
-    if context is None:
+def _with_arguments(error: typer.TyperException, context: Any, command: str) -> str | None:
+    """Returns how the command is written with the arguments that are missing."""
+    if context is None or type(error).__name__ != "MissingParameter":
         return None
-    if context.parent is None and (found := _NO_COMMAND.match(error.format_message())):
-        other = _OTHER_WORDS.get(found[1]) or _OTHER_WORDS.get(found[1].removesuffix("s"))
-        return other and f"{command} {other}"
-    if type(error).__name__ == "MissingParameter":
-        words = [
-            str(each.name).upper()
-            for each in context.command.params
-            if each.param_type_name == "argument" and each.required
-        ]
-        return f"{' '.join([command, *words])}; or {command} --help" if words else None
-    return None
+    words = [
+        str(each.name).upper()
+        for each in context.command.params
+        if each.param_type_name == "argument" and each.required
+    ]
+    return f"{' '.join([command, *words])}; or {command} --help" if words else None

@@ -33,6 +33,15 @@ COMMANDS: Final[Mapping[str, Group | str]] = {
     "export": "thread.export:export",
     "import": "run.session_import:import_",
     "delegate": "run.delegate:delegate",
+    "task": Group(
+        "Tasks that threads have delegated: look at them, get their results and cancel them.",
+        {
+            "list": "run.task:list_",
+            "show": "run.task:show",
+            "result": "run.task:result",
+            "cancel": "run.task:cancel",
+        },
+    ),
     "up": "server.up:up",
     "down": "server.down:down",
     "relay": "server.relay:relay",

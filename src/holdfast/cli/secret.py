@@ -11,8 +11,9 @@ from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.removal import remove_named
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.confirmation import YesOption
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
 
@@ -186,20 +187,16 @@ def rotate(name: NameArgument, *, where: Where, as_json: JsonOption = False) -> 
 
 def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Remove a secret. Boxes can no longer use it."""
-
-    async def check_exists(client: Client) -> None:
-        await client.secrets.get(name)
-
-    async def work(client: Client) -> None:
-        await client.secrets.remove(name)
-
-    ask(where, check_exists)
-    confirm_end("remove", f"secret {name}", f"holdfast secret remove {name}", yes=yes)
-    ask(where, work)
-    if as_json:
-        write_json({"name": name, "removed": True})
-    else:
-        write_field("removed", name)
+    remove_named(
+        name,
+        f"secret {name}",
+        "holdfast secret remove",
+        where=where,
+        yes=yes,
+        as_json=as_json,
+        check=lambda client: client.secrets.get(name),
+        remove=lambda client: client.secrets.remove(name),
+    )
 
 
 # --- reading ---
@@ -277,6 +274,8 @@ def describe_binding(binding: Binding) -> str:
             return f"{binding.host} (?{binding.name}=)"
         case "basic":
             return f"{binding.host} (basic, {binding.name})"
+        case "placeholder":
+            return f"{binding.host} (where the placeholder is)"
     return ", ".join(f"git {binding.host}/{each}" for each in binding.repositories)
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATIENCE: Final = 5.0
+RESTART_SECONDS: Final = 120.0
+"""How long a command that waits for something waits for a server that is being restarted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.removal import remove_named
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.confirmation import YesOption
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 from holdfast.cli.terminal.durations import describe_duration
 
@@ -154,20 +155,17 @@ def rotate(id: IdArgument, *, where: Where, as_json: JsonOption = False) -> None
 
 def remove(id: IdArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Remove a webhook. What was not delivered is not sent."""
-
-    async def check_exists(client: Client) -> None:
-        await client.webhooks.get(id)
-
-    async def work(client: Client) -> None:
-        await client.webhooks.remove(id)
-
-    ask(where, check_exists)
-    confirm_end("remove", f"webhook {id}", f"holdfast webhook remove {id}", yes=yes)
-    ask(where, work)
-    if as_json:
-        write_json({"id": id, "removed": True})
-    else:
-        write_field("removed", id)
+    remove_named(
+        id,
+        f"webhook {id}",
+        "holdfast webhook remove",
+        where=where,
+        yes=yes,
+        as_json=as_json,
+        check=lambda client: client.webhooks.get(id),
+        remove=lambda client: client.webhooks.remove(id),
+        key="id",
+    )
 
 
 def _print(webhook: Webhook) -> None:

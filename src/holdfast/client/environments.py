@@ -70,6 +70,7 @@ class EnvironmentStore:
         place: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         provider: str | None = None,
         given: Sequence[str] = (),
     ) -> EnvironmentCheck:
@@ -83,6 +84,7 @@ class EnvironmentStore:
             place=place,
             agent=agent,
             model=model,
+            fallbacks=tuple(fallbacks),
             provider=provider,
             given=tuple(given),
         )

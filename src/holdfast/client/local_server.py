@@ -194,7 +194,7 @@ def find_or_start(home: Path) -> tuple[RunningServer, bool]:
 
 
 def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
-    """Start a server that outlives this process, with its log in the home.
+    """Start a server that outlives this process, with its log in the home. `port` counts if none is configured.
 
     Returns it and True. If another process started one at the same time, returns that one and False. Raises
     `ServerNotStarted`. Blocks.
@@ -203,7 +203,8 @@ def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
 
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
-    command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", str(port)]
+    command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home)]
+    command += ["--default-port", str(port)]
     command.append("--no-first-key")  # nobody would see it here; the next server that a person starts prints it
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as errors:
         process = subprocess.Popen(

@@ -466,6 +466,7 @@ class SyncEnvironmentStore(SyncHandle):
         place: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         provider: str | None = None,
         given: Sequence[str] = (),
     ) -> EnvironmentCheck:
@@ -475,7 +476,14 @@ class SyncEnvironmentStore(SyncHandle):
         """
         return self._loop.run(
             self._async.check(
-                environment, text=text, place=place, agent=agent, model=model, provider=provider, given=given
+                environment,
+                text=text,
+                place=place,
+                agent=agent,
+                model=model,
+                fallbacks=fallbacks,
+                provider=provider,
+                given=given,
             )
         )
 

@@ -645,7 +645,7 @@ class ProxyConnection:
             secrets, bound = self._access.secrets, self._access.bound_at(target)
             if secrets is None or not bound:
                 raise Refusal(f"the secret that was bound to {target.host} is no longer there", "")
-            chosen = choose(bound, request.method, request.path)
+            chosen = choose(bound, request.method, request.path, request.headers)
             values = secrets.values(bound)
         except (Refusal, SecretMissing) as refusal:
             self._refuse(target, str(refusal))

@@ -29,6 +29,8 @@ _SINGLE: Final = 200
 """Decisions of one box in one batch that get a record each. Beyond that, equal ones share a record."""
 _MOST_PENDING: Final = 400
 """Records of one box in one batch. Beyond that, all allowed ones share a record, and all denied ones."""
+_MOST_HOSTS: Final = 400
+"""Hosts of one box in one batch whose first decision gets a record of its own in any case."""
 _TRIM_EVERY: Final = 500
 _KEPT_MS: Final = 30 * 24 * 3600 * 1000
 _CURSOR: Final = re.compile(r"x-[0-9a-f]{20}")
@@ -113,7 +115,9 @@ class DecisionStore(Protocol):
         """Write a batch atomically.
 
         `completed` adds bytes to decisions by id, and keeps the longest time. The bytes and the time of `added` are not
-        written. `trimmed` has, by box, the number of newest decisions to keep; older ones are removed.
+        written. `trimmed` has, by box, how many of the newest decisions to keep: of those that were allowed and
+        succeeded, and as many of the others. Older ones are removed, except the first to each host and port, for the
+        first `first_hosts` of them, of both kinds.
         """
 
     async def page(self, box: str, *, after: str | None, limit: int, denied_only: bool) -> list[Decision]:
@@ -127,6 +131,11 @@ class DecisionStore(Protocol):
         """Remove all decisions made before a time in UTC milliseconds."""
 
 
+def first_hosts(kept: int) -> int:
+    """Returns for how many hosts the first decision is kept, so that later ones do not push it out."""
+    return kept // 10
+
+
 class _Batch:
     """The decisions since the last batch was written, bounded for each box."""
 
@@ -134,14 +143,22 @@ class _Batch:
         self.added: list[Decision] = []
         self.completed: dict[str, Figures] = {}
         self.per_box: dict[str, int] = {}
+        self._counts: dict[tuple[str, bool], int] = {}
+        """Records by box and verdict, so that refused requests do not take the records of others."""
+        self._hosts: dict[tuple[str, bool], set[tuple[str, int]]] = {}
         self._shared: dict[tuple[object, ...], Decision] = {}
 
     def __bool__(self) -> bool:
         return bool(self.added or self.completed)
 
     def add(self, decision: Decision) -> None:
-        many = self.per_box.get(decision.box, 0)
-        if many >= _SINGLE:
+        kind = (decision.box, decision.allowed and not decision.failed)
+        many = self._counts.get(kind, 0)
+        hosts = self._hosts.setdefault(kind, set())
+        is_new = (decision.host, decision.port) not in hosts and len(hosts) < _MOST_HOSTS
+        if is_new:
+            hosts.add((decision.host, decision.port))
+        elif many >= _SINGLE:
             key: tuple[object, ...] = (decision.box, decision.allowed, decision.failed)
             if many < _MOST_PENDING:
                 key += (decision.host, decision.port, decision.method, decision.why)
@@ -155,7 +172,8 @@ class _Batch:
                     decision.box, "", 0, "", decision.allowed, why, decision.tenant, decision.id, decision.at
                 )
             self._shared[key] = decision
-        self.per_box[decision.box] = many + 1
+        self._counts[kind] = many + 1
+        self.per_box[decision.box] = self.per_box.get(decision.box, 0) + 1
         self.added.append(decision)
 
     def complete(self, decision: Decision) -> None:
@@ -167,7 +185,7 @@ class DecisionLog:
     """Writes decisions to a store. `async with` starts the writing, and writes what is left on exit."""
 
     def __init__(self, store: DecisionStore, *, kept: int = 10_000) -> None:
-        """Keeps the newest `kept` decisions of each box, and a few more until the next trim."""
+        """Keeps the newest `kept` decisions of each box and each kind, and a few more until the next trim."""
         self._store = store
         self._kept = kept
         self._batch = _Batch()

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from holdfast.api.box.network import Network
+from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.environments.environment import Environment
 from holdfast.repositories.address import without_user
 
@@ -33,7 +34,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "agent": Right.FREE,
     "test": Right.FREE,
     "budget": Right.FREE,  # it only lowers what a run may spend
-    "checkpoints": Right.FREE,  # with the usual limits
+    "checkpoints": Right.BOUNDED,
     "limits": Right.BOUNDED,
     "image": Right.BOUNDED,  # one that is there already: nothing is pulled for a file by itself
     "provider": Right.ASKS,  # another machine, perhaps one without isolation, perhaps one that costs money
@@ -49,6 +50,7 @@ MOST_CPU: Final = 4.0
 MOST_MEMORY: Final = 8 << 30
 MOST_DISK: Final = 32 << 30
 MOST_PIDS: Final = 4096
+MOST_CHECKPOINTS: Final = CheckpointPolicy.parse("every keep=10 days=30 total=5G seconds=20 size=500M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Given:
     memory: bool = False
     disk: bool = False
     pids: bool = False
+    checkpoints: bool = False
 
 
 def asks_of(environment: Environment, given: Given, *, pulls: bool = False) -> tuple[str, ...]:
@@ -93,4 +96,14 @@ def asks_of(environment: Environment, given: Given, *, pulls: bool = False) -> t
     ):
         if value is not None and value > most and not explicit:
             asks.append(f"{name} {shown}")
+    if environment.checkpoints is not None and not given.checkpoints:
+        wanted, usual = CheckpointPolicy.parse(environment.checkpoints, MOST_CHECKPOINTS), MOST_CHECKPOINTS
+        if (
+            wanted.keep > usual.keep
+            or wanted.days > usual.days
+            or wanted.total > usual.total
+            or wanted.seconds > usual.seconds
+            or wanted.size > usual.size
+        ):
+            asks.append(f"checkpoints {environment.checkpoints}")
     return tuple(asks)

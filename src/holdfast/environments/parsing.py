@@ -14,17 +14,20 @@ from typing import Any, Final, TypeVar
 
 from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.environments import ENVIRONMENT_NAME, MAX_TEXT, MOST_REPOSITORIES, READY_SECONDS, Service
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.errors.boxes import InvalidSpec
 from holdfast.api.errors.environments import InvalidEnvironment
 from holdfast.api.errors.repositories import InvalidRepository
 from holdfast.api.limits import MAX_TIMEOUT
 from holdfast.api.model.budgets import Budget
 from holdfast.api.quantities import parse_duration, parse_size
+from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.environments.environment import Environment, Limits, Repository
 from holdfast.repositories.address import check_ref, parse_remote
 from holdfast.repositories.names import is_git_name
 
 T = TypeVar("T")
+_LONGEST_POLICY: Final = 200
 Path = tuple[str | int, ...]
 
 _NAME: Final = re.compile(ENVIRONMENT_NAME)
@@ -402,10 +405,13 @@ def _dollars(value: Any) -> float:
 
 
 def _checkpoints(value: Any) -> str:
-    """Without limits of its own: a file must not decide how much of the disk is kept."""
-    if value not in ("every", "off"):
-        raise _Invalid(f'{_shown(value)} is neither "every" nor "off"')
-    return str(value)
+    if not isinstance(value, str) or len(value) > _LONGEST_POLICY:
+        raise _Invalid(f'{_shown(value)} is no policy, such as "off" or "every keep=20 size=2G"')
+    try:
+        CheckpointPolicy.parse(value)
+    except InvalidRequest as error:
+        raise _Invalid(f"{error.message}: {error.hint}") from None
+    return value
 
 
 def _is_number(value: Any) -> bool:

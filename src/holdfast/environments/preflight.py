@@ -53,9 +53,13 @@ def find_gaps(
     missing_image: Problem | None = None,
     asks: tuple[str, ...] = (),
     allow: str = "holdfast env allow --yes",
+    agent: str | None = None,
+    models: tuple[str, ...] = (),
 ) -> tuple[Gap, ...]:
-    """`asks` are what nobody has granted yet."""
-    return tuple(_gaps(environment, known, given, missing_image, asks, allow))
+    """`asks` are what nobody has granted yet. `agent` and `models` are checked in place of those of the environment.
+    Without them, what the caller gives is not looked for.
+    """
+    return tuple(_gaps(environment, known, given, missing_image, asks, allow, agent, models))
 
 
 def _gaps(
@@ -65,6 +69,8 @@ def _gaps(
     missing_image: Problem | None,
     asks: tuple[str, ...],
     allow: str,
+    agent: str | None,
+    models: tuple[str, ...],
 ) -> Iterator[Gap]:
     for ask in asks:
         yield _gap(GapKind.CONSENT, ask, Problem(f"the file asks for {ask}, and nobody has allowed that", allow))
@@ -72,21 +78,21 @@ def _gaps(
         yield from _provider_gaps(environment, known, given)
     if missing_image is not None and not given.image:
         yield _gap(GapKind.IMAGE, environment.image or "", missing_image)
-    if not given.agent:
-        if environment.agent is None:
-            missing = Problem("the environment names no agent", 'give --agent NAME, or write agent = "NAME"')
-            yield _gap(GapKind.AGENT, "", missing)
-        elif (problem := known.agent(environment.agent)) is not None:
-            yield _gap(GapKind.AGENT, environment.agent, problem)
-    if not given.model:
-        agent = None if given.agent else environment.agent
-        problems = [(name, known.model(name, agent)) for name in environment.models]
-        usable = any(problem is None for _, problem in problems)
-        for name, problem in problems:
-            if problem is not None:
-                yield _gap(GapKind.MODEL, name, problem, required=not usable)
-        if not environment.models and (problem := known.only_model()) is not None:
-            yield _gap(GapKind.MODEL, "", problem)
+    agent = agent or (None if given.agent else environment.agent)
+    if agent is not None:
+        if (problem := known.agent(agent)) is not None:
+            yield _gap(GapKind.AGENT, agent, problem)
+    elif not given.agent:
+        missing = Problem("the environment names no agent", 'give --agent NAME, or write agent = "NAME"')
+        yield _gap(GapKind.AGENT, "", missing)
+    models = models or (() if given.model else environment.models)
+    problems = [(name, known.model(name, agent)) for name in models]
+    usable = any(problem is None for _, problem in problems)
+    for name, problem in problems:
+        if problem is not None:
+            yield _gap(GapKind.MODEL, name, problem, required=not usable)
+    if not models and not given.model and (problem := known.only_model()) is not None:
+        yield _gap(GapKind.MODEL, "", problem)
     for names, required in ((environment.secrets, True), (environment.optional_secrets, False)):
         for use in names:
             name = use.partition(":")[0]

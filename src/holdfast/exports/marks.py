@@ -31,24 +31,9 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
     """
     if name in _SILENT:
         return None
+    if name.startswith("session."):
+        return _session(name.removeprefix("session."), payload)
     match name:
-        case "session.created":
-            return "session created"
-        case "session.hibernated":
-            return "asleep, until the next prompt"
-        case "session.restoring":
-            return "waking up"
-        case "session.running":
-            return "awake" if payload.get("from") == "restoring" else None
-        case "session.error":
-            error = payload.get("error")
-            return f"the session failed: {_word(error, 'message') if isinstance(error, dict) else ''}".removesuffix(
-                ": "
-            )
-        case "session.terminated":
-            return "the session is over"
-        case "session.slow":
-            return "the agent has not answered for two minutes"
         case "thread.renamed":
             return f"renamed to {_word(payload, 'title')}"
         case "thread.archived":
@@ -105,7 +90,31 @@ def describe(name: str, payload: Mapping[str, Any]) -> str | None:
         case "model.budget":
             used = "is used up" if payload.get("state") == "reached" else "is nearly used up"
             return f"the budget of this {_word(payload, 'scope')} {used}"
-    return None if name.startswith("session.") else name
+    return name
+
+
+def _session(name: str, payload: Mapping[str, Any]) -> str | None:
+    why = f": {_word(payload, 'why')}" if payload.get("why") else ""
+    match name:
+        case "created":
+            return "session created"
+        case "slow":
+            return "the agent has not answered for two minutes"
+        case "restoring":
+            return "waking up"
+        case "hibernated":
+            return "asleep, with its files saved"
+        case "running" if payload.get("from") == "restoring":
+            return "awake again"
+        case "terminated":
+            return f"session terminated{why}"
+        case "error":
+            error = payload.get("error")
+            said = _word(error, "message") if isinstance(error, Mapping) else ""
+            return f"the session could not be started{f': {said}' if said else ''}"
+        case "child_terminated":
+            return f"session {_word(payload, 'child')}, which belongs to this one, has ended{why}"
+    return None
 
 
 def _word(payload: Mapping[str, Any], name: str) -> str:

@@ -37,6 +37,8 @@ class SessionView:
 class ProgramView:
     """A program of a session's workstation, as its box tells of it."""
 
+    name: str
+    """Such as `editor`."""
     title: str
     state: str
     """One word, such as `running` or `starting`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +36,7 @@ from holdfast.gateway.proxy.kept_connections import Route as KeptRoute
 from holdfast.gateway.proxy.relay import connect
 from holdfast.gateway.proxy.site import Lease, Reply, Site, Visit, refusal
 from holdfast.gateway.routes import Kind, Route, parse_path
-from holdfast.gateway.sessions import SessionView
+from holdfast.gateway.sessions import ProgramView, SessionView
 from holdfast.gateway.tunnel.tunnels import host_label
 from holdfast.gateway.uses import Use, may
 from holdfast.gateway.visitors import Visitor
@@ -58,6 +58,8 @@ _STARTING: Final = frozenset({"waiting", "starting", "restarting"})
 _SHOWN: Final = _STARTING | {"blocked", "failed"}
 """States in which a program of a workstation is on the page without a link. One that is missing is not shown."""
 _TITLES: Final = {"vscode": "The editor", "vnc": "The desktop"}
+_PROGRAMS: Final = {"vscode": "editor", "vnc": "desktop"}
+"""The program of a workstation that a path leads to."""
 
 
 class NotReady(BadAnswer):
@@ -72,6 +74,12 @@ class NotReady(BadAnswer):
         self.session = session
 
 
+class NoProgram(NotFound):
+    """The session has no such program, so there is nothing to wait for."""
+
+    code = "no_program"
+
+
 class SessionSite(Site):
     """One request to the origin of a session or of a tunnel."""
 
@@ -84,6 +92,8 @@ class SessionSite(Site):
         self._visitor: Visitor | None = None
         self._port = 0
         self._what = ""
+        self._program = ""
+        """The program of a workstation that is asked for, or empty."""
 
     async def admit(
         self, method: str, query: bytes, headers: list[Header], *, scheme: str, upgrade: bool
@@ -110,6 +120,7 @@ class SessionSite(Site):
             if not route.path:
                 return _redirect(308, f"/{route.name}/".encode() + _query(query))
             self._port, self._what = session.services.get(route.name, 0), _TITLES[route.name]
+            self._program = _PROGRAMS[route.name]
             if not self._port:
                 raise NotFound(f"session {session.id} has no {route.name}")
             prefix = f"/{route.name}".encode()
@@ -164,7 +175,7 @@ class SessionSite(Site):
         except (BoxError, BadAnswer) as error:
             if lease is not None or isinstance(error, NotReady):
                 raise
-            raise NotReady(self._what, await self._with_programs(session), error.message) from error
+            raise await self._not_ready(session, error) from error
 
     def refuse(self, error: Exception, request_id: str, headers: list[Header]) -> Reply:
         reply = refusal(error, request_id)
@@ -172,17 +183,23 @@ class SessionSite(Site):
             return reply
         if isinstance(error, NotReady):
             return pages.starting_page(error.what, error.session.state, error.session.starting)
+        if isinstance(error, NoProgram):
+            return pages.problem_page(reply.status, f"No {self._program} here", error.message, error.hint)
         titles = {401: "Please sign in", 403: "Not for you", 404: "Not found", 502: "No answer", 504: "No answer"}
         shown = pages.problem_page(reply.status, titles.get(reply.status, "That failed"), error.message, error.hint)
         return Reply(shown.status, [*shown.headers, *error.headers], shown.body)
 
-    async def _with_programs(self, session: SessionView) -> SessionView:
-        """The session with what has not started yet, for a page that says so."""
+    async def _not_ready(self, session: SessionView, error: HoldfastError) -> HoldfastError:
+        """Returns what a program that does not answer means: there is none, or it has not started yet."""
         if self._host.tunnel is not None or session.box is None:
-            return session
+            return NotReady(self._what, session, error.message)
         programs = await self._gateway.sessions.programs(session)
+        if self._program and session.state == "running":
+            none = no_program(session.id, self._program, programs)
+            if none is not None:
+                return none
         missing = [f"{each.title}: {each.state} {each.detail}".strip() for each in programs if each.state != "running"]
-        return replace(session, starting=tuple(missing))
+        return NotReady(self._what, replace(session, starting=tuple(missing)), error.message)
 
     # --- who comes ---
 
@@ -291,6 +308,21 @@ class SessionSite(Site):
 
 
 # --- decisions ---
+
+
+def no_program(session: str, wanted: str, programs: Sequence[ProgramView]) -> NoProgram | None:
+    """Returns why a session has no such program, or None if it has one that may still start."""
+    found = next((each for each in programs if each.name == wanted), None)
+    if found is None:
+        message = f"session {session} has no {wanted}: its box was made without a workstation"
+        return NoProgram(message, hint="make one with holdfast session new --workstation; its terminal is at /tty/")
+    if found.state == "missing":
+        message = f"session {session} has no {wanted}: {found.detail or 'its box has no such program'}"
+        return NoProgram(message, hint="an image with it: holdfast image build workstation; a terminal is at /tty/")
+    if found.state == "failed":
+        message = f"the {wanted} of session {session} has failed: {found.detail}".rstrip(": ")
+        return NoProgram(message, hint=f"see its output: holdfast session diagnose {session}")
+    return None
 
 
 def check_origin(method: str, headers: list[Header], *, upgrade: bool) -> None:

@@ -19,6 +19,10 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _SCP: Final = re.compile(r"(?:[A-Za-z0-9._~-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?![/\\]{2})[^\s]+")
 """`git@host:path`."""
+_AUTHORITY: Final = re.compile(
+    r"(?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+)
+"""A user, a host and a port that every program reads alike: no `%` or other letters in the host, one `@`."""
 _REF: Final = re.compile(r"(?!-)(?!.*(?:\.\.|@\{|//|\.lock(?:/|$)))[^\x00-\x20\x7f~^:?*\[\\]{1,255}(?<![/.])")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -138,6 +142,12 @@ def _check_url(url: str) -> str:
         if host not in (None, "", "localhost") or not parts.path.startswith("/"):
             raise InvalidRepository(f"{url[:80]!r} is not a path on this machine", hint="file:///path/to/repository")
         return url
+    if not _AUTHORITY.fullmatch(parts.netloc) or "\\" in url:
+        # Otherwise git or curl could go to another host than the one that was checked and shown here.
+        raise InvalidRepository(
+            f"{url[:80]!r} has a host that programs read differently",
+            hint="use letters, digits, dots and hyphens, and for other letters the form that begins with xn--",
+        )
     if not host or host.startswith("-") or (parts.username or "").startswith("-") or not parts.path.strip("/"):
         raise InvalidRepository(f"{url[:80]!r} has no valid host and path", hint=_EXAMPLES)
     return url

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -66,12 +66,27 @@ class ChangedFiles:
     """New files that the `.gitignore` files of the workspace exclude."""
     contents: Path
     """The folder with the contents, by hash."""
+    digest: str = ""
+    """Of all changes, also those left out: see `digest_of`."""
 
     @property
     def prefix(self) -> bytes:
         """What stands before each path in the repository: empty, or a folder with a slash at its end."""
         folder = None if self.source is None else self.source.folder
         return b"" if not folder else os.fsencode(folder) + b"/"
+
+
+def digest_of(changes: Iterable[tuple[bytes, str | None, str | None]]) -> str:
+    """Returns what a user consents to by name: each path, and its mode and hash before and after, joined by a space.
+
+    The server and the client calculate it from what each has. It is long enough that nobody can make other changes
+    with the same digest in advance.
+    """
+    digest = hashlib.sha256()
+    for path, before, after in sorted(changes):
+        for part in (path, (before or "").encode(), (after or "").encode()):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:32]
 
 
 def read_changed_files(archive: IO[bytes], contents: Path) -> ChangedFiles:
@@ -140,7 +155,15 @@ def _read(about: Mapping[str, Any], known: set[str], contents: Path) -> ChangedF
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", thread):
         raise _malformed(f"{thread[:80]!r} is not a thread")
     ordered = tuple(files[path] for path in sorted(files))
-    return ChangedFiles(thread, source, ordered, tuple(left_out), int(about["ignored"]), contents)
+    digest = digest_of(
+        (
+            os.fsencode(each["path"]),
+            each["before"] and " ".join(each["before"]),
+            each["after"] and " ".join(each["after"]),
+        )
+        for each in about["files"]
+    )
+    return ChangedFiles(thread, source, ordered, tuple(left_out), int(about["ignored"]), contents, digest)
 
 
 def _version(value: Any, known: set[str]) -> Version | None:

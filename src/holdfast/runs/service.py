@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.api.errors import Conflict
+from holdfast.api.errors import Conflict, InvalidRequest, NotFound
 from holdfast.api.errors.runs import NoFiles, NothingToResume, RunNotFound, ThreadBusy, TooManyWaiting
-from holdfast.api.run.imports import EXPORTED_THREAD, Imported, NewImport
+from holdfast.api.run.imports import EXPORTED_THREAD, MOST_UPLOADED, Imported, NewImport
 from holdfast.api.run.info import CancelKind
 from holdfast.api.run.runs import Changes, Diagnosis, Launched, Steered
 from holdfast.api.run.tasks import DelegationLimits
+from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.blocked_egress import MOST_TEXT, BlockedEgress, find_blocked, still_away
@@ -45,6 +46,7 @@ from holdfast.runs.launch.plan import (
     check_prompt,
     check_workspace,
     environment_of,
+    key_of,
     next_options,
     session_options,
     spec_of,
@@ -73,6 +75,8 @@ from holdfast.time_limit import time_limit
 _EVIDENCE: Final = 50
 """Results of tools that a diagnosis looks at, the latest ones."""
 _STOP_SECONDS: Final = 5.0
+_RECENT: Final = 20
+"""Runs among which that of a repeated request is looked for."""
 
 Admit = Callable[[Callable[[], Awaitable[int]]], Awaitable[None]]
 """Raises if there may not be another run. Gets what counts those that have not ended."""
@@ -171,7 +175,7 @@ class Runs:
             open_tasks=trees.open_tasks_of,
         )
         self.comparisons = Comparisons(
-            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, ticks=ticks
+            run_log, boxes, self.checkpoints, self.turns, self.rewinds, planner, projection, workspaces, ticks=ticks
         )
         self.cancellation = Cancellation(run_log, boxes, requests, self.ends, self._reconciler, self._sweep, self.tasks)
         self.reconcile = self._reconciler.reconcile
@@ -280,8 +284,14 @@ class Runs:
         """Create a thread with a session that an agent wrote on another machine, or with an exported thread."""
         if wanted.workspace is not None:
             self.workspaces.check(wanted.workspace)
+        if (wanted.session is None) == (wanted.upload is None):
+            raise InvalidRequest("an import needs a session, or the digest of one that was uploaded")
+        if wanted.upload is not None:
+            session = await self.workspaces.read_whole(wanted.upload, most=MOST_UPLOADED)
+        else:
+            session = (wanted.session or "").encode("utf-8", "replace")
         take = import_thread if wanted.agent == EXPORTED_THREAD else import_session
-        return await take(self._log, self._threads, self._planner.agents, wanted)
+        return await take(self._log, self._threads, self._planner.agents, wanted, session)
 
     async def _count_going(self) -> int:
         """Returns how many runs have not ended."""
@@ -292,9 +302,13 @@ class Runs:
         if prompt.id is None:
             return None
         latest = (await self._log.runs(thread)).latest
-        if latest is None or prompt.id not in latest.prompts:
+        if latest is None:
             return None
-        return Launched(thread, latest.run, prompt.id)
+        if prompt.id in latest.prompts:
+            return Launched(thread, latest.run, prompt.id)
+        before = await self._projection.runs(RunFilter(thread=thread, limit=_RECENT))
+        same = next((each.run for each in before if prompt.id in each.run.prompts), None)
+        return None if same is None else Launched(thread, same.run, prompt.id)
 
     async def resume(
         self,
@@ -346,17 +360,23 @@ class Runs:
         title: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: tuple[str, ...] = (),
     ) -> tuple[Fork, Launched | None]:
         """Fork a thread at a turn or an entry, and launch a run there if there is a prompt for it."""
+
+        def change(options: Options) -> Options:
+            return replace(options, fallbacks=fallbacks or options.fallbacks)
+
         if prompt is not None:
             check_prompt(prompt.text)
+        if prompt is not None and (new_id is None or not await self.forks.is_made(thread, at, new_id)):
             runs = await self._log.runs(thread)
-            if runs.latest is not None and (agent is not None or model is not None):
-                self._planner.plan(next_options(runs, agent, model))  # refused before anything is made
+            if runs.latest is not None and (agent is not None or model is not None or fallbacks):
+                self._planner.plan(change(next_options(runs, agent, model)))  # refused before anything is made
         fork = await self.forks.fork(thread, at, id=new_id, title=title)
         if prompt is None:
             return fork, None
-        return fork, await self.resume(fork.row.id, prompt, agent=agent, model=model)
+        return fork, await self.resume(fork.row.id, prompt, agent=agent, model=model, change=change)
 
     async def steer(self, thread: str, prompt: Prompt, *, interrupt: bool = False) -> Steered:
         """Send a prompt to a thread. It waits for the end of a live run, or interrupts it."""
@@ -399,6 +419,13 @@ class Runs:
         """End the run of a thread that is about to be deleted, and its tasks, and delete its box."""
         await self.delegations.cancel_below(thread)
         await self.cancellation.forget(thread)
+
+    async def settle_box(self, row: BoxRow) -> None:
+        """Wait until the latest turn that worked in a box is saved. Until then, the box is in use."""
+        thread = row.owner.thread
+        if thread is not None and row.key == key_of(thread):
+            with suppress(NotFound):  # the thread was deleted
+                await self.checkpoints.settle(thread)
 
     # --- reading ---
 

@@ -21,12 +21,12 @@ from holdfast.threads.run_events import IMPORT, ThreadRuns, end_id, finished, st
 from holdfast.threads.service import Threads
 
 
-async def import_session(log: RunLog, threads: Threads, agents: Agents, wanted: NewImport) -> Imported:
+async def import_session(log: RunLog, threads: Threads, agents: Agents, wanted: NewImport, session: bytes) -> Imported:
     """Create a thread with a session. All its entries are written at once, so there is never a part of it. Raises
     `InvalidRun`, and creates nothing then.
     """
     harness = agents.find(wanted.agent)
-    read = await asyncio.to_thread(_read, harness, wanted.session.encode("utf-8", "replace"))
+    read = await asyncio.to_thread(_read, harness, session)
     try:
         thread = (await threads.create(id=wanted.new_thread, title=wanted.title or read.title)).id
     except Conflict:

@@ -42,10 +42,10 @@ _MOST_MS: Final = 10**12
 _MOST_TEXT: Final = 4096
 
 
-async def import_thread(log: RunLog, threads: Threads, agents: Agents, wanted: NewImport) -> Imported:
+async def import_thread(log: RunLog, threads: Threads, agents: Agents, wanted: NewImport, session: bytes) -> Imported:
     """Create a thread with the entries of an exported one. Raises `InvalidRun`, and creates nothing then."""
     now = log.clock()
-    file = await asyncio.to_thread(read_thread_file, wanted.session.encode("utf-8", "replace"), now)
+    file = await asyncio.to_thread(read_thread_file, session, now)
     check_agents(file, agents)
     title = wanted.title or file.title
     try:

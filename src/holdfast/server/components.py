@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.server.lazy import Lazy, load_in_thread
@@ -22,46 +21,34 @@ from holdfast.server.lazy import Lazy, load_in_thread
 if TYPE_CHECKING:
     from holdfast.api.box.box import Box
     from holdfast.api.session.sessions import SessionStep
-    from holdfast.boxes.network_policy import Egress
-    from holdfast.boxes.provider import Provider
     from holdfast.boxes.rows import BoxRows
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.egress import GuestApi
     from holdfast.egress.models import ModelGateway, Models, Prices
     from holdfast.environments.secrets import Secrets
-    from holdfast.gateway.hosts import SessionHosts
     from holdfast.gateway.proxy.relay import Relay
     from holdfast.harnesses.harness import Harness
     from holdfast.images.registry.pull import Puller
+    from holdfast.runs.run_log import RunLog
     from holdfast.runs.service import Runs
-    from holdfast.server.clocks import Clocks
-    from holdfast.server.config import Settings
-    from holdfast.server.egress import Outside, ServerEgress
+    from holdfast.server.egress import ServerEgress
     from holdfast.server.environments import ServerEnvironments
     from holdfast.server.interpreter.interpreters import ServerInterpreters
     from holdfast.server.provider.providers import ServerProviders
     from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.session.tools import ServerTools
-    from holdfast.server.tenant.quotas import Quotas
+    from holdfast.server.tenant.core import TenantCore
     from holdfast.sessions.hub.hub import Hub, InternalApi
     from holdfast.sessions.hub.questions import Questions
     from holdfast.sessions.hub.runners import Runners
     from holdfast.sessions.service import Sessions
-    from holdfast.storage import Storage
-    from holdfast.threads.access.credentials import Access
-    from holdfast.threads.access.seals import Seals
-    from holdfast.threads.projection import Projection
-    from holdfast.threads.protocol.surface import StreamSurface
     from holdfast.threads.rows import ThreadRow
-    from holdfast.threads.service import Threads
-    from holdfast.threads.store import StreamStore
+    from holdfast.threads.session_events import Session
 
 log = logging.getLogger(__name__)
 
 FindAgent = Callable[[str], "Harness"]
 """Returns an agent by its name. Raises `UnknownAgent`."""
-
-OpenProviders = Callable[["Settings", "Egress"], Awaitable["Mapping[str, Provider]"]]
 
 _KERNEL_START: Final = "holdfast.interpreter.kernel.start"
 
@@ -73,25 +60,30 @@ async def _load(*modules: str) -> None:
         await load_in_thread(lambda: [importlib.import_module(name) for name in wanted])
 
 
+def _run_log(core: TenantCore) -> RunLog:
+    from holdfast.runs.run_log import RunLog
+
+    return RunLog(core.storage.streams, core.threads, core.seals, core.clocks.now)
+
+
 @asynccontextmanager
-async def open_egress(
-    storage: Storage,
-    home: Path,
-    make_outside: Callable[[], Outside],
-    guest_api: GuestApi,
-    secrets: Lazy[Secrets],
-    certificate_secret: bytes,
-    package_cache: int,
-) -> AsyncIterator[ServerEgress]:
-    """From `certificate_secret`, the authorities of boxes that use secrets are derived. `package_cache` is in bytes."""
+async def open_egress(core: TenantCore, secrets: Lazy[Secrets], guest_api: GuestApi) -> AsyncIterator[ServerEgress]:
     await _load("holdfast.server.egress", "holdfast.egress.bound")
+    storage = core.storage
     await load_in_thread(lambda: (storage.egress_decisions, storage.egress_policies))
     from holdfast.egress.bound import ServerSecrets
     from holdfast.server.egress import ServerEgress
 
-    outside = await load_in_thread(make_outside)
-    bound = ServerSecrets(await secrets.get(), certificate_secret, outside.trust)
-    egress = ServerEgress(storage, home, outside, guest_api=guest_api, secrets=bound, package_cache=package_cache)
+    outside = await load_in_thread(lambda: core.server.make_outside(core.settings))
+    bound = ServerSecrets(await secrets.get(), core.key("certificates of boxes"), outside.trust)
+    egress = ServerEgress(
+        storage,
+        core.home.path,
+        outside,
+        guest_api=guest_api,
+        secrets=bound,
+        package_cache=core.settings.package_cache << 20,
+    )
     try:
         await egress.open()
         yield egress
@@ -100,23 +92,22 @@ async def open_egress(
 
 
 @asynccontextmanager
-async def open_accounts(
-    storage: Storage, secret: bytes, egress: Lazy[ServerEgress], open_providers: OpenProviders, settings: Settings
-) -> AsyncIterator[ServerProviders]:
-    """Open all providers, and the accounts that were added. `secret` seals their credentials."""
+async def open_accounts(core: TenantCore, egress: Lazy[ServerEgress]) -> AsyncIterator[ServerProviders]:
+    """Open all providers, and the accounts that were added."""
     await _load("holdfast.server.provider.providers", "holdfast.providers.registry")
     from holdfast.providers.accounts import Accounts
     from holdfast.providers.registry import descriptors
     from holdfast.server.provider.providers import ServerProviders
 
+    settings = core.settings
     kinds = {
         each.name: each
         for each in await load_in_thread(descriptors)
         if settings.provider_kinds is None or each.name in settings.provider_kinds
     }
     proxy = (await egress.get()).proxy
-    store = await load_in_thread(lambda: storage.provider_accounts)
-    async with Accounts(store, secret, kinds) as accounts:
+    store = await load_in_thread(lambda: core.storage.provider_accounts)
+    async with Accounts(store, core.key("provider credentials"), kinds) as accounts:
         providers = ServerProviders(
             accounts,
             kinds,
@@ -126,7 +117,7 @@ async def open_accounts(
             environment=settings.provider_environment,
         )
         try:
-            opened = await open_providers(replace(settings, provider_settings=providers.settings()), proxy)
+            opened = await core.server.open_providers(replace(settings, provider_settings=providers.settings()), proxy)
             await providers.open_accounts(opened)
             yield providers
         finally:
@@ -135,15 +126,9 @@ async def open_accounts(
 
 @asynccontextmanager
 async def open_boxes(
-    storage: Storage,
-    accounts: Lazy[ServerProviders],
-    egress: Lazy[ServerEgress],
-    *,
-    node: str,
-    pool: int,
-    quotas: Quotas,
+    core: TenantCore, accounts: Lazy[ServerProviders], egress: Lazy[ServerEgress]
 ) -> AsyncIterator[Boxes]:
-    """`pool` boxes are kept ready at most. Boxes outlive the service."""
+    """Boxes outlive the service."""
     await _load(
         "holdfast.boxes.service.boxes",
         # What WebSockets and ports need, so that the first visitor does not wait for it.
@@ -154,18 +139,18 @@ async def open_boxes(
     from holdfast.boxes.service.boxes import Boxes
     from holdfast.boxes.service.pool_rules import PoolSettings
 
-    rows = await load_in_thread(lambda: storage.boxes)
+    rows = await load_in_thread(lambda: core.storage.boxes)
     providers = (await accounts.get()).providers
-    if storage.is_exclusive:
+    if core.storage.is_exclusive:
         await _release_leases(rows)
-    settings = PoolSettings(boxes=pool, furnishings={"interpreter": _start_kernel, WORKSTATION: _start_workstation})
+    furnishings = {"interpreter": _start_kernel, WORKSTATION: _start_workstation}
     boxes = Boxes(
         rows,
         providers,
-        node=node,
-        pool=settings,
+        node=core.home.node(),
+        pool=PoolSettings(boxes=core.settings.pool, furnishings=furnishings),
         secrets=(await egress.get()).secrets,
-        check_count=quotas.check_box,
+        check_count=core.quotas.check_box,
     )
     # The first sweep may have much to clean up: nothing waits for it.
     sweep = asyncio.create_task(boxes.start(), name="first sweep of boxes")
@@ -206,54 +191,48 @@ async def _start_kernel(box: Box) -> None:
 
 
 @asynccontextmanager
-async def open_models(storage: Storage, secret: bytes) -> AsyncIterator[Models]:
-    """`secret` seals their keys."""
+async def open_models(core: TenantCore) -> AsyncIterator[Models]:
     await _load("holdfast.egress.models")
     from holdfast.egress.models import Models
 
-    async with Models(await load_in_thread(lambda: storage.models), secret) as models:
+    async with Models(await load_in_thread(lambda: core.storage.models), core.key("model keys")) as models:
         yield models
 
 
 @asynccontextmanager
-async def open_secrets(storage: Storage, secret: bytes) -> AsyncIterator[Secrets]:
-    """`secret` seals their values."""
+async def open_secrets(core: TenantCore) -> AsyncIterator[Secrets]:
     await _load("holdfast.environments.secrets")
     from holdfast.environments.secrets import Secrets
 
-    async with Secrets(await load_in_thread(lambda: storage.named_secrets), secret) as secrets:
+    store = await load_in_thread(lambda: core.storage.named_secrets)
+    async with Secrets(store, core.key("named secrets")) as secrets:
         yield secrets
 
 
 @asynccontextmanager
-async def open_prices(storage: Storage) -> AsyncIterator[Prices]:
+async def open_prices(core: TenantCore) -> AsyncIterator[Prices]:
     await _load("holdfast.egress.models")
     from holdfast.egress.models import Prices
 
-    async with Prices(await load_in_thread(lambda: storage.model_prices)) as prices:
+    async with Prices(await load_in_thread(lambda: core.storage.model_prices)) as prices:
         yield prices
 
 
 @asynccontextmanager
 async def open_gateway(
-    storage: Storage,
-    projection: Projection,
-    seals: Seals,
-    models: Lazy[Models],
-    prices: Lazy[Prices],
-    egress: Lazy[ServerEgress],
-    clocks: Clocks,
-    quotas: Quotas,
+    core: TenantCore, models: Lazy[Models], prices: Lazy[Prices], egress: Lazy[ServerEgress]
 ) -> AsyncIterator[ModelGateway]:
     opened = await models.get()
     from holdfast.egress.models import Budgets, Meter, ModelGateway, ThreadJournal, load_from
 
-    async with Budgets(await load_in_thread(lambda: storage.budgets), day_ceiling=lambda: quotas.day_budget) as budgets:
+    clocks = core.clocks
+    store = await load_in_thread(lambda: core.storage.budgets)
+    async with Budgets(store, day_ceiling=lambda: core.quotas.day_budget) as budgets:
         meter = Meter(
             await prices.get(),
             budgets,
-            load_from(projection),
-            ThreadJournal(storage.streams, seals, clocks.now),
+            load_from(core.projection),
+            ThreadJournal(core.storage.streams, core.seals, clocks.now),
             clock=clocks.now,
             ticks=clocks.ticks,
         )
@@ -265,33 +244,25 @@ async def open_gateway(
 
 
 @asynccontextmanager
-async def open_puller(egress: Lazy[ServerEgress], home: Path, mirrors: Sequence[str]) -> AsyncIterator[Puller]:
+async def open_puller(core: TenantCore, egress: Lazy[ServerEgress]) -> AsyncIterator[Puller]:
     """Open what pulls images from registries. It keeps what it fetched in the home."""
     from holdfast.images.registry.pull import Puller
 
-    yield Puller(home / "cache" / "registry", (await egress.get()).make_upstream, mirrors)
+    cache = core.home.path / "cache" / "registry"
+    yield Puller(cache, (await egress.get()).make_upstream, core.settings.registry_mirrors)
 
 
 @asynccontextmanager
 async def open_runs(
-    storage: Storage,
-    threads: Threads,
-    projection: Projection,
-    access: Access,
-    seals: Seals,
+    core: TenantCore,
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
     environments: Lazy[ServerEnvironments],
     prices: Lazy[Prices],
-    find_agent: FindAgent,
-    home: Path,
-    clocks: Clocks,
-    delegation: str,
-    quotas: Quotas,
     runners: Runners,
 ) -> AsyncIterator[Runs]:
-    """Runs outlive the service. `delegation` has the limits of trees of tasks."""
+    """Runs outlive the service."""
     opened = await boxes.get()
     await _load("holdfast.runs.service", "holdfast.harnesses.placement", "holdfast.harnesses.runner_archive")
     from holdfast.api.run.tasks import DelegationLimits
@@ -300,20 +271,20 @@ async def open_runs(
     from holdfast.runs.launch.plan import LaunchPlanner
     from holdfast.runs.launch.steps import Launcher
     from holdfast.runs.reconcile.rules import Thresholds
-    from holdfast.runs.run_log import RunLog
     from holdfast.runs.service import Runs
     from holdfast.runs.workspace.store import Workspaces
 
-    workspaces = Workspaces(home / "workspaces")
+    storage, clocks = core.storage, core.clocks
+    workspaces = Workspaces(core.home.path / "workspaces")
     await asyncio.to_thread(workspaces.sweep)
-    run_log = RunLog(storage.streams, threads, seals, clocks.now)
-    agents = InstalledAgents(Tools(home), find_agent)
+    run_log = _run_log(core)
+    agents = InstalledAgents(Tools(core.home.path), core.server.find_agent)
     launcher = Launcher(
         log=run_log,
         boxes=opened,
         workspaces=workspaces,
         agents=agents,
-        access=access,
+        access=core.access,
         ticks=clocks.ticks,
         network_ready=(await egress.get()).ready,
         setups=await environments.get(),
@@ -321,8 +292,8 @@ async def open_runs(
     )
     runs = Runs(
         storage.streams,
-        threads,
-        projection,
+        core.threads,
+        core.projection,
         opened,
         LaunchPlanner(agents, await models.get(), opened, await prices.get()),
         launcher,
@@ -331,8 +302,8 @@ async def open_runs(
         ticks=clocks.ticks,
         # On a storage of ours alone, no other server can be at a launch.
         thresholds=Thresholds(launch=0) if storage.is_exclusive else Thresholds(),
-        delegation_limits=DelegationLimits.parse(delegation),
-        admit=quotas.check_run,
+        delegation_limits=DelegationLimits.parse(core.settings.delegation),
+        admit=core.quotas.check_run,
     )
     try:
         await runs.start()
@@ -343,37 +314,33 @@ async def open_runs(
 
 @asynccontextmanager
 async def open_sessions(
-    storage: Storage,
-    threads: Threads,
-    projection: Projection,
-    seals: Seals,
-    boxes: Lazy[Boxes],
-    runs: Lazy[Runs],
-    runners: Runners,
-    questions: Questions,
-    clocks: Clocks,
-    most: int,
+    core: TenantCore, boxes: Lazy[Boxes], runs: Lazy[Runs], runners: Runners, questions: Questions
 ) -> AsyncIterator[Sessions]:
-    """`most` sessions may have a box that runs, at once. Sessions outlive the service."""
+    """Sessions outlive the service. The audit log has the end of each."""
     opened = await runs.get()
     await _load("holdfast.sessions.service")
-    from holdfast.runs.run_log import RunLog
     from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.service import Sessions
 
-    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    streams, run_log = core.storage.streams, _run_log(core)
+
+    async def note_end(id: str, session: Session) -> None:
+        state, why = session.state.value, session.reason
+        await core.audit.record_end(id, state, by=session.by, why=why, parent=session.parent)
+
     sessions = Sessions(
-        storage.streams,
-        threads,
-        projection,
+        streams,
+        core.threads,
+        core.projection,
         await boxes.get(),
         opened,
         run_log,
         runners,
         questions,
-        ServerSettings(storage.streams, seals, run_log, runners),
-        ticks=clocks.ticks,
-        most=most,
+        ServerSettings(streams, core.seals, run_log, runners),
+        ticks=core.clocks.ticks,
+        on_end=note_end,
+        most=core.settings.max_sessions,
     )
     try:
         await sessions.start()
@@ -384,38 +351,37 @@ async def open_sessions(
 
 @asynccontextmanager
 async def open_session_hub(
-    storage: Storage,
-    threads: Threads,
-    seals: Seals,
+    core: TenantCore,
     runs: Lazy[Runs],
     sessions: Lazy[Sessions],
     runners: Runners,
     questions: Questions,
-    surface: StreamSurface,
-    next_request_id: Callable[[], str],
     internal_api: Callable[[], Awaitable[InternalApi]],
-    clocks: Clocks,
+    tools: Callable[[], Awaitable[ServerTools]],
 ) -> AsyncIterator[Hub]:
     """Opened with the first runner that connects. Runners outlive it."""
     opened = await runs.get()
     terminate = (await sessions.get()).terminate
     await _load("holdfast.sessions.hub.hub", "holdfast.server.wire.websocket_protocol")
-    from holdfast.runs.run_log import RunLog
     from holdfast.sessions.hub.hub import Hub
     from holdfast.sessions.hub.settings import ServerSettings
     from holdfast.sessions.hub.turn_writer import TurnWriter
 
-    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    async def ask_chats(session: str) -> None:
+        await (await tools()).channels.ask(session)
+
+    run_log = _run_log(core)
     hub = Hub(
         run_log,
-        TurnWriter(surface, next_request_id),
+        TurnWriter(core.surface, core.server.next_request_id),
         opened,
         opened.ends,
         runners,
         questions,
         internal_api=internal_api,
         on_terminate=terminate,
-        settings=ServerSettings(storage.streams, seals, run_log, runners),
+        on_question=ask_chats,
+        settings=ServerSettings(core.storage.streams, core.seals, run_log, runners),
     )
     try:
         yield hub
@@ -425,41 +391,29 @@ async def open_session_hub(
 
 @asynccontextmanager
 async def open_session_tools(
-    storage: Storage,
-    threads: Threads,
-    projection: Projection,
-    seals: Seals,
-    boxes: Lazy[Boxes],
-    runs: Lazy[Runs],
-    sessions: Lazy[Sessions],
-    clocks: Clocks,
-    secrets: Lazy[Secrets],
-    settings: Settings,
-    secret: bytes,
-    tenant: str,
+    core: TenantCore, boxes: Lazy[Boxes], runs: Lazy[Runs], sessions: Lazy[Sessions], secrets: Lazy[Secrets]
 ) -> AsyncIterator[ServerTools]:
-    """The limits of trees of tasks hold for trees of sessions too. From `secret`, the keys of workflows are derived."""
+    """The limits of trees of tasks hold for trees of sessions too."""
     opened = await sessions.get()
     await _load("holdfast.server.session.tools")
     from holdfast.api.run.tasks import DelegationLimits
-    from holdfast.runs.run_log import RunLog
     from holdfast.server.session.tools import ServerTools, parse_apis
     from holdfast.threads.access.tenant_names import link_mark
 
-    run_log = RunLog(storage.streams, threads, seals, clocks.now)
+    settings = core.settings
     async with ServerTools.open(
-        storage,
-        projection,
-        seals,
+        core.storage,
+        core.projection,
+        core.seals,
         await boxes.get(),
         await runs.get(),
         opened,
-        run_log,
+        _run_log(core),
         DelegationLimits.parse(settings.delegation),
-        secret,
+        core.key("workflows"),
         await secrets.get(),
         parse_apis(settings.service_apis),
-        link_mark(tenant),
+        link_mark(core.name),
         public_only=settings.public_only,
     ) as tools:
         yield tools
@@ -467,14 +421,11 @@ async def open_session_tools(
 
 @asynccontextmanager
 async def open_environments(
-    storage: Storage,
+    core: TenantCore,
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
     secrets: Lazy[Secrets],
-    find_agent: FindAgent,
-    home: Path,
-    clocks: Clocks,
 ) -> AsyncIterator[ServerEnvironments]:
     await _load("holdfast.server.environments", "holdfast.environments.setup")
     from holdfast.environments.library import Environments
@@ -483,33 +434,26 @@ async def open_environments(
     from holdfast.server.environments import ServerEnvironments, ServerKnown
 
     opened = await boxes.get()
-    library = Environments(await load_in_thread(lambda: storage.environments), clocks.now)
+    library = Environments(await load_in_thread(lambda: core.storage.environments), core.clocks.now)
     setups = Setups(opened, (await egress.get()).ready)
-    known = ServerKnown(opened, await models.get(), find_agent, await secrets.get())
+    known = ServerKnown(opened, await models.get(), core.server.find_agent, await secrets.get())
     try:
-        await setups.start(exclusive=storage.is_exclusive)
-        yield ServerEnvironments(library, setups, opened, known, Workspaces(home / "workspaces"))
+        await setups.start(exclusive=core.storage.is_exclusive)
+        yield ServerEnvironments(library, setups, opened, known, Workspaces(core.home.path / "workspaces"))
     finally:
         await setups.close()
 
 
 @asynccontextmanager
 async def open_session_gateway(
-    storage: Storage,
-    threads: Threads,
-    seals: Seals,
+    core: TenantCore,
     boxes: Lazy[Boxes],
     sessions: Lazy[Sessions],
-    hosts: SessionHosts,
-    relay: Callable[[], Relay],
-    secret: bytes,
-    clock: Callable[[], int],
-    access: Access,
     tools: Lazy[ServerTools],
+    relay: Callable[[], Relay],
 ) -> AsyncIterator[SessionGateway]:
-    """From `secret`, the keys of sessions are derived."""
     await _load("holdfast.server.session.gateway", "holdfast.server.session.tools", "jwt")
-    await load_in_thread(lambda: storage.gateway_cookies)
+    await load_in_thread(lambda: core.storage.gateway_cookies)
     from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.session.tools import internal_routes
     from holdfast.sessions.tools.service import SessionTools
@@ -521,16 +465,16 @@ async def open_session_gateway(
         return await (await sessions.get()).programs(row)
 
     async with SessionGateway.open(
-        storage,
-        threads,
-        seals,
+        core.storage,
+        core.threads,
+        core.seals,
         await boxes.get(),
         programs,
-        hosts,
+        core.session_hosts,
         relay(),
-        secret,
-        clock,
-        access,
+        core.key("session gateway"),
+        core.clocks.now,
+        core.access,
         internal_routes(operations),
     ) as gateway:
         yield gateway
@@ -538,14 +482,11 @@ async def open_session_gateway(
 
 @asynccontextmanager
 async def open_interpreters(
-    store: StreamStore,
-    threads: Threads,
-    seals: Seals,
+    core: TenantCore,
     boxes: Lazy[Boxes],
     egress: Lazy[ServerEgress],
     models: Lazy[Models],
     gateway: Lazy[ModelGateway],
-    home: Path,
     environment: Mapping[str, str],
 ) -> AsyncIterator[ServerInterpreters]:
     """`environment`: the variables that the package tools of this machine use when a template is built.
@@ -558,11 +499,12 @@ async def open_interpreters(
     from holdfast.server.interpreter.template_builder import ServerTemplates
 
     opened, network = await boxes.get(), await egress.get()
-    templates = ServerTemplates(opened, network.ready, home, environment)
+    templates = ServerTemplates(opened, network.ready, core.home.path, environment)
+    store = core.storage.streams
     new_host = partial(
-        ServerHost, opened, network.ready, store, threads, await models.get(), await gateway.get(), templates
+        ServerHost, opened, network.ready, store, core.threads, await models.get(), await gateway.get(), templates
     )
-    interpreters = ServerInterpreters(opened, store, threads, seals, new_host)
+    interpreters = ServerInterpreters(opened, store, core.threads, core.seals, new_host)
     try:
         yield interpreters
     finally:

@@ -28,10 +28,11 @@ from holdfast.server.lazy import Lazy, load_in_thread
 from holdfast.server.shutdown import Shutdown
 from holdfast.server.telemetry import logs
 from holdfast.server.telemetry.metrics import Metrics
-from holdfast.server.tenant.tenant import MakeOutside, OpenProviders, ServerParts, open_tenant
+from holdfast.server.tenant.core import MakeOutside, OpenProviders, ServerParts
+from holdfast.server.tenant.tenant import open_tenant
 from holdfast.server.tenant.tenants import Tenants, open_on_home
 from holdfast.server.wire.box_hosts import BoxHosts, PreviewAddress
-from holdfast.server.wire.dispatch import Dispatch
+from holdfast.server.wire.dispatch import PortDispatch
 from holdfast.server.wire.http_protocol import StreamProtocol, sweep_connections
 from holdfast.server.wire.origins import OriginPolicy, is_loopback
 from holdfast.server.wire.streams import StreamService
@@ -162,7 +163,9 @@ async def _serve(
         streams = StreamService(tenants, origins, max_body=settings.max_body, public_url=settings.public_url)
         metrics = Metrics(streams.answered, lambda: tenants.default.storage.statistics(), lambda: streams.open_tails)
 
-        async def listen(listener: socket.socket, front: Dispatch, address: PreviewAddress) -> asyncio.AbstractServer:
+        async def listen(
+            listener: socket.socket, front: PortDispatch, address: PreviewAddress
+        ) -> asyncio.AbstractServer:
             return await server.listen(
                 listener, functools.partial(StreamProtocol, service=streams, front=front, preview=address)
             )

@@ -8,67 +8,56 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
-from holdfast.boxes.service.boxes import Boxes
 from holdfast.compat.daytona.app import create_app
 from holdfast.compat.daytona.records import RecordStore
 from holdfast.compat.daytona.service import Daytona, Dependencies, opened_daytona
-from holdfast.images.registry.pull import Puller
-from holdfast.server.egress import ServerEgress
-from holdfast.server.lazy import Lazy, load_in_thread
-from holdfast.server.shutdown import Shutdown
-from holdfast.server.tenant.quotas import Quotas
+from holdfast.server.lazy import load_in_thread
+from holdfast.server.tenant.core import TenantCore
+from holdfast.server.tenant.parts import TenantParts
 from holdfast.server.wire.middleware import CREDENTIAL, GRANT
-from holdfast.server.wire.origins import OriginPolicy
 from holdfast.server.wire.preview import Previews
 from holdfast.server.wire.preview_links import PreviewLinks
-from holdfast.storage import Storage
-from holdfast.threads.access.credentials import Access, Grant
+from holdfast.threads.access.credentials import Grant
 
 
 @asynccontextmanager
 async def open_daytona(
-    storage: Storage,
-    access: Access,
-    boxes: Lazy[Boxes],
-    egress: Lazy[ServerEgress],
-    puller: Lazy[Puller],
+    core: TenantCore,
+    parts: TenantParts,
     previews: Previews,
     links: PreviewLinks,
-    origins: OriginPolicy,
-    shutdown: Shutdown,
-    secret: bytes,
-    quotas: Quotas,
     of_tenant: Callable[[str | None], Awaitable[Daytona]] | None,
 ) -> AsyncIterator[Starlette]:
-    """`secret` signs URLs of files. `of_tenant` finds the API of the tenant that a credential names."""
+    """`of_tenant` finds the API of the tenant that a credential names."""
 
     async def records() -> RecordStore:
-        return await load_in_thread(lambda: storage.daytona_records)
+        return await load_in_thread(lambda: core.storage.daytona_records)
 
     async def network_ready() -> None:
-        await (await egress.get()).ready()
+        await (await parts.egress.get()).ready()
 
     def note_caller(connection: HTTPConnection, credential: str | None, grant: Grant) -> None:
         connection.scope[GRANT], connection.scope[CREDENTIAL] = grant, credential
 
     def count_request(connection: HTTPConnection) -> None:
-        quotas.take_request()
+        core.quotas.take_request()
         if connection.scope.get("method") in ("POST", "PUT", "PATCH"):
-            quotas.check_storage()
+            core.quotas.check_storage()
 
     needs = Dependencies(
-        access,
-        boxes.get,
+        core.access,
+        parts.boxes.get,
         records,
-        puller.get,
+        parts.puller.get,
         network_ready,
         previews,
         links,
-        secret,
-        origins.check,
-        shutdown.until_stopping,
+        core.key("daytona file urls"),
+        core.origins.check,
+        core.server.shutdown.until_stopping,
         note_caller,
         count_request,
+        parts.secrets.get,
         of_tenant,
     )
     async with opened_daytona(needs) as daytona:

@@ -205,7 +205,10 @@ class ServerEnvironments:
             provider=wanted.provider is not None,
             **dict.fromkeys(wanted.given, True),
         )
-        checked = await self._check(wanted.environment, wanted.text, wanted.place, given, wanted.provider)
+        models = () if wanted.model is None else (wanted.model, *wanted.fallbacks)
+        checked = await self._check(
+            wanted.environment, wanted.text, wanted.place, given, wanted.provider, agent=wanted.agent, models=models
+        )
         found = checked.found
         return EnvironmentCheck(
             reference=found.reference,
@@ -261,8 +264,11 @@ class ServerEnvironments:
         place: str | None,
         given: Given,
         provider: str | None = None,
+        *,
+        agent: str | None = None,
+        models: tuple[str, ...] = (),
     ) -> _Checked:
-        """`provider` is the one that the caller gives."""
+        """`provider` is the one that the caller gives. So are `agent` and `models`, if they are to be checked here."""
         found = await self.library.find(reference, text, place)
         environment = found.environment
         problem, pulls = None, False
@@ -270,7 +276,7 @@ class ServerEnvironments:
             problem, pulls = await self._look_for(environment.image, provider or environment.provider or "local")
         missing = None if pulls and given.provider else problem
         asks = () if found.allowed else asks_of(environment, given, pulls=pulls)
-        gaps = find_gaps(environment, self._known, given, missing_image=missing, asks=asks)
+        gaps = find_gaps(environment, self._known, given, missing_image=missing, asks=asks, agent=agent, models=models)
         return _Checked(found, gaps, asks)
 
     async def _look_for(self, image: str, provider: str) -> tuple[Problem | None, bool]:
@@ -334,6 +340,7 @@ def given_by(new: NewRun) -> Given:
         memory=box.memory is not None,
         disk=box.disk is not None,
         pids=box.pids is not None,
+        checkpoints=new.checkpoints is not None,
     )
 
 

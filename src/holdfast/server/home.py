@@ -20,6 +20,8 @@ _DYING_SECONDS: Final = 3.0
 _LOOKING_SECONDS: Final = 0.1
 """How long to wait for a process that holds the lock only to check whether the home is in use."""
 _PAUSE: Final = 0.02
+_NOTE_BYTES: Final = 2048
+"""At least as long as the note, and within one block of every file system."""
 
 
 class HomeInUse(Exception):
@@ -32,6 +34,8 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._note = path / "server.json"
+        self._spare = path / "server.json.spare"
+        """Becomes the note on a full disk: its block is ours already, and no other program can take it."""
         self._lock: int | None = None
         self._umask = 0
 
@@ -53,7 +57,7 @@ class Home:
             where = f" at {running.url} (pid {running.pid})" if running else ""
             raise HomeInUse(f"a server is already running on {self.path}{where}")
         self._umask = os.umask(0o077)
-        self._note.unlink(missing_ok=True)
+        self._retire_note()
         return self
 
     def _try_lock(self) -> bool:
@@ -76,11 +80,39 @@ class Home:
 
     def __exit__(self, *_: object) -> None:
         if self.is_there:  # otherwise the note belongs to another server
-            self._note.unlink(missing_ok=True)
+            self._retire_note()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
             os.umask(self._umask)
+
+    def _retire_note(self) -> None:
+        """Remove the note, or make it the spare file if there is none."""
+        if self._spare.exists():
+            self._note.unlink(missing_ok=True)
+            return
+        with contextlib.suppress(OSError):  # there is none, or its block cannot be used again
+            self._note.replace(self._spare)
+            with self._spare.open("r+b") as file:  # its key is not valid any more, but why keep it
+                file.write(b" " * os.fstat(file.fileno()).st_size)
+
+    def _keep_spare(self) -> None:
+        """Make the spare file, if there is none and space for it."""
+        if self._spare.exists():
+            return
+        with contextlib.suppress(OSError):
+            write_private(self._spare, " " * _NOTE_BYTES)
+
+    def _write_spare(self, text: str) -> bool:
+        """Make the spare file the note. Returns whether there was one."""
+        data = text.encode().ljust(_NOTE_BYTES)
+        try:
+            with self._spare.open("r+b") as file:
+                file.write(data)
+            self._spare.replace(self._note)
+        except OSError:
+            return False
+        return True
 
     def node(self) -> str:
         """The name of this home among all that share a store, chosen on first use. Boxes belong to it."""
@@ -105,10 +137,16 @@ class Home:
             "startedAt": running.started_at,
             "apiKey": running.api_key,
         }
+        text = json.dumps(note)
         while True:
             try:
-                write_private(self._note, json.dumps(note))
-                return
+                write_private(self._note, text)
+                break
             except OSError as error:
-                if error.errno != errno.ENOSPC or not make_room():
+                if error.errno != errno.ENOSPC:
                     raise
+                if self._write_spare(text):
+                    break
+                if not make_room():
+                    raise
+        self._keep_spare()

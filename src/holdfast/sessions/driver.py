@@ -17,7 +17,7 @@ from holdfast.api.box.records import BoxState
 from holdfast.api.errors import DiskFull, HoldfastError, NotFound, Refused, Unavailable
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxGone, BoxNotFound, BoxUnreachable
 from holdfast.api.errors.sessions import SessionConflict
-from holdfast.api.run.info import CancelKind
+from holdfast.api.run.info import CancelKind, RunStatus
 from holdfast.api.session.sessions import SessionState
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
@@ -26,6 +26,7 @@ from holdfast.runs.background import BackgroundTasks
 from holdfast.runs.launch.plan import key_of
 from holdfast.runs.service import Runs
 from holdfast.sessions.boot import SessionBoots
+from holdfast.sessions.child_ends import end_text, last_words
 from holdfast.sessions.rules import (
     Boot,
     CheckRun,
@@ -45,10 +46,14 @@ from holdfast.sessions.rules import (
     watch,
 )
 from holdfast.sessions.session_log import SessionLog, session_of
+from holdfast.sessions.work_state import WorkStates
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow
 from holdfast.threads.session_events import (
     AWAKE,
+    Session,
+    child_end_chat_id,
+    child_ended,
     child_terminated,
     child_terminated_id,
     released,
@@ -89,10 +94,12 @@ class SessionDriver:
         *,
         most: int,
         on_due: Callable[[str], None],
+        on_end: Callable[[str, Session], Awaitable[None]],
         stop_runner: Callable[[str], Awaitable[object]],
         ticks: Callable[[], int],
     ) -> None:
-        """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon. `stop_runner` ends
+        """`most` sessions may have a box that runs. `on_due` is called with a session to drive soon, `on_end` with one
+        that has ended, at least once. `stop_runner` ends
         what stays in the box of a session between its runs. `ticks` returns the milliseconds of a monotonic clock.
         """
         self._sessions = sessions
@@ -101,9 +108,11 @@ class SessionDriver:
         self._boxes = boxes
         self._projection = projection
         self._tasks = tasks
+        self._work = WorkStates(sessions, boxes, runs.checkpoints, tasks)
         self._boots = boots
         self._most = most
         self._on_due = on_due
+        self._on_end = on_end
         self._stop_runner = stop_runner
         self._ticks = ticks
         self._steps: dict[str, asyncio.Task[None]] = {}
@@ -177,7 +186,10 @@ class SessionDriver:
         known = await self._known(id, row)
         action = decide(row.runs, known)
         run = row.runs.live
-        match action if not isinstance(action, Nothing) else watch(row.runs, known):
+        if isinstance(action, Nothing):
+            self._look_at_work(id, row, known)
+            action = watch(row.runs, known)
+        match action:
             case Wait(ms):
                 self._look_again(id, ms)
             case Prepare():
@@ -209,6 +221,15 @@ class SessionDriver:
                     await self._log.append(id, self._log.entry(slow(run.run, run.stage, waited), id=slow_id(run.run)))
                     self._slow[id] = run.run
         return False
+
+    def _look_at_work(self, id: str, row: ThreadRow, known: Known) -> None:
+        session, run = session_of(row), row.runs.latest
+        if session.state is not SessionState.RUNNING or known.box is not BoxState.RUNNING:
+            return
+        if run is None or run.live or not run.is_ours or run.box is None or run.status is RunStatus.ORPHANED:
+            return
+        if session.work.get("run") != run.run:
+            self._work.look(id, run.run, run.box)
 
     async def _known(self, id: str, row: ThreadRow) -> Known:
         session, run = session_of(row), row.runs.live
@@ -279,20 +300,24 @@ class SessionDriver:
         except BoxUnreachable as error:
             if not self._gives_up(id):
                 raise
-            await self._sessions.move(id, SessionState.ERROR, only_from=_EARLY, error=_error(error))
+            await self._fail(id, error)
             return
         except (Unavailable, DiskFull):
             raise  # the store is at fault, and it is tried again
         except HoldfastError as error:
-            await self._sessions.move(id, SessionState.ERROR, only_from=_EARLY, error=_error(error))
+            await self._fail(id, error)
             return
         except Exception as error:
             log.exception("the box of session %s cannot be prepared", id)
-            await self._sessions.move(id, SessionState.ERROR, only_from=_EARLY, error=_error(error))
+            await self._fail(id, error)
             return
         ms = max(0, self._ticks() - began)
         self._boots.note_box(id, ms)
         await self._sessions.move(id, SessionState.RUNNING, only_from=_EARLY, box=box, ms=ms)
+
+    async def _fail(self, id: str, error: Exception) -> None:
+        """The session has no box, and gets none."""
+        await self._tell_end(await self._sessions.move(id, SessionState.ERROR, only_from=_EARLY, error=_error(error)))
 
     async def _boot(self, id: str) -> None:
         box = await self.box_of(id)
@@ -306,6 +331,7 @@ class SessionDriver:
             await self._end(id, "its box is gone")
             return
         await self._runs.checkpoints.settle(id)  # of the last run, which still uses the box
+        await self._work.settle(id)
         await self._stop_runner(id)
         try:
             if box.state not in _ASLEEP:
@@ -348,13 +374,28 @@ class SessionDriver:
         row = await self._runs.reconcile(id, force=True)
         if row.runs.live is not None:
             raise NotYet(f"run {row.runs.live.run} has not ended yet")
-        session = session_of(row)
+        await self._tell_end(row)
         entry = released(children=len(children), tasks=tasks, box=None if box is None else box.id)
         await self._log.append(id, self._log.entry(entry, id=released_id()))
-        if session.parent is not None:
-            told = self._log.entry(child_terminated(id, session.why or ""), id=child_terminated_id(id))
-            with suppress(NotFound):
-                await self._log.append(session.parent, told)
+
+    async def _tell_end(self, row: ThreadRow) -> None:
+        """Note that a session has ended, and tell the one that it belongs to, with its agent. Repeating it has no
+        effect.
+        """
+        session = session_of(row)
+        await self._on_end(row.id, session)
+        if session.parent is None:
+            return
+        told = self._log.entry(child_terminated(row.id, session.why or ""), id=child_terminated_id(row.id))
+        with suppress(NotFound):
+            above = session_of(await self._sessions.find(session.parent))
+            await self._log.append(session.parent, told)
+            # The agent of the parent knows of an end that it has asked for.
+            if not above.is_over and session.by != session.parent:
+                text = end_text(row, await last_words(self._log, row))
+                chat = self._log.entry(child_ended(row.id, text), id=child_end_chat_id(row.id), author=row.id)
+                await self._log.append(session.parent, chat)
+                self._on_due(session.parent)
 
     async def _switch_off(self, box: BoxRow) -> None:
         with suppress(BoxGone, BoxNotFound):

@@ -7,7 +7,8 @@ goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,6 +32,7 @@ from holdfast.api.session.sessions import (
 from holdfast.boxes.capabilities import Capability, require
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.background import BackgroundTasks
+from holdfast.runs.checkpoint.rewinds import Rewinding
 from holdfast.runs.launch.plan import Options, check_prompt, kept_context, key_of
 from holdfast.runs.reconcile.sweep import DueThreads
 from holdfast.runs.run_log import RunLog
@@ -98,10 +100,13 @@ class Sessions:
         settings: ServerSettings,
         *,
         ticks: Callable[[], int],
+        on_end: Callable[[str, Session], Awaitable[None]] | None = None,
         most: int = MOST_SESSIONS,
         sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
-        """`most` sessions may have a box that runs. `ticks` returns the milliseconds of a monotonic clock."""
+        """`most` sessions may have a box that runs. `ticks` returns the milliseconds of a monotonic clock. `on_end` is
+        called with a session that has ended, at least once.
+        """
         self._threads = threads
         self._projection = projection
         self._boxes = boxes
@@ -124,6 +129,7 @@ class Sessions:
             self._boots,
             most=most,
             on_due=self._due.add,
+            on_end=on_end or _end_quietly,
             stop_runner=runners.stop,
             ticks=ticks,
         )
@@ -258,7 +264,7 @@ class Sessions:
         """
         check_prompt(text)
         session = session_of(await self._sessions.find(id))
-        self._check_attachments(session.agent, attachments)
+        _check_attachments(attachments)
         if prompt_id is not None and (same := session.find(prompt_id)) is not None:
             return same
         if session.is_over:
@@ -279,18 +285,9 @@ class Sessions:
         self._due.add(id)
         return found
 
-    def _check_attachments(self, agent: str, attachments: Sequence[Attachment]) -> None:
-        if not attachments:
-            return
-        if not self._runs.is_hosted(agent):
-            raise InvalidRun(f"prompts of {agent} cannot have attachments", hint="use an agent with a server: opencode")
-        size = sum(len(each.data) for each in attachments)
-        if size > MAX_ATTACHMENTS:
-            raise InvalidRun(f"the attachments have {size} characters in base64, and at most {MAX_ATTACHMENTS} fit")
-        if any(each.mime.startswith("audio/") for each in attachments):
-            raise InvalidRun(
-                "speech cannot be attached: this server has no model that understands it", hint="write it as text"
-            )
+    async def has_prompt(self, id: str, prompt: str) -> bool:
+        """Returns whether a session has this prompt, or had it lately."""
+        return session_of(await self._sessions.find(id)).find(prompt) is not None
 
     # --- the agent ---
 
@@ -301,17 +298,17 @@ class Sessions:
             await self._runs.cancellation.request(id, run, CancelKind.CANCEL, by)
         return await self._sessions.find(id)
 
-    async def command(self, id: str, command: str, args: str = "", *, author: str | None = None) -> QueuedPrompt:
+    async def command(
+        self, id: str, command: str, args: str = "", *, prompt_id: str | None = None, author: str | None = None
+    ) -> QueuedPrompt | EndedPrompt:
         """Queue a slash command of the agent."""
-        queued = await self.prompt(id, f"/{command} {args}".rstrip(), author=author)
-        assert isinstance(queued, QueuedPrompt)
-        return queued
+        return await self.prompt(id, f"/{command} {args}".rstrip(), prompt_id=prompt_id, author=author)
 
-    async def review(self, id: str, base: str | None = None, *, author: str | None = None) -> QueuedPrompt:
+    async def review(
+        self, id: str, base: str | None = None, *, prompt_id: str | None = None, author: str | None = None
+    ) -> QueuedPrompt | EndedPrompt:
         """Queue a review of the changes in the workspace. `review_of` returns its findings."""
-        queued = await self.prompt(id, review_prompt(base), author=author)
-        assert isinstance(queued, QueuedPrompt)
-        return queued
+        return await self.prompt(id, review_prompt(base), prompt_id=prompt_id, author=author)
 
     async def review_of(self, id: str, prompt: str) -> dict[str, Any]:
         """Returns the findings of a review that has ended. Raises `AgentRefused` if the agent answered otherwise."""
@@ -332,40 +329,95 @@ class Sessions:
             raise AgentRefused(f"the agent of session {id} did not answer prompt {prompt} with a review")
         return review
 
-    async def revert(self, id: str, prompt: str) -> ThreadRow:
-        """Take a session back to where it was before a prompt: the conversation, and the files of its box."""
-        row = await self._sessions.find(id)
+    async def revert(self, id: str, prompt: str, *, key: str | None = None) -> ThreadRow:
+        """Take a session back to where it was before a prompt: the conversation, and the files of its box. A request
+        with the key of an earlier one changes nothing.
+        """
+        if (done := await self._runs.rewinds.done(id, key)) is not None:
+            return done.row
+        row = await self._rewindable(id)
+        found = session_of(row).find(prompt)
+        if found is None or found.run is None:
+            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on", hint=_prompts(id))
+        turns, dropped, _ = await self._runs.turns.listed(id)
+        if found.run in dropped:
+            raise Conflict(
+                f"prompt {prompt} of session {id} was reverted before",
+                hint=f"bring it back: holdfast session revert {id} --undo",
+            )
+        # Numbers of turns go on after a rewind, so the turn with the number before may have been reverted.
+        current = [each for each in turns if each.run.run not in dropped]
+        first = next((at for at, each in enumerate(current) if prompt in each.run.prompts), None)
+        if first is None:
+            raise NotFound(f"the run of prompt {prompt} is not part of the conversation any more")
+        if first == 0:
+            raise Conflict(
+                f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
+            )
+        return (await self._rewind(id, str(current[first - 1].number), key)).row
+
+    async def undo_revert(self, id: str, *, key: str | None = None) -> ThreadRow:
+        """Undo the latest revert of a session. Raises `NothingToUndo`."""
+        return (await self.undo_rewind(id, key=key)).row
+
+    async def rewind(self, id: str, at: str | None = None, *, key: str | None = None) -> Rewinding:
+        """Take a session back to the end of a turn, as `Rewinds.rewind` does for a thread."""
+        if (done := await self._runs.rewinds.done(id, key)) is not None:
+            return done
+        await self._rewindable(id)
+        return await self._rewind(id, at, key)
+
+    async def undo_rewind(self, id: str, *, key: str | None = None) -> Rewinding:
+        """Undo the latest rewind of a session: the conversation and the files are as they were before it."""
+        if (done := await self._runs.rewinds.done(id, key)) is not None:
+            return done
+        row = await self._rewindable(id)
+        if row.lineage.undo is not None:
+            await self._runners.stop(id)
+        return await self._runs.rewinds.undo(id, key=key)
+
+    async def _rewind(self, id: str, at: str | None, key: str | None) -> Rewinding:
+        await self._runs.turns.find(id, at)  # before anything is ended
+        await self._runners.stop(id)
+        return await self._runs.rewinds.rewind(id, at, key=key)
+
+    async def _rewindable(self, id: str) -> ThreadRow:
+        """Returns a session that has a box and whose agent does not work."""
+        session = session_of(await self._sessions.find(id))
+        if session.is_over:
+            raise conflict(id, session.state, "go back to an earlier state")
+        row = await self._driver.settle(id)  # it may be falling asleep
         if row.runs.live is not None:
             raise SessionBusy(
                 f"the agent of session {id} works", hint=f"end its work first: holdfast session abort {id}"
             )
-        found = session_of(row).find(prompt)
-        if found is None or found.run is None:
-            raise NotFound(f"session {id} has no prompt {prompt} that a run worked on", hint=_prompts(id))
-        turns = await self._runs.turns.of(id)
-        number = next((each.number for each in turns if each.run.run == found.run), None)
-        if number is None:
-            raise NotFound(f"the run of prompt {prompt} is not part of the conversation any more")
-        if number <= 1:
-            raise Conflict(
-                f"prompt {prompt} is the first of session {id}", hint="start another one: holdfast session new"
-            )
-        await self._runners.stop(id)
-        await self._runs.rewinds.rewind(id, str(number - 1))
-        return await self._sessions.find(id)
+        if session_of(row).is_over:
+            raise conflict(id, session_of(row).state, "go back to an earlier state")
+        return row
 
     async def questions(self, id: str) -> Sequence[Question]:
         """Returns the questions that the agent waits for."""
-        await self._sessions.find(id)
+        live = (await self._sessions.find(id)).runs.live
+        self._questions.keep_only(id, None if live is None else live.run)
         return self._questions.of(id)
 
-    def all_questions(self) -> Sequence[tuple[str, Question]]:
+    async def asked_in(self, id: str) -> tuple[str, Sequence[Question]]:
+        """Returns the channel that the agent works for, and what it asks there. An empty channel is the usual one."""
+        questions = await self.questions(id)
+        live = (await self._sessions.find(id)).runs.live
+        return ("", ()) if live is None else (live.channel, questions)
+
+    async def all_questions(self) -> Sequence[tuple[str, Question]]:
         """Returns the questions that agents wait for, each with its session."""
+        for thread in {thread for thread, _ in self._questions.all()}:
+            row = await self._projection.row(thread)
+            live = None if row is None else row.runs.live
+            self._questions.keep_only(thread, None if live is None else live.run)
         return self._questions.all()
 
     async def answer(self, id: str, question: str, answer: str) -> None:
         """Answer a question of the agent."""
-        await self._sessions.find(id)
+        await self.questions(id)
         await self._questions.answer(id, question, answer)
 
     async def settings(self, id: str) -> AgentSettings:
@@ -457,11 +509,31 @@ class Sessions:
         return freed
 
 
+def _check_attachments(attachments: Sequence[Attachment]) -> None:
+    """Raises `InvalidRun` for attachments that no agent can have."""
+    size = sum(len(each.data) for each in attachments)
+    if size > MAX_ATTACHMENTS:
+        raise InvalidRun(f"the attachments have {size} characters in base64, and at most {MAX_ATTACHMENTS} fit")
+    for number, each in enumerate(attachments, 1):
+        if each.mime.startswith("audio/"):
+            raise InvalidRun(
+                "speech cannot be attached: this server has no model that understands it", hint="write it as text"
+            )
+        try:
+            b64decode(each.data, validate=True)
+        except ValueError as error:
+            raise InvalidRun(f"attachment {number} is not in base64: {error}") from None
+
+
 def _plain(attachments: Sequence[Attachment]) -> list[dict[str, str]]:
     return [
         {"mime": each.mime, "data": each.data, **({} if each.filename is None else {"filename": each.filename})}
         for each in attachments
     ]
+
+
+async def _end_quietly(id: str, session: Session) -> None:
+    """Nobody wants to know."""
 
 
 def _prompts(id: str) -> str:

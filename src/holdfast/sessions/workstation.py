@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from urllib.parse import quote
 from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.session.sessions import SessionStep, StepState
+from holdfast.box_json import parse
 from holdfast.boxes import guest_archive
 from holdfast.boxes.marked_processes import mark_of, running, stop, unwanted
 from holdfast.boxes.workspace_copy import home_of
@@ -90,8 +90,8 @@ async def read_workstation(box: Box, home: str) -> tuple[SessionStep, ...]:
 async def _read_status(box: Box, home: str) -> object:
     """Returns what the status file has, or None if there is none yet, or something else."""
     try:
-        return json.loads(await box.files.read(f"{home}/{_STATUS}", length=_MOST_STATUS))
-    except (BoxError, ValueError, RecursionError):
+        return parse(await box.files.read(f"{home}/{_STATUS}", length=_MOST_STATUS))
+    except (BoxError, ValueError):
         return None
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from holdfast.sessions.channels.events import slack_signature
 from holdfast.testing.json_server import JsonServer
 
-_Answer = tuple[int, dict[str, Any]]
+_Answer = tuple[int, dict[str, Any] | bytes]
 
 
 class _Chat(JsonServer):
@@ -21,6 +21,8 @@ class _Chat(JsonServer):
         self.token = token
         self.sent: list[dict[str, Any]] = []
         """What was sent to chats, in order."""
+        self.files: dict[str, bytes] = {}
+        """What people have sent, by its id."""
 
 
 class Telegram(_Chat):
@@ -28,10 +30,18 @@ class Telegram(_Chat):
 
     def respond(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> _Answer:
         prefix = f"/bot{self.token}/"
+        files = f"/file/bot{self.token}/files/"
+        if target.startswith(files):
+            found = self.files.get(target.removeprefix(files))
+            return (200, found) if found is not None else _refused(404, "Not Found")
         if not target.startswith(prefix):
             return 401, {"ok": False, "error_code": 401, "description": "Unauthorized"}
         given = _fields(headers, body)
         called = target.removeprefix(prefix)
+        if called == "getFile":
+            known = given.get("file_id") in self.files
+            path = {"file_id": given.get("file_id"), "file_path": f"files/{given.get('file_id')}"}
+            return (200, {"ok": True, "result": path}) if known else _refused(400, "Bad Request: invalid file_id")
         if not given.get("chat_id"):
             return 400, {"ok": False, "error_code": 400, "description": "Bad Request: chat_id is empty"}
         if called == "sendMessage" and not given.get("text"):
@@ -42,15 +52,16 @@ class Telegram(_Chat):
         return 200, {"ok": True, "result": {"message_id": len(self.sent), "chat": {"id": given["chat_id"]}}}
 
     @staticmethod
-    def update(number: int, chat: int, text: str, *, username: str = "ada") -> bytes:
-        """Returns an update with a message."""
+    def update(number: int, chat: int, text: str = "", *, username: str = "ada", **more: Any) -> bytes:
+        """Returns an update with a message. `more` are fields of it, such as `photo`."""
         sender = {"id": 7, "is_bot": False, "first_name": "Ada", "username": username}
         message = {
             "message_id": number,
             "from": sender,
             "chat": {"id": chat, "type": "private"},
             "date": 1,
-            "text": text,
+            **({"text": text} if text else {}),
+            **more,
         }
         return json.dumps({"update_id": number, "message": message}).encode()
 
@@ -69,6 +80,9 @@ class Slack(_Chat):
             return 200, {"ok": True}
         if headers.get("authorization") != f"Bearer {self.token}":
             return 200, {"ok": False, "error": "invalid_auth"}
+        if target.startswith("/files-pri/"):
+            found = self.files.get(target.removeprefix("/files-pri/"))
+            return (404, b"not found") if found is None else (200, found)
         given = _fields(headers, body)
         match target:
             case "/chat.postMessage" if given.get("channel") and given.get("text"):
@@ -93,6 +107,10 @@ class Slack(_Chat):
         stamp = str(timestamp)
         signature = slack_signature(self.signing, stamp, body)
         return {"x-slack-request-timestamp": stamp, "x-slack-signature": signature}
+
+
+def _refused(code: int, why: str) -> _Answer:
+    return code, {"ok": False, "error_code": code, "description": why}
 
 
 def _fields(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:

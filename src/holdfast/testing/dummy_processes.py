@@ -37,6 +37,7 @@ from holdfast.api.errors.boxes import (
     ProcessLost,
     ProcessNotFound,
 )
+from holdfast.boxes.shielded import to_the_end
 from holdfast.time_limit import time_limit
 
 _STILL_SECONDS: Final = 2.0
@@ -227,15 +228,21 @@ async def spawn(
     request = {"argv": words, "env": check_env(env), "cwd": str(cwd), "stdin": stdin, "tree": tree}
     request["started_at"] = clock()
     prepare(folder, request)
-    supervisor = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", str(_SUPERVISOR), str(folder), stdout=asyncio.subprocess.PIPE, env={}
-    )
-    report, _ = await supervisor.communicate()
+    report = await to_the_end(_supervise(folder))
     outcome = json.loads(report) if report else {"errno": errno.EIO}
     if "errno" in outcome:
         forget(folder)
         raise _cannot_start(words[0], outcome["errno"], folder_missing=not await asyncio.to_thread(cwd.is_dir))
     return DummyProcess.of(folder, clock)
+
+
+async def _supervise(folder: Path) -> bytes:
+    """Start a process and its supervisor. Returns the line that says how it went."""
+    starting = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", str(_SUPERVISOR), str(folder), stdout=asyncio.subprocess.PIPE, env={}
+    )
+    report, _ = await starting.communicate()
+    return report
 
 
 def prepare(folder: Path, request: dict[str, Any]) -> None:

@@ -19,7 +19,9 @@ class JsonServer(ABC):
 
     @abstractmethod
     def respond(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any]:
-        """Returns the status and the document of an answer. The names of headers are in lower case."""
+        """Returns the status and the document of an answer; bytes are sent as they are. The names of headers are in
+        lower case.
+        """
 
     @property
     def url(self) -> str:
@@ -49,7 +51,7 @@ def _handler(server: JsonServer) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             status, document = server.respond(self.command, self.path, headers, body)
-            data = json.dumps(document).encode()
+            data = document if isinstance(document, bytes) else json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json; charset=utf-8")
             self.send_header("Content-Length", str(len(data)))

@@ -34,7 +34,7 @@ from holdfast.testing.fork_server import Template, forks, leave, start_template
 
 if TYPE_CHECKING:
     from holdfast.server.components import FindAgent
-    from holdfast.server.tenant.tenant import MakeOutside, OpenProviders
+    from holdfast.server.tenant.core import MakeOutside, OpenProviders
 
 _LOG_SHOWN: Final = 6_000
 _LOADED_LATER: Final = ("boxes", "egress", "providers.local", "runs", "server", "storage")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from holdfast.threads.access.seals import Origin
 from holdfast.threads.checkpoints import Base, Checkpoint, Files, ForkOf, Lineage, Undo
 from holdfast.threads.run_events import Run, ThreadRuns
+from holdfast.threads.session_events import fold_rewound
 
 CHECKPOINT: Final = "signal.thread.checkpoint"
 CHECKPOINT_SKIPPED: Final = "signal.thread.checkpoint_skipped"
@@ -82,7 +83,7 @@ def _rewound(runs: ThreadRuns, payload: Mapping[str, Any], origin: Origin) -> Th
         sessions={agent: replace(each, whole=False) for agent, each in then.sessions.items()},
         dropped=(*then.dropped, (_number(payload["offset"]), _number(payload["until"]))),
         delegation=runs.delegation,  # what a task has reported to its parent stays reported
-        session=runs.session,
+        session=None if runs.session is None else fold_rewound(runs.session, then.session),
     )
 
 

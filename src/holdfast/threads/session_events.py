@@ -27,6 +27,9 @@ CHILD_TERMINATED: Final = "signal.session.child_terminated"
 SLOW: Final = "signal.session.slow"
 AGENT_SETTINGS: Final = "signal.session.agent_settings"
 BOOTED: Final = "signal.session.booted"
+WORK: Final = "signal.session.work"
+MOST_FILES: Final = 50
+"""Changed files of a session that its thread names after each run."""
 PROMPT: Final = "prompt"
 """The field of a chat that is a prompt of a session: `{mode, priority, channel?}`."""
 CHANNEL: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}:[!-~]{1,100}")
@@ -121,6 +124,8 @@ class Session:
     """The latest ones."""
     ended_count: int = 0
     why: str | None = None
+    by: str | None = None
+    """Who asked for its last change of state, if anybody did."""
     error: dict[str, str] | None = None
     """code, message and, if known, hint."""
     released: bool = False
@@ -129,6 +134,8 @@ class Session:
     """Whether its files were not deleted."""
     configured: bool = False
     """Whether the server of its agent got settings (`holdfast.sessions.hub.settings`)."""
+    work: dict[str, Any] = field(default_factory=dict)
+    """What its workspace was like after its latest run: `{run, branch?, commits, files, more}`."""
     boot: dict[str, Any] = field(default_factory=dict)
     """What its last start came to: `{version, ms, steps: [[name, state, ms], …]}`."""
 
@@ -139,6 +146,11 @@ class Session:
     @property
     def processing(self) -> tuple[QueuedPrompt, ...]:
         return tuple(each for each in self.queue if each.is_processing)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it came into its state, if that was not asked for."""
+        return (self.error or {}).get("message") if self.state is SessionState.ERROR else self.why
 
     @property
     def is_over(self) -> bool:
@@ -202,6 +214,8 @@ def fold_session(session: Session | None, entry: Mapping[str, Any], since: int) 
         return replace(session, workspace=False)
     if kind == AGENT_SETTINGS:
         return replace(session, configured=True)
+    if kind == WORK:
+        return replace(session, work=_work(payload) or session.work)
     if kind == BOOTED:
         return replace(session, boot=_boot(payload) or session.boot)
     to = _BY_SIGNAL.get(kind)
@@ -213,6 +227,7 @@ def fold_session(session: Session | None, entry: Mapping[str, Any], since: int) 
         version=session.version + 1,
         changed_at=entry["ts"],
         why=_text(payload.get("why")),
+        by=_text(payload.get("by")),
         error=_error(payload.get("error")) if to is SessionState.ERROR else session.error,
     )
     if changed.is_over:
@@ -251,6 +266,19 @@ def fold_finished(session: Session, run: str, status: RunStatus, error: Mapping[
         else:
             session = _ended(session, each, _STATUS[status])
     return session
+
+
+def fold_rewound(session: Session, then: Session | None) -> Session:
+    """Returns the session after its conversation went back, or forward, to where the session was `then`.
+
+    Only prompts that a run has worked on are part of a conversation.
+    """
+    known = {each.id: each for each in then.ended} if then is not None else {}
+    ended = tuple(
+        known.get(each.id) or (replace(each, status=PromptStatus.REVERTED) if each.run is not None else each)
+        for each in session.ended
+    )
+    return replace(session, ended=ended)
 
 
 _STATUS: Final = {
@@ -317,6 +345,19 @@ def _created(entry: Mapping[str, Any], payload: Mapping[str, Any]) -> Session | 
     )
 
 
+def _work(payload: Mapping[str, Any]) -> dict[str, Any] | None:
+    run, commits, files = payload.get("run"), payload.get("commits"), payload.get("files")
+    if not isinstance(run, str) or type(commits) is not int or not isinstance(files, list):
+        return None
+    known = [
+        {name: each[name] for name in ("path", "status", "additions", "deletions") if name in each}
+        for each in files[:MOST_FILES]
+        if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("status"), str)
+    ]
+    branch, more = _text(payload.get("branch")), payload.get("more") is True
+    return {"run": run, "branch": branch, "commits": commits, "files": known, "more": more}
+
+
 def _boot(payload: Mapping[str, Any]) -> dict[str, Any] | None:
     version, ms, steps = payload.get("version"), payload.get("ms"), payload.get("steps")
     if type(version) is not int or type(ms) is not int or not isinstance(steps, list):
@@ -360,8 +401,18 @@ def child_terminated_id(child: str) -> str:
     return f"session-change-child-{child}"
 
 
+def child_end_chat_id(child: str) -> str:
+    """The id of the message that tells the agent of a session about the end of a session below it."""
+    return f"session-child-{child}"
+
+
 def slow_id(run: str) -> str:
     return f"session-change-slow-{run}"
+
+
+def work_id(run: str) -> str:
+    """The id of the entry about the workspace after a run: only one of each."""
+    return f"session-change-work-{run}"
 
 
 def booted_id(version: int) -> str:
@@ -429,9 +480,19 @@ def child_terminated(child: str, why: str) -> dict[str, Any]:
     return {"type": CHILD_TERMINATED, "child": child, "why": why}
 
 
+def child_ended(child: str, text: str) -> dict[str, Any]:
+    """A prompt that the server gives to the agent of a session, because a session below it has ended."""
+    return {"type": "chat", "role": "user", "text": text, "queued": True, "child": child}
+
+
 def slow(run: str, stage: str, ms: int) -> dict[str, Any]:
     """Reports that a run has not reached its agent for long."""
     return {"type": SLOW, "run": run, "stage": stage, "ms": ms}
+
+
+def work_done(run: str, work: Mapping[str, Any]) -> dict[str, Any]:
+    """Reports the branch, the commits and the changed files of a workspace after a run."""
+    return {"type": WORK, "run": run, **work}
 
 
 def booted(version: int, box: str, ms: int, steps: Sequence[tuple[str, str, int | None]]) -> dict[str, Any]:

@@ -443,3 +443,32 @@ def test_a_sandbox_from_a_declared_image(daytona: Daytona, tiny_image: str) -> N
     failing = Image.base(tiny_image).run_commands("echo to fail; exit 3")
     with pytest.raises(DaytonaError, match="3"):
         daytona.create(CreateSandboxFromImageParams(image=failing), timeout=120, on_snapshot_create_logs=logs.append)
+
+
+def test_hundreds_of_files_go_up_and_down_in_one_call(shared: Sandbox) -> None:
+    small = {f"many/{number}.txt": b"old %d" % number for number in range(300)}
+    large = {f"many/large-{number}": bytes([number]) * 700_000 for number in range(2)}
+    files = {**small, **large}
+    shared.fs.upload_files([FileUpload(data, path) for path, data in files.items()])
+    shared.fs.upload_files([FileUpload(b"%d" % number, "many/same.txt") for number in range(30)])
+    assert shared.fs.download_file("many/same.txt") == b"29"
+    assert len(shared.fs.list_files("many")) == 303
+    down = shared.fs.download_files([FileDownloadRequest(source=path) for path in [*files, "many/none"]])
+    assert {each.source: each.result for each in down[:-1]} == files
+    assert down[-1].error
+    changed = shared.fs.replace_in_files([*small, "many/none", "many"], "old", "new")
+    assert [(each.file, each.success) for each in changed] == [
+        *((path, True) for path in small),
+        ("many/none", False),
+        ("many", False),
+    ]
+    assert shared.fs.download_file("many/7.txt") == b"new 7"
+    assert all(each.success for each in shared.fs.replace_in_files(list(small), "new", "newer"))
+    assert shared.fs.download_file("many/299.txt") == b"newer 299"
+
+
+def test_an_upload_names_the_files_that_could_not_be_written(shared: Sandbox) -> None:
+    shared.fs.create_folder("is-a-folder", "755")
+    with pytest.raises(DaytonaError, match="is-a-folder"):
+        shared.fs.upload_files([FileUpload(b"1", "written"), FileUpload(b"2", "is-a-folder")])
+    assert shared.fs.download_file("written") == b"1"

@@ -130,6 +130,7 @@ class Tour:
             await self.languages(sandbox)
             await self.ports(sandbox)
             await self.what_is_not_there(sandbox)
+            await self.secrets(sandbox)
             await self.desktop(sandbox)
             await self.lifecycle(sandbox)
         await self.snapshots()
@@ -410,21 +411,32 @@ class Tour:
         await call(sandbox.rotate_signing_key)
 
     async def what_is_not_there(self, sandbox: Any) -> None:
-        """What answers 501: SSH, secrets and warm pools. docs/daytona-api.md tells what to do instead."""
+        """What answers 501: SSH and warm pools. docs/daytona-api.md tells what to do instead."""
         await refused(call(sandbox.create_ssh_access, expires_in_minutes=10))
         await refused(call(sandbox.revoke_ssh_access, "token"))
         await refused(call(sandbox.validate_ssh_access, "token"))
-        await refused(call(sandbox.update_secrets, {"A": "b"}))
-        secret, pool = self.client.secret, self.client.warm_pool
-        await refused(call(secret.list, cursor="x", limit=1, name="x", sort="name", order="asc"))
-        await refused(call(secret.get, "x"))
-        await refused(call(secret.create, CreateSecretParams(name="x", value="y")))
-        await refused(call(secret.update, "x", UpdateSecretParams(value="y")))
-        await refused(call(secret.delete, "x"))
+        pool = self.client.warm_pool
         await refused(call(pool.list))
         await refused(call(pool.create, "daytona-small", 1, target="local"))
         await refused(call(pool.update, "x", 1))
         await refused(call(pool.delete, "x"))
+
+    async def secrets(self, sandbox: Any) -> None:
+        secrets, name = self.client.secret, f"tour-{self.mark}"
+        params = CreateSecretParams(name=name, value="x" * 20, description="of a tour", hosts=["api.example.com"])
+        made = await call(secrets.create, params)
+        more = await call(secrets.create, CreateSecretParams(name=f"{name}-more", value="y"))
+        first = await call(secrets.list, limit=1, name=name, sort="name", order="asc")
+        second = await call(secrets.list, cursor=first.next_cursor, limit=1, name=name, sort="name", order="asc")
+        assert [each.name for each in (*first.items, *second.items)] == [name, f"{name}-more"]
+        assert (first.total, second.next_cursor) == (2, None)
+        assert (await call(secrets.update, made.id, UpdateSecretParams(description="new"))).description == "new"
+        assert (await call(secrets.get, made.id)).hosts == ["api.example.com"]
+        await call(sandbox.update_secrets, {"TOKEN": name})
+        assert (await call(sandbox.process.exec, "echo $TOKEN")).result == f"{made.placeholder}\n"
+        await call(sandbox.update_secrets, {})
+        for each in (made, more):
+            await call(secrets.delete, each.id)
 
     async def desktop(self, sandbox: Any) -> None:
         """On a machine without Xvfb, all of it is refused, by name."""

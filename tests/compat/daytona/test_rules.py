@@ -95,7 +95,7 @@ def _sandbox(state: BoxState, **details: Any) -> Sandbox:
         (BoxState.RUNNING, {}, 15, Due.STOP),
         (BoxState.RUNNING, {"auto_stop": 0}, 10_000, None),
         (BoxState.RUNNING, {"auto_stop": 0, "auto_pause": 5}, 5, Due.PAUSE),
-        (BoxState.RUNNING, {"ttl_minutes": 3}, 3, Due.DELETE),
+        (BoxState.RUNNING, {"ttl_minutes": 3}, 3, Due.END),
         (BoxState.STOPPED, {}, 7 * 24 * 60, Due.ARCHIVE),
         (BoxState.STOPPED, {"archived": True}, 7 * 24 * 60, None),
         (BoxState.STOPPED, {"auto_delete": 30}, 29, None),

@@ -233,8 +233,6 @@ def test_what_boxes_cannot_do_is_refused_by_name(daytona: Daytona, shared: Sandb
         lambda: shared.create_ssh_access(10),
         lambda: shared.revoke_ssh_access("token"),
         lambda: shared.validate_ssh_access("token"),
-        lambda: shared.update_secrets({"A": "b"}),
-        lambda: daytona.create(CreateSandboxFromSnapshotParams(secrets={"A": "b"})),
         lambda: daytona.create(CreateSandboxFromImageParams(image="debian:12", resources=Resources(gpu=1))),
     )
     for call in refused:

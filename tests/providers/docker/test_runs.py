@@ -66,7 +66,7 @@ def test_pi_works_in_a_container_and_goes_on_in_another_one(
     model.script([write("b.txt", "two\n"), bash("cat a.txt b.txt; pwd"), text("Both files are there.")])
     launched = client.runs.launch(
         "put a second file beside the first",
-        agent="pi", model="scripted", workspace=client.runs.upload(project), box=BOX,
+        agent="pi", model="scripted", workspace=client.runs.upload(project), box=BOX, checkpoints="off",
     )  # fmt: skip
     thread = launched.thread
     first = client.runs.wait(launched.run)
@@ -109,6 +109,7 @@ def test_turns_in_containers_are_forked_and_rewound_where_checkpoints_are_asked_
     assert client.runs.wait(client.runs.resume(thread, "two").run).status == "completed"
 
     model.script([bash("cat state; ls"), text("As it was.")])
+    sizes = [each.size for each in client.forks.turns(thread)]
     forked = client.forks.fork(thread, 1, prompt="look")
     assert forked.run is not None
     assert client.runs.wait(forked.run).status == "completed"
@@ -119,6 +120,28 @@ def test_turns_in_containers_are_forked_and_rewound_where_checkpoints_are_asked_
     model.script([bash("cat state; ls"), text("Back.")])
     assert client.runs.wait(client.runs.resume(thread, "look").run).status == "completed"
     assert results(client, thread)[-1] == "1\nstate\n"
+
+    assert sizes[0] is not None
+    assert sizes[0] < 20 << 20, "without the agent, which has many times that"
+
+
+@pytest.mark.sampled
+def test_turns_in_containers_are_saved_unless_they_are_told_not_to_be(client: SyncClient, model: ScriptedModel) -> None:
+    model.script([text("One.")])
+    saved = client.runs.launch("one", agent="pi", model="scripted", box=BOX)
+    assert client.runs.wait(saved.run).status == "completed"
+    model.script([bash("head -c 20M /dev/urandom > large"), text("Two.")])
+    large = client.runs.launch("two", agent="pi", model="scripted", box=BOX, checkpoints="every size=10M")
+    assert client.runs.wait(large.run).status == "completed"
+    model.script([text("Three."), text("Four.")])
+    for each in (saved, large):  # each waits for the checkpoint of the turn before
+        assert client.runs.wait(client.runs.resume(each.thread, "on").run).status == "completed"
+    kinds = ("signal.thread.checkpoint", "signal.thread.checkpoint_skipped")
+    [entry] = client.thread(saved.thread).entries(types=kinds, limit=1)
+    # A machine under load may need longer than the policy allows.
+    assert entry.type == kinds[0] or "took longer" in entry.payload["why"]
+    skipped = next(iter(client.thread(large.thread).entries(types="signal.thread.checkpoint_skipped")))
+    assert "more than 10 MB" in skipped.payload["why"]
 
 
 @pytest.mark.sampled

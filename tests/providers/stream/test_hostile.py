@@ -313,3 +313,25 @@ async def test_whoever_waits_with_more_than_the_box_takes_waits_without_a_bound_
 def test_a_report_of_a_machine_that_makes_no_sense_is_no_guest(told: str) -> None:
     with pytest.raises(CreateFailed):
         read_place(0, told, "")
+
+
+async def test_a_message_of_millions_of_values_holds_up_nobody_else(
+    bridge: FakeBridge, guest: StreamGuestClient
+) -> None:
+    values = b"0:n" * 2_000_000
+    text = b"%d:%sl" % (len(values), values)
+    inner = b"6:values,".replace(b",", b"s") + text
+    data = b"%d:%sd" % (len(inner), inner)
+    bridge.answering = lambda number, request: message_frames(number, data)
+    turns = 0
+    with await guest.call({"op": "ping"}) as call:
+        async with asyncio.timeout(6 * PATIENCE):
+            while not call.has_answer:  # noqa: ASYNC110  # nothing tells of it, and reading it would begin
+                await asyncio.sleep(0)
+            answering = asyncio.create_task(call.answer())
+            while not answering.done():
+                turns += 1
+                await asyncio.sleep(0)
+            answer = await answering
+    assert len(answer["values"]) == 2_000_000
+    assert turns > 10

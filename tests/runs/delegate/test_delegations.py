@@ -66,6 +66,18 @@ async def test_a_task_is_a_thread_that_starts_at_once_and_reports_its_end_to_its
     assert (await world.runs.delegations.result(task.id)).result == "The answer is 42."
 
 
+async def test_a_task_has_its_own_chain_of_models_or_that_of_its_parent(world: World) -> None:
+    thread, _ = await parent_run(world, model="a", fallbacks=("b",))
+    for new, expected in (
+        (NewTask(prompt="as its parent"), ("a/x", ["b/x"])),
+        (NewTask(prompt="another one", model="c", fallbacks=("d", "e")), ("c/x", ["d/x", "e/x"])),
+        (NewTask(prompt="one model", model="c"), ("c/x", None)),
+    ):
+        task = await world.runs.delegations.delegate(thread, new)
+        run = (await task_runner(world, task.id)).run
+        assert (run.model, run.options.get("fallbacks")) == expected
+
+
 async def test_a_result_waits_for_the_next_prompt_of_the_parent_and_precedes_it(world: World) -> None:
     thread, runner = await parent_run(world)
     task = await world.runs.delegations.delegate(thread, NewTask(prompt="find it"))

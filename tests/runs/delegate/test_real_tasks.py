@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from threading import Event, Thread
 
 import pytest
 from tests.agents import InstalledAgents
-from tests.runs.delegate.real import ANSWER, Delegating, a_delegating_server, asks_for_result, calls, task_in
+from tests.runs.delegate.real import ANSWER, PATIENCE, Delegating, a_delegating_server, asks_for_result, calls, task_in
 
+from holdfast.api.run.tasks import ThreadTree
 from holdfast.cli.app import run as run_command
+from holdfast.cli.exits import Exit
+from holdfast.client.run.tasks import Tasks
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.requests import Request
-from holdfast.testing.model.steps import Step, bash, held, text, write
+from holdfast.testing.model.steps import FOR_EVER, Step, bash, held, text, write
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +126,72 @@ def test_tasks_are_delegated_shown_and_awaited_by_command(
     assert second.startswith("└─ t-")
     assert "task, pi" in second
     assert "handwork" in second
+    [task] = world.client.tasks.list(thread)
+    capfd.readouterr()
+    assert run_command(["task", "list", thread]) == 0
+    [_, line] = capfd.readouterr().out.splitlines()
+    assert line.split()[:4] == [task.id, "completed", "pi", "own"]
+    assert "handwork" in line
+    assert run_command(["task", "show", task.id]) == 0
+    assert f"parent       {thread}" in capfd.readouterr().out
+    assert run_command(["task", "result", task.id]) == 0
+    assert ANSWER in capfd.readouterr().out
+    gate = Gate("start")
+    world.model.script([held(text(ANSWER), gate)], when="in vain")
+    assert run_command(["delegate", thread, "Do it in vain.", "--box", "same"]) == 0
+    vain = capfd.readouterr().out.strip()
+    gate.wait_reached()
+    assert run_command(["task", "result", vain]) == 1
+    assert f"holdfast task result {vain} --wait" in capfd.readouterr().err
+    assert run_command(["task", "cancel", vain]) == 0
+    assert run_command(["task", "result", vain, "--wait", "--json"]) == 1
+    gate.release()
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["status"] == "cancelled"
+    assert run_command(["task", "show", thread]) == Exit.NOT_FOUND
+    assert "there is no task" in capfd.readouterr().err
+    world.client.threads.delete(vain)
     assert run_command(["thread", "wait", thread]) == 0
     assert "and 1 below it" in capfd.readouterr().out
     assert run_command(["thread", "tree", thread, "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["threads"]) == 2
+
+
+@pytest.mark.parametrize("command", ["delegate", "thread wait"])
+def test_who_waits_for_a_task_waits_over_a_restart_of_the_server(
+    world: Delegating, command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(world.server.home))
+    waits = Event()
+    tree = Tasks.tree
+
+    async def seen(self: Tasks, thread: str) -> ThreadTree:
+        found = await tree(self, thread)
+        waits.set()
+        return found
+
+    thread = world.launch("parent of a restart", [text("I have nothing to do.")])
+    world.client.runs.wait(thread)
+    gate = Gate("start")
+    # The agent repeats the call of the model that the server was killed in.
+    world.model.script([held(text(ANSWER), gate), text(ANSWER, times=FOR_EVER)], when="over a restart")
+    arguments = ["delegate", thread, "Do it over a restart.", "--wait"]
+    if command == "thread wait":
+        world.client.tasks.delegate(thread, "Do it over a restart.")
+        monkeypatch.setattr(Tasks, "tree", seen)  # so that we know when it waits
+        arguments = ["thread", "wait", thread]
+    exits: list[int] = []
+    waiting = Thread(target=lambda: exits.append(run_command(arguments)))
+    waiting.start()
+    gate.wait_reached()
+    if command == "thread wait":
+        assert waits.wait(PATIENCE)
+    world.server.kill()
+    world.server.start()
+    gate.release()
+    waiting.join()
+    assert exits == [0], capfd.readouterr().err
+    assert (ANSWER if command == "delegate" else "and 1 below it") in capfd.readouterr().out
+    assert len(world.client.tasks.list(thread)) == 1
 
 
 # --- attacks ---

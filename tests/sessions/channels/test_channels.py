@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.runs.world import PATIENCE, SEALS
+from tests.sessions.hub.test_hub import FakeRunner
 from tests.sessions.tools.world import ToolWorld
 
 from holdfast.api.errors import Forbidden, InvalidRequest, NotFound, TooManyRequests, Unauthorized, Unavailable
 from holdfast.sessions.channels.events import slack_message, telegram_message
+from holdfast.sessions.hub.hub import Hub
+from holdfast.sessions.hub.turn_writer import TurnWriter
 from holdfast.testing.chats import Slack, Telegram
+from holdfast.threads.access.authority import Authority
+from holdfast.threads.protocol.surface import StreamSurface
 
 pytestmark = pytest.mark.anyio
 TOKEN, SIGNING = "123456:telegram-token-of-a-bot", "slack-signing-secret-0123"
@@ -111,6 +119,145 @@ async def test_a_message_in_slack_becomes_a_prompt_once_and_is_answered(world: T
     assert [each["method"] for each in slack.sent] == ["chat.postMessage", "files.completeUploadExternal"]
     assert slack.sent[1]["channel_id"] == "C1"
     assert list(slack.uploads.values()) == [b"GIF89a"]
+
+
+def attached(entries: list[dict[str, Any]]) -> list[list[tuple[str, str | None, bytes]]]:
+    """The files of each prompt."""
+    return [
+        [(each["mime"], each.get("filename"), base64.b64decode(each["data"])) for each in chat.get("attachments", ())]
+        for chat in (entry["payload"] for entry in entries)
+        if chat["type"] == "chat"
+    ]
+
+
+async def test_images_and_files_of_telegram_belong_to_the_prompt(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    secret = {SECRET: (await connect(world, session, "telegram", "42", token="TG"))["secret"]}
+    telegram.files = {"small": b"s", "large": b"\xff\xd8 a photo", "notes": b"turnips", "huge": b"x" * (4 << 20)}
+    photo = [{"file_id": "small", "file_size": 1}, {"file_id": "large", "file_size": 9}]
+    bodies = [
+        Telegram.update(1, 42, caption="What is this?", photo=photo),
+        Telegram.update(
+            2, 42, document={"file_id": "notes", "file_name": "../my notes.txt", "mime_type": "text/plain"}
+        ),
+        Telegram.update(3, 42, "see", document={"file_id": "huge", "file_name": "h.png", "mime_type": "image/png"}),
+        Telegram.update(4, 42, "see", document={"file_id": "gone", "file_name": "g.png", "mime_type": "image/png"}),
+        Telegram.update(5, 42, "see", document={"file_id": "small", "file_name": "a.exe"}),
+    ]
+    for body in (*bodies, bodies[0]):
+        await receive(world, session, "telegram", secret, body)
+    entries = await world.base.base.entries(session)
+    assert attached(entries) == [
+        [("image/jpeg", "photo.jpg", b"\xff\xd8 a photo")],
+        [("text/plain", ".._my notes.txt", b"turnips")],
+        [], [], [],
+    ]  # fmt: skip
+    texts = await prompts(world, session)
+    assert texts[0].endswith("channel_reply.]\n\nWhat is this?")
+    assert texts[1].endswith("channel_reply.]\n\n(a file without words)")
+    assert "A file was not taken: h.png, because it has more than 3,145,728 bytes." in texts[2]
+    assert "A file was not taken: g.png, because telegram did not take the message" in texts[3]
+    assert "A file was not taken: a.exe, because only images, texts and PDFs are." in texts[4]
+    assert TOKEN not in json.dumps(entries)
+
+
+async def test_images_of_slack_belong_to_the_prompt_and_the_token_goes_to_slack_alone(
+    world: ToolWorld, slack: Slack
+) -> None:
+    session = await world.session()
+    await connect(world, session, "slack", "C1", token="BOT", signing="SIGNING")
+    stamp = world.base.base.clock.now() // 1000
+    slack.files = {"1": b"GIF89a"}
+    with Slack(BOT, SIGNING) as elsewhere:
+        elsewhere.files = {"1": b"GIF89a"}
+        gif = {"mimetype": "image/gif", "name": "a.gif", "url_private_download": f"{slack.url}/files-pri/1"}
+        foreign = {**gif, "name": "b.gif", "url_private_download": f"{elsewhere.url}/files-pri/1"}
+        body = Slack.event("Ev1", "C1", "", subtype="file_share", files=[gif, foreign, 7])
+        await receive(world, session, "slack", slack.headers(body, stamp), body)
+    assert attached(await world.base.base.entries(session)) == [[("image/gif", "a.gif", b"GIF89a")]]
+    [text] = await prompts(world, session)
+    assert "A file was not taken: b.gif, because it is not at Slack." in text
+
+
+async def test_who_speaks_in_a_chat_is_told_once_that_nobody_listens(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    secret = {SECRET: (await connect(world, session, "telegram", "42", token="TG"))["secret"]}
+    voice = {"file_id": "v", "mime_type": "audio/ogg", "duration": 2}
+    for _ in range(2):
+        await receive(world, session, "telegram", secret, Telegram.update(1, 42, voice=voice))
+        await world.restart()
+    assert await prompts(world, session) == []
+    assert [(each["chat_id"], each["text"]) for each in telegram.sent] == [
+        ("42", "Nobody here can listen to speech: this server has no model that understands it. Please write it."),
+    ]
+
+
+@asynccontextmanager
+async def asking(world: ToolWorld, session: str) -> AsyncIterator[FakeRunner]:
+    """The runner of the session's current run, at the hub."""
+    base = world.base.base
+    surface = StreamSurface(base.store, Authority(SEALS, frozenset({"scripted"})))
+    hub = Hub(
+        base.log, TurnWriter(surface, lambda: "q-1"), base.runs, base.runs.ends, world.base.runners,
+        world.base.questions, on_question=world.channels.ask, beat_seconds=3600.0,
+    )  # fmt: skip
+    run = (await world.base.at_work(session)).run
+    runner = FakeRunner(hub, session, run)
+    await runner.until("init")
+    runner.greet(run.run)
+    try:
+        yield runner
+    finally:
+        await runner.leave()
+        await hub.close()
+
+
+async def sent(telegram: Telegram, count: int) -> list[str]:
+    async with asyncio.timeout(PATIENCE):
+        while len(telegram.sent) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return [each["text"] for each in telegram.sent]
+
+
+async def test_a_question_is_put_to_the_chat_that_the_agent_works_for_and_answered_there(
+    world: ToolWorld, telegram: Telegram
+) -> None:
+    session = await world.session()
+    secret = {SECRET: (await connect(world, session, "telegram", "42", "43", token="TG"))["secret"]}
+    await receive(world, session, "telegram", secret, Telegram.update(1, 42, "set up a database"))
+    async with asking(world, session) as runner:
+        question = {"questionId": "que_1", "text": "Which?", "options": ["PostgreSQL", "SQLite"]}
+        runner.say("question", {**question, "turnId": runner.run.run})
+        asked = "The agent asks:\nWhich?\n1. PostgreSQL\n2. SQLite\nAnswer with a number, or in words."
+        assert await sent(telegram, 1) == [asked]
+        await world.channels.ask(session)  # also after a restart
+        await receive(world, session, "telegram", secret, Telegram.update(2, 43, "1"))
+        assert len(await prompts(world, session)) == 2, "another chat is not asked"
+        for _ in range(2):
+            await receive(world, session, "telegram", secret, Telegram.update(3, 42, "2"))
+        assert await runner.until("answer") == {"questionId": "que_1", "answer": "SQLite"}
+        await runner.acked(runner.say("question-closed", {"questionId": "que_1", "answer": "SQLite"}))
+        permission = {"questionId": "per_1", "kind": "permission", "text": "May it?", "options": ["once", "reject"]}
+        runner.say("question", {**permission, "turnId": runner.run.run})
+        await sent(telegram, 2)
+        await receive(world, session, "telegram", secret, Telegram.update(4, 42, "why?"))
+        await receive(world, session, "telegram", secret, Telegram.update(5, 42, "ONCE"))
+        assert await runner.until("answer") == {"questionId": "per_1", "answer": "once"}
+    assert [each.rpartition("\n")[2] for each in await prompts(world, session)] == ["set up a database", "1", "why?"]
+
+
+async def test_no_permission_is_asked_for_where_everybody_is_heard(world: ToolWorld, telegram: Telegram) -> None:
+    session = await world.session()
+    secret = {SECRET: (await connect(world, session, "telegram", "*", token="TG"))["secret"]}
+    await receive(world, session, "telegram", secret, Telegram.update(1, 42, "delete it all"))
+    async with asking(world, session) as runner:
+        permission = {"questionId": "per_1", "kind": "permission", "text": "May it?", "options": ["once", "reject"]}
+        runner.say("question", {**permission, "turnId": runner.run.run})
+        runner.say("question", {"questionId": "que_1", "text": "Sure?", "turnId": runner.run.run})
+        assert await sent(telegram, 1) == ["The agent asks:\nSure?\nYour next message is the answer."]
+        await receive(world, session, "telegram", secret, Telegram.update(2, 42, "once"))
+        assert await runner.until("answer") == {"questionId": "que_1", "answer": "once"}
+        assert [each.id for each in await world.base.sessions.questions(session)] == ["per_1"]
 
 
 async def test_a_forged_or_replayed_event_is_refused_with_one_answer(

@@ -259,6 +259,93 @@ async def test_a_runner_that_was_cut_off_for_long_does_not_replace_the_one_of_th
     assert [each["payload"]["text"] for each in await house.entries(id, "scripted.")] == ["still here"]
 
 
+async def swept(house: HubTest, id: str) -> None:
+    """As the sweeps of a server do."""
+    await house.world.base.runs.sweep()
+    await house.world.base.runs.launches.wait(id)
+    await house.world.sessions.sweep()
+    await house.world.settled(id)
+
+
+@pytest.mark.parametrize("seconds", [1, 60, 599])
+async def test_after_a_cut_of_the_network_the_runner_goes_on_where_it_was(house: HubTest, seconds: int) -> None:
+    """Its box says that it lives. What it says meanwhile comes afterwards, in order and once."""
+    id, run = await house.at_work()
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.entry(type="scripted.assistant", message="m-1", text="before", calls=[]))
+        said, number = runner.encoded, runner.number
+    await swept(house, id)  # from here on the server counts
+    house.world.base.clock.advance(seconds * 1000)
+    for _ in range(3):
+        await swept(house, id)
+    async with connected(house, id, run) as again:
+        again.encoded, again.number = said, number - 1
+        again.say(*message_of(run.run, said[-1]))  # not acknowledged, as far as it knows
+        again.greet(run.run)
+        again._entries = runner._entries
+        runner.encoded.clear()
+        runner._entries.add({"type": "scripted.assistant", "message": "m-2", "text": "meanwhile", "calls": []})
+        runner._entries.flush()
+        again.say(*message_of(run.run, runner.encoded[-1]))
+        runner._entries.finish({"type": "signal.run.finished", "run": run.run, "by": "runner", "status": "completed"})
+        await again.acked(again.say(*message_of(run.run, runner.encoded[-1])))
+    await swept(house, id)
+    assert [each["payload"]["text"] for each in await house.entries(id, "scripted.")] == ["before", "meanwhile"]
+    [ended] = (await house.world.session(id)).ended
+    assert (ended.status.value, ended.attempts) == ("completed", 1)
+
+
+async def test_after_ten_minutes_another_runner_has_the_prompt_and_the_old_one_is_sent_away(house: HubTest) -> None:
+    id, run = await house.at_work()
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.entry(type="scripted.assistant", message="m-1", text="before", calls=[]))
+    await swept(house, id)  # from here on the server counts
+    house.world.base.clock.advance(601_000)
+    await swept(house, id)
+    latest = (await house.world.at_work(id)).run
+    assert latest.run != run.run
+    late = FakeRunner(house.hub, id, run)
+    assert await late.until("nothing") == {"closed": 1000, "reason": REPLACED}
+    await late.task
+    await house.world.answer(id)
+    await swept(house, id)
+    assert [each["payload"]["text"] for each in await house.entries(id, "scripted.assistant")] == ["before"]
+    [ended] = (await house.world.session(id)).ended
+    assert (ended.status.value, ended.attempts) == ("completed", 2)
+    ends = [each["payload"]["run"] for each in await house.entries(id, "signal.run.finished")]
+    assert ends == [run.run, latest.run]
+
+
+@pytest.mark.parametrize("hours", [-48, 48])
+async def test_a_clock_that_jumps_ends_no_run_and_doubles_no_prompt(house: HubTest, hours: int) -> None:
+    """The clock of the day, and not the one that goes on evenly."""
+    id, run = await house.at_work()
+    real, now = house.world.base.log.clock, house.world.base.clock.now
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.entry(type="scripted.assistant", message="m-1", text="before", calls=[]))
+        second = await house.world.prompt(id, "the next one")
+        house.world.base.log.clock = lambda: now() + hours * 3_600_000
+        third = await house.world.prompt(id, "and another", mode="collect")
+        for _ in range(3):
+            await swept(house, id)
+        assert (await house.world.row(id)).runs.live is not None
+        await runner.acked(runner.end(status="completed", ms=1))
+    first = run.prompts[0]
+    for _ in range(2):
+        house.world.base.clock.advance(4_000)  # for the prompt that is collected
+        await swept(house, id)
+        await house.world.answer(id)
+    house.world.base.log.clock = real
+    await swept(house, id)
+    session = await house.world.session(id)
+    assert [(each.id, each.status.value, each.attempts) for each in session.ended] == [
+        (each, "completed", 1) for each in (first, second, third)
+    ]
+
+
 async def test_a_run_whose_prompt_got_lost_with_its_server_waits_again_at_once(house: HubTest) -> None:
     id, run = await house.at_work()
     async with connected(house, id, run) as runner:
@@ -314,6 +401,57 @@ async def test_a_question_expires_and_an_agent_that_is_away_is_said_to_be(house:
         assert await runner.until("answer") == {"questionId": "que_1", "answer": "__expired__"}
         with pytest.raises(NotFound):
             await house.questions.answer(id, "que_1", "a")
+
+
+async def test_a_question_that_expires_while_its_runner_is_away_is_answered_when_it_comes_back(house: HubTest) -> None:
+    house.open(question_seconds=0.05)
+    id, run = await house.at_work()
+    asked = {"questionId": "que_1", "text": "Which?", "turnId": run.run}
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.say("question", asked))
+    async with asyncio.timeout(PATIENCE):
+        while house.questions.of(id):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    async with connected(house, id, run) as again:
+        again.greet(run.run)
+        again.say("question", asked, number=2)
+        assert await again.until("answer") == {"questionId": "que_1", "answer": "__expired__"}
+        assert house.questions.of(id) == []
+
+
+async def test_an_answer_that_was_lost_with_the_connection_is_sent_again_and_the_question_is_not_asked_again(
+    house: HubTest,
+) -> None:
+    id, run = await house.at_work()
+    asked = {"questionId": "que_1", "text": "Which?", "turnId": run.run}
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.say("question", asked))
+        await house.questions.answer(id, "que_1", "the first")  # and nothing of it reaches the runner
+    async with connected(house, id, run) as again:
+        again.greet(run.run)
+        again.say("question", asked, number=2)
+        assert await again.until("answer") == {"questionId": "que_1", "answer": "the first"}
+        assert house.questions.of(id) == []
+        await again.acked(again.say("question-closed", {"questionId": "que_1", "answer": "the first"}, number=3))
+        await again.acked(again.say("question", asked, number=4))  # another one, of the same name
+        assert [each.id for each in house.questions.of(id)] == ["que_1"]
+
+
+async def test_a_question_of_a_run_that_has_ended_waits_for_nobody(house: HubTest) -> None:
+    id, run = await house.at_work()
+    house.world.sessions._questions = house.questions
+    async with connected(house, id, run) as runner:
+        runner.greet(run.run)
+        await runner.acked(runner.say("question", {"questionId": "que_1", "text": "Which?", "turnId": run.run}))
+        assert [each.id for each in await house.world.sessions.questions(id)] == ["que_1"]
+        assert [thread for thread, _ in await house.world.sessions.all_questions()] == [id]
+    await house.world.answer(id, "failed")
+    assert await house.world.sessions.all_questions() == []
+    assert await house.world.sessions.questions(id) == []
+    with pytest.raises(NotFound):
+        await house.world.sessions.answer(id, "que_1", "too late")
 
 
 async def test_what_a_runner_says_is_kept_within_limits(house: HubTest) -> None:

@@ -323,6 +323,22 @@ def test_people_see_models_run_commands_abort_and_revert(world: HubWorld, tmp_pa
     assert found.box is not None
     with world.client.boxes.open(found.box) as box:
         assert not box.files.exists("/workspace/b.txt")
+    statuses = {each.id: each.status for each in world.client.sessions.prompts(session.id)}
+    assert [statuses[each.id] for each in (first, second, third, fourth)] == [
+        "completed", "reverted", "reverted", "completed",
+    ]  # fmt: skip
+    back = world.client.sessions.undo_revert(session.id)
+    assert back.box is not None
+    with world.client.boxes.open(back.box) as box:
+        assert box.files.read("/workspace/b.txt") == b"two\n"
+    world.model.script([text("Again.")], when="After the undo")
+    fifth = world.client.sessions.prompt(session.id, "After the undo.")
+    assert world.ended(session.id, fifth) == "completed", world.entries(session.id, "signal.run.finished")
+    said = [each.text for each in world.model.main_requests[-1].turns if isinstance(each, Said)]
+    assert any("Write it." in each for each in said)
+    assert not any("Go on." in each for each in said)
+    statuses = {each.id: each.status for each in world.client.sessions.prompts(session.id)}
+    assert [statuses[each.id] for each in (second, third, fourth)] == ["completed", "cancelled", "reverted"]
 
 
 @pytest.mark.sampled(share=0.34)

@@ -17,7 +17,7 @@ from holdfast.client import SyncClient
 from holdfast.testing.model import ScriptedModel
 from holdfast.testing.server import ServerProcess
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 300.0
 
 
 class HubWorld:

@@ -10,6 +10,7 @@ from tests.runs.world import SPEC
 from tests.sessions.tools.world import ToolWorld
 
 from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
+from holdfast.api.errors.boxes import CreateFailed
 from holdfast.api.errors.sessions import SessionConflict
 from holdfast.api.errors.tasks import DelegationLimit
 from holdfast.api.model.budgets import Budget
@@ -135,6 +136,59 @@ async def test_a_session_ends_its_children_and_itself(world: ToolWorld) -> None:
         assert await world.base.settled(each) is SessionState.TERMINATED
     with pytest.raises(SessionConflict):
         await spawn(world, parent)
+
+
+async def told(world: ToolWorld, id: str) -> list[str]:
+    """What the server has said to the agent of a session."""
+    entries = await world.base.base.entries(id)
+    return [each["payload"]["text"] for each in entries if each["payload"].get("child") and "text" in each["payload"]]
+
+
+async def test_the_agent_of_a_parent_learns_of_the_end_of_a_child_and_starts_to_work_on_it(world: ToolWorld) -> None:
+    parent = await world.session()
+    child = await spawn(world, parent, title="a look")
+    runner = await world.base.at_work(child)
+    await runner.say("All is well.")
+    await world.call(child, "complete_session")
+    await runner.end()
+    await world.base.settled(child)
+    name = f'Session {child} ("a look"), which belongs to this one,'
+    assert await told(world, parent) == [
+        f"[{name} has completed its work. The last message of its agent:]\n\nAll is well."
+    ]
+    await world.base.answer(parent)
+    assert world.base.base.agents.scripted.tasks[-1].prompt == (await told(world, parent))[0]
+    await world.restart()
+    await world.base.sessions.sweep()
+    assert len(await told(world, parent)) == 1
+
+
+async def test_an_agent_is_not_told_of_an_end_that_it_asked_for_nor_after_its_own(world: ToolWorld) -> None:
+    parent = await world.session()
+    one, other = await spawn(world, parent), await spawn(world, parent)
+    await world.call(parent, "terminate_child", childSessionId=one)
+    assert await world.base.settled(one) is SessionState.TERMINATED
+    assert await told(world, parent) == []
+    await world.base.settled(other)
+    await world.base.sessions.terminate(other, by="ada")
+    await world.base.settled(other)
+    assert await told(world, parent) == [
+        f'[Session {other} ("w"), which belongs to this one, was terminated. Its agent left no message.]'
+    ]
+    third = await spawn(world, parent)
+    await world.base.sessions.terminate(parent)
+    await world.base.settled(parent)
+    assert await world.base.settled(third) is SessionState.TERMINATED
+    assert len(await told(world, parent)) == 1
+
+
+async def test_an_agent_learns_that_a_child_could_not_be_started(world: ToolWorld) -> None:
+    parent = await world.session()
+    world.base.base.provider.fail_next("create", CreateFailed("there is no room"))
+    child = await spawn(world, parent)
+    assert await world.base.settled(child) is SessionState.ERROR
+    [text] = await told(world, parent)
+    assert f'[Session {child} ("w"), which belongs to this one, could not be started: there is no room' in text
 
 
 async def test_a_tree_has_limits(world: ToolWorld) -> None:

@@ -58,17 +58,20 @@ def test_a_command_and_a_file_get_what_the_box_may_see(api: httpx.Client) -> Non
     secrets = {
         "OPEN": {"value": VALUE, "expose": "env"},
         "BOUND": {"value": "bound-0123456789-abcdef", "bindings": bound},
+        "LONG": {"value": "x" * 8_000, "expose": "env"},
         "OTHERS": {"value": "not-for-this-session-0123", "expose": "env"},
     }
     for name, given in secrets.items():
         assert api.put(f"/v1/secrets/{name}", json=given).status_code < 300
-    session = new_session(api, "OPEN", "BOUND")
+    session = new_session(api, "OPEN", "BOUND", "LONG")
 
     def call(tool: str, **given: object) -> httpx.Response:
         return api.post(f"/v1/sessions/{session}/tools/{tool}", json=given, timeout=120)
 
     listed = call("list_secrets").json()["secrets"]
-    assert [(each["reference"], each["exposed"]) for each in listed] == [("hf://OPEN", True), ("hf://BOUND", False)]
+    assert [(each["reference"], each["exposed"]) for each in listed] == [
+        ("hf://OPEN", True), ("hf://BOUND", False), ("hf://LONG", True),
+    ]  # fmt: skip
     shown = 'printf "%s\\n" "$A" "$B" >&2; printf %s "$A" | base64 -w0; [ "${#A}" = 32 ] && echo ok'
     ran = call("run_with_secrets", command=shown, env={"A": "hf://OPEN", "B": "hf://BOUND"}).json()
     assert ran["exitCode"] == 0, ran
@@ -80,6 +83,10 @@ def test_a_command_and_a_file_get_what_the_box_may_see(api: httpx.Client) -> Non
     check = 'printf "a=%s b=holdfast-placeholder-BOUND" "$A" | cmp - filled && stat -c %a filled'
     checked = call("run_with_secrets", command=check, env={"A": "hf://OPEN"}).json()
     assert (checked["exitCode"], checked["stdout"].strip()) == (0, "600"), checked
+    call("run_with_secrets", command="yes hf://LONG | head -n 600 > long", env={})
+    refused = call("inject_secrets", templatePath="long", outputPath="never")
+    assert (refused.status_code, "more than 4194304 bytes" in refused.text) == (400, True), refused.text
+    assert call("run_with_secrets", command="test ! -e never", env={}).json()["exitCode"] == 0
     refusals = {"hf://OTHERS": 403, "hf://NOTHING": 403, "OPEN": 400, "hf://OPEN/x": 400, "op://vault/item/field": 501}
     for reference, status in refusals.items():
         assert call("run_with_secrets", command="env", env={"A": reference}).status_code == status, reference

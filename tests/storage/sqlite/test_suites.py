@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.api.errors import Unavailable
+from holdfast.compat.daytona.records import RecordStore
 from holdfast.egress.environment_policies import PolicyStore
 from holdfast.egress.models.budgets import BudgetStore
 from holdfast.egress.models.model import ModelStore
@@ -28,7 +30,9 @@ from holdfast.storage.sqlite.access.gateway_cookies import SqliteCookies
 from holdfast.storage.sqlite.access.logins import SqliteLogins
 from holdfast.storage.sqlite.access.members import SqliteMembers
 from holdfast.storage.sqlite.access.shares import SqliteShares
+from holdfast.storage.sqlite.access.tenants import SqliteTenants
 from holdfast.storage.sqlite.database import Database
+from holdfast.storage.sqlite.daytona_records import SqliteDaytonaRecords
 from holdfast.storage.sqlite.egress_decisions import SqliteDecisions
 from holdfast.storage.sqlite.egress_policies import SqlitePolicies
 from holdfast.storage.sqlite.environments import SqliteEnvironments
@@ -59,9 +63,11 @@ from holdfast.testing.store_suites import (
     NamedSecretSuite,
     PolicySuite,
     PriceSuite,
+    RecordSuite,
     SecretSuite,
     ShareSuite,
     SubscriptionSuite,
+    TenantSuite,
     ThreadRowSuite,
     WorkflowSuite,
 )
@@ -69,9 +75,13 @@ from holdfast.testing.store_suites.access.logins import LoginStores
 from holdfast.testing.store_suites.access.members import Stores
 from holdfast.testing.store_suites.egress_decisions import decision, read
 from holdfast.testing.store_suites.opener import OpenStore
-from holdfast.testing.store_suites.thread_rows import Opened
+from holdfast.testing.store_suites.thread_rows import Opened, row_of
 from holdfast.threads.access.credentials import KeyStore, SecretStore
+from holdfast.threads.access.members import TenantStore
 from holdfast.threads.access.shares import ShareStore
+from holdfast.threads.protocol.surface import THREADS
+from holdfast.threads.rows import RowFilter, RowStore
+from holdfast.threads.store import StreamConfig, StreamStore
 from holdfast.threads.subscriptions.store import SubscriptionStore
 
 
@@ -132,6 +142,28 @@ class TestSqliteMembers(MemberSuite):
         return open_store
 
 
+class TestSqliteTenants(TenantSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[TenantStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[TenantStore]:
+            async with open_streams(tmp_path) as streams:
+                yield SqliteTenants(streams)
+
+        return open_store
+
+
+class TestSqliteDaytonaRecords(RecordSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore[RecordStore]:
+        @asynccontextmanager
+        async def open_store(tenant: str) -> AsyncIterator[RecordStore]:
+            async with Database(tmp_path / "holdfast.db") as database:
+                yield SqliteDaytonaRecords(database)
+
+        return open_store
+
+
 class TestSqliteSubscriptions(SubscriptionSuite):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore[SubscriptionStore]:
@@ -152,6 +184,17 @@ class TestSqliteThreadRows(ThreadRowSuite):
                 yield streams, SqliteThreadRows(streams, tenant=tenant)
 
         return open_store
+
+    async def test_a_listed_row_is_decoded_once_until_it_changes(self, streams: StreamStore, store: RowStore) -> None:
+        await streams.create(f"{THREADS}t-1", StreamConfig(content_type="text/plain"))
+        made = await row_of(streams, "t-1")
+        await store.save_rows([made], [])
+        [first], [again] = await store.list_rows(RowFilter()), await store.list_rows(RowFilter())
+        assert again is first
+        assert first == made
+        await store.save_rows([replace(made, title="another")], [])
+        [changed] = await store.list_rows(RowFilter())
+        assert changed.title == "another"
 
 
 class TestSqliteEnvironments(EnvironmentSuite):

@@ -59,6 +59,7 @@ export interface ProviderRecord {
   name: string; kind: string; isolation: string; isReady: boolean; reason: string | null; hint: string | null; boxes: number; isAdded: boolean;
   credential: string | null; needsCredential: boolean;
 }
+export interface ShareRecord { id: string; thread: string; createdBy: string; createdAt: number; expiresAt: number }
 export interface ApiKey { id: string; name: string; createdAt: number; revokedAt: number | null }
 export interface Caller { tenant: string; user: string; key: string | null; role?: string }
 export interface Member { name: string; role: string; addedAt?: number; createdAt?: number }

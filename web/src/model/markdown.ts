@@ -1,112 +1,142 @@
-// The Markdown that agents write in, as a tree of blocks: paragraphs, headings, lists, quotes, tables, fenced blocks; `code`,
-// **strong**, *emphasis*. Links are shown with their address and lead nowhere. The tree has only text in it: whoever shows it
-// makes nodes, never markup. Pure.
+// The Markdown that agents and people write in, as a tree of blocks. It follows CommonMark and the tables, task lists and strike-through
+// of GitHub, and is lenient where agents are careless: a list below a list item belongs to it from two spaces on. Links and pictures are
+// shown with their address and lead nowhere. The tree has only text in it: whoever shows it makes nodes, never markup. Pure.
 
+import { type Inline, inline } from "./markdown_inline.ts";
 import { plain } from "./text.ts";
 
-export interface Inline { kind: "text" | "code" | "strong" | "em"; text: string }
-export interface ListItem { content: Inline[]; lists: List[] }
-export interface List { kind: "list"; ordered: boolean; start: number; items: ListItem[] }
+export type { Inline };
+export type Alignment = "left" | "center" | "right" | "";
+export interface ListItem { checked: boolean | null; blocks: Block[] }
+export interface List { kind: "list"; ordered: boolean; start: number; tight: boolean; items: ListItem[] }
 export type Block =
-  | { kind: "paragraph" | "heading" | "quote"; content: Inline[] }
+  | { kind: "paragraph"; content: Inline[] }
+  | { kind: "heading"; level: number; content: Inline[] }
+  | { kind: "quote"; blocks: Block[] }
   | { kind: "rule" }
-  | { kind: "code"; text: string }
-  | { kind: "table"; head: Inline[][]; rows: Inline[][][] }
+  | { kind: "code"; language: string; text: string }
+  | { kind: "table"; head: Inline[][]; rows: Inline[][][]; alignments: Alignment[] }
   | List;
 
-const ITEM = /^(\s{0,12})(?:[-*+]|(\d{1,4})[.)])\s+(.*)$/;
-const ROW = /^\s*\|.*\|\s*$/;
-const RULE = /^\s*\|(?:\s*:?-+:?\s*\|)+\s*$/;
-const INLINE = /(`[^`\n]+`|\*\*[^*\n]+\*\*|\[[^\]\n]{1,500}\]\([^)\s]{1,2000}\)|(?<![\w*])\*[^*\s][^*\n]*\*(?![\w*]))/;
+const MOST_DEPTH = 8;
+const MOST_COLUMNS = 40;
+const LONG = 10_000;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( {1,4})(?! )| +(?=\S)|$)(.*)$/;
+const FENCE = /^( *)(`{3,}|~{3,}) *([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?: +(.*?))?(?: +#+)? *$/;
+const QUOTE = /^ {0,3}> ?/;
+const RULE = /^ {0,3}([-*_])(?: *\1){2,} *$/;
+const UNDERLINE = /^ {0,3}(=+|-+) *$/;
+const DELIMITERS = /^ {0,3}\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
 
 export function parseMarkdown(value: unknown): Block[] {
-  const found: Block[] = [];
-  const parts = plain(value).trim().split(/^ {0,3}```[^\n]*\n?/m);
-  parts.forEach((part, index) => {
-    if (index % 2) found.push({ kind: "code", text: part.replace(/\n$/, "") });
-    else found.push(...blocks(part.split("\n")));
-  });
-  return found;
+  return parse(plain(value).replace(/^\n+|\s+$/g, "").split("\n").map((line) => line.replaceAll("\t", "    ")), 0);
 }
 
-function blocks(lines: string[]): Block[] {
+const indentOf = (line: string): number => line.length - line.trimStart().length;
+const isBlank = (line: string): boolean => line.trim() === "";
+
+/** Whether a line begins a block of its own, and so ends the paragraph above it. */
+function begins(line: string): boolean {
+  const item = ITEM.exec(line);
+  return FENCE.test(line) || HEADING.test(line) || QUOTE.test(line) || RULE.test(line) || (item !== null && item[4] !== "" && (/^[-*+]/.test(item[2] ?? "") || /^1\D/.test(item[2] ?? "")));
+}
+
+function isTable(line: string, next: string | undefined): boolean {
+  return next !== undefined && line.includes("|") && next.includes("-") && next.includes("|") && next.length < LONG && DELIMITERS.test(next);
+}
+
+function parse(lines: readonly string[], depth: number): Block[] {
   const found: Block[] = [];
   let at = 0;
-  const whileLine = (fits: (line: string) => boolean): string[] => {
-    const from = at;
-    while (at < lines.length && fits(lines[at] ?? "")) at += 1;
-    return lines.slice(from, at);
-  };
   while (at < lines.length) {
     const line = lines[at] ?? "";
-    const heading = /^#{1,6} +(.+?)\s*#*$/.exec(line);
-    if (!line.trim()) {
+    const fence = FENCE.exec(line);
+    const heading = HEADING.exec(line);
+    if (isBlank(line)) {
       at += 1;
+    } else if (fence) {
+      const [block, next] = fenced(lines, at, fence);
+      found.push(block);
+      at = next;
+    } else if (indentOf(line) >= 4) {
+      const from = at;
+      while (at < lines.length && (isBlank(lines[at] ?? "") || indentOf(lines[at] ?? "") >= 4)) at += 1;
+      found.push({ kind: "code", language: "", text: lines.slice(from, at).map((each) => each.slice(4)).join("\n").trimEnd() });
     } else if (heading) {
-      found.push({ kind: "heading", content: inline(heading[1] ?? "") });
+      found.push({ kind: "heading", level: heading[1]?.length ?? 1, content: inline(heading[2] ?? "") });
       at += 1;
-    } else if (/^ {0,3}([-*_])(?: *\1){2,}\s*$/.test(line)) {
+    } else if (RULE.test(line)) {
       found.push({ kind: "rule" });
       at += 1;
-    } else if (ITEM.test(line)) {
-      found.push(...lists(whileLine((each) => ITEM.test(each) || /^\s{2,}\S/.test(each))));
-    } else if (line.startsWith(">")) {
-      const quoted = whileLine((each) => each.startsWith(">")).map((each) => each.replace(/^> ?/, ""));
-      found.push({ kind: "quote", content: inline(quoted.join("\n")) });
-    } else if (ROW.test(line) && RULE.test(lines[at + 1] ?? "")) {
-      const rows = whileLine((each) => ROW.test(each)).map(cells);
-      found.push({ kind: "table", head: rows[0] ?? [], rows: rows.slice(2) });
+    } else if (QUOTE.test(line) && depth < MOST_DEPTH) {
+      const from = at;
+      while (at < lines.length && (QUOTE.test(lines[at] ?? "") || !(isBlank(lines[at] ?? "") || begins(lines[at] ?? "")))) at += 1;
+      found.push({ kind: "quote", blocks: parse(lines.slice(from, at).map((each) => each.replace(QUOTE, "")), depth + 1) });
+    } else if (ITEM.test(line) && depth < MOST_DEPTH) {
+      const [list, next] = listed(lines, at, depth);
+      found.push(list);
+      at = next;
+    } else if (isTable(line, lines[at + 1])) {
+      const from = at;
+      at += 2;
+      while (at < lines.length && (lines[at] ?? "").includes("|")) at += 1;
+      const rows = lines.slice(from, at).map(cellsOf);
+      const alignments = (rows[1] ?? []).map((cell): Alignment => (/^:-+:$/.test(cell) ? "center" : cell.endsWith(":") ? "right" : cell.startsWith(":") ? "left" : ""));
+      found.push({ kind: "table", head: (rows[0] ?? []).map(inline), rows: rows.slice(2).map((row) => row.map(inline)), alignments });
     } else {
       const from = at;
       at += 1;
-      whileLine((each) => each.trim() !== "" && !/^(?:#{1,6} |>|\s*\|)/.test(each) && !ITEM.test(each));
-      found.push({ kind: "paragraph", content: inline(lines.slice(from, at).join("\n").trimEnd()) });
+      while (at < lines.length && !isBlank(lines[at] ?? "") && !UNDERLINE.test(lines[at] ?? "") && !begins(lines[at] ?? "") && !isTable(lines[at] ?? "", lines[at + 1])) at += 1;
+      const content = inline(lines.slice(from, at).map((each) => each.trim()).join("\n"));
+      const underline = UNDERLINE.exec(lines[at] ?? "");
+      if (underline) at += 1;
+      found.push(underline ? { kind: "heading", level: underline[1]?.startsWith("=") ? 1 : 2, content } : { kind: "paragraph", content });
     }
   }
   return found;
 }
 
-// One list, its deeper items in lists within it. What is indented and no item goes on with the item above.
-function lists(lines: string[]): List[] {
-  const roots: List[] = [];
-  const open: { depth: number; list: List; item: ListItem }[] = [];
-  for (const line of lines) {
-    const item = ITEM.exec(line);
-    if (!item) {
-      open.at(-1)?.item.content.push({ kind: "text", text: "\n" }, ...inline(line.trim()));
-      continue;
+function fenced(lines: readonly string[], at: number, fence: RegExpExecArray): [Block, number] {
+  const [, indent = "", marks = "", language = ""] = fence;
+  const end = new RegExp(`^ *${marks[0]}{${marks.length},} *$`);
+  let to = at + 1;
+  while (to < lines.length && !end.test(lines[to] ?? "")) to += 1;
+  const text = lines.slice(at + 1, to).map((line) => line.slice(Math.min(indent.length, indentOf(line)))).join("\n");
+  return [{ kind: "code", language: language.trim().split(/\s+/)[0] ?? "", text }, to + 1];
+}
+
+function listed(lines: readonly string[], from: number, depth: number): [List, number] {
+  const first = ITEM.exec(lines[from] ?? "");
+  const margin = first?.[1]?.length ?? 0;
+  const bullet = (marker: string | undefined): string => (marker ?? "").replace(/^\d+/, "1");
+  const list: List = { kind: "list", ordered: /\d/.test(first?.[2] ?? ""), start: parseInt(first?.[2] ?? "1", 10) || (first?.[2]?.startsWith("0") ? 0 : 1), tight: true, items: [] };
+  let at = from;
+  while (at < lines.length) {
+    const item = ITEM.exec(lines[at] ?? "");
+    if (!item || bullet(item[2]) !== bullet(first?.[2]) || (item[1]?.length ?? 0) > margin + 1 || RULE.test(lines[at] ?? "")) break;
+    const inside = (item[1]?.length ?? 0) + (item[2]?.length ?? 0) + (item[3]?.length ?? 1);
+    const own = [item[4] ?? ""];
+    let after = 0; // blank lines, of which is not known yet whether they are in the item
+    at += 1;
+    while (at < lines.length) {
+      const line = lines[at] ?? "";
+      if (isBlank(line)) after += 1;
+      else if (indentOf(line) >= Math.min(inside, margin + 2) || (!after && !begins(line) && !ITEM.test(line))) {
+        if (after) list.tight = list.tight && indentOf(line) >= inside && own.some((each) => FENCE.test(each)) && !begins(line);
+        own.push(...Array.from({ length: after }, () => ""), line.slice(Math.min(indentOf(line), inside)));
+        after = 0;
+      } else break;
+      at += 1;
     }
-    const depth = (item[1] ?? "").length;
-    while (open.length && (open.at(-1)?.depth ?? 0) > depth) open.pop();
-    const ordered = item[2] !== undefined;
-    const made: ListItem = { content: inline(item[3] ?? ""), lists: [] };
-    const level = open.at(-1);
-    if (level && level.depth === depth && level.list.ordered === ordered) {
-      level.item = made;
-      level.list.items.push(made);
-      continue;
-    }
-    if (level && level.depth === depth) open.pop();
-    const list: List = { kind: "list", ordered, start: ordered ? Number(item[2]) : 1, items: [made] };
-    const parent = open.at(-1);
-    if (parent) parent.item.lists.push(list);
-    else roots.push(list);
-    open.push({ depth, list, item: made });
+    if (after && ITEM.exec(lines[at] ?? "")?.[2] !== undefined && bullet(ITEM.exec(lines[at] ?? "")?.[2]) === bullet(first?.[2])) list.tight = false;
+    const task = /^\[([ xX])\] +/.exec(own[0] ?? "");
+    if (task) own[0] = (own[0] ?? "").slice(task[0].length);
+    list.items.push({ checked: task ? task[1] !== " " : null, blocks: parse(own, depth + 1) });
   }
-  return roots;
+  return [list, at];
 }
 
-function cells(row: string): Inline[][] {
-  return row.trim().replace(/^\||\|$/g, "").split("|").map((each) => inline(each.trim()));
-}
-
-export function inline(line: string): Inline[] {
-  return line.split(INLINE).filter(Boolean).map((piece): Inline => {
-    if (piece.length > 2 && piece.startsWith("`") && piece.endsWith("`")) return { kind: "code", text: piece.slice(1, -1) };
-    if (piece.length > 4 && piece.startsWith("**") && piece.endsWith("**")) return { kind: "strong", text: piece.slice(2, -2) };
-    if (piece.length > 2 && piece.startsWith("*") && piece.endsWith("*")) return { kind: "em", text: piece.slice(1, -1) };
-    const link = /^\[([^\]]+)\]\(([^)\s]+)\)$/.exec(piece);
-    if (link) return { kind: "text", text: link[1] === link[2] ? (link[1] ?? "") : `${link[1]} (${link[2]})` };
-    return { kind: "text", text: piece };
-  });
+function cellsOf(row: string): string[] {
+  return row.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/, MOST_COLUMNS).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }

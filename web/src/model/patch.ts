@@ -32,7 +32,7 @@ export function parsePatch(patch: string): PatchFile[] {
       file.hunks.push(hunk);
     } else if (!hunk) {
       if (line.startsWith("+++ ") && !line.endsWith("/dev/null")) file.path = unquoted(line.slice(4)).replace(/^b\//, "");
-      else if (/^(new file|deleted file|rename |Binary files|GIT binary|old mode|new mode)/.test(line)) file.note = plain(line);
+      else if (/^(new file|deleted file|rename |Binary files|GIT binary|old mode|new mode)/.test(line)) file.note = plain(line).replace(/^(new|deleted) file mode \d+$/, "$1 file").replace(/^old mode (\d+)$/, "mode was $1").replace(/^new mode (\d+)$/, "mode is $1");
     } else if (line.startsWith("+") || line.startsWith("-") || line.startsWith(" ")) {
       const sign = line[0] as Sign;
       lines += 1;

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Item } from "./timeline.ts";
+import type { Item } from "./items.ts";
 import { Timeline } from "./timeline.ts";
+import { describeCall } from "./tools.ts";
 
 const BEGAN = 1_790_000_000_000;
 
@@ -137,6 +138,24 @@ test("plans of several agents are read by their shape", () => {
   assert.deepEqual(timeline.todos, [{ text: "a", state: "done" }, { text: "b", state: "doing" }]);
   timeline.take({ id: "p", ts: BEGAN + 999, payload: { type: "y.tool", call: 2, name: "update_plan", arguments: { plan: [{ step: "c", status: "pending" }] }, status: "ok" } });
   assert.deepEqual(timeline.todos, [{ text: "c", state: "open" }]);
+});
+
+test("what a sub-agent does is inside the call that started it", () => {
+  const record = (type: string, content: unknown): [string, Record<string, unknown>] => ["claude.event", { record: { type, parent_tool_use_id: "toolu_1", message: { content } } }];
+  const timeline = told(
+    ["signal.run.started", { run: "r-1" }],
+    ["claude.call", { call: "toolu_1", name: "Task", arguments: { description: "Find the callers", prompt: "Search for parse().", subagent_type: "Explore" } }],
+    record("assistant", [{ type: "text", text: "I will search." }, { type: "tool_use", id: "x", name: "Grep", input: { pattern: "parse" } }]),
+    record("user", [{ type: "tool_result", tool_use_id: "x", content: [{ type: "text", text: "load.py:3\ncli.py:12" }] }]),
+    ["claude.tool", { call: "toolu_1", name: "Task", status: "ok", result: "Two callers." }],
+    record("assistant", [{ type: "tool_use", id: "y", name: "Read", input: { file_path: "late.py" } }]),
+  );
+  assert.deepEqual(kinds(timeline), ["who", "tool"]);
+  const tool = first(timeline, "tool");
+  assert.equal(tool.call.what, "Explore: Find the callers");
+  assert.deepEqual(tool.steps.map((each) => [each.icon, each.what, each.result]), [["", "I will search.", ""], ["·", "Grep parse", "2 lines"], ["·", "Read late.py", "…"]]);
+  assert.equal(describeCall("spawn_agent", { message: "Look at the tests." }).isAgent, true);
+  assert.equal(describeCall("notify", { message: "It is done." }).isAgent, false);
 });
 
 test("an execution of an interpreter is one cell, with its calls", () => {

@@ -1,119 +1,22 @@
 // The timeline: takes the entries of a thread, oldest first, and keeps the view of them. Knows kinds of entries, never an agent,
 // and trusts no field. Pure: what it makes are plain objects, which the components show.
-//
-// Items are in chunks, of which the page draws those that are near. An item is replaced, never changed, and a chunk that has a
-// changed item is a new object in the next snapshot, so whoever draws sees by identity what is new.
 
 import { type Entry, FAILOVERS, describeSignal } from "./entries.ts";
-import {
-  type Fields, clock, count, describeCost, duration, fields, firstLine, known, linesOf, number, plain, sentence, text,
-} from "./text.ts";
+import { ItemList } from "./item_list.ts";
+import type { ChildItem, Chunk, FoldedItem, Item, Made, PromptItem, ProseItem, QuestionItem, ToolItem } from "./items.ts";
+import { Notebook } from "./notebook.ts";
+import { BOX_LOST, ENDINGS, FILES, type Run, SESSIONS, STAGES, STATUSES, type Status, newRun } from "./run.ts";
+import { SubAgents } from "./sub_agents.ts";
+import { type Fields, clock, count, describeCost, duration, fields, firstLine, known, number, plain, sentence, text } from "./text.ts";
+import { type Todo, type ToolStatus, describeCall, summarize } from "./tools.ts";
 import { type Workflow, foldWorkflow } from "./workflow.ts";
-import { type Described, type Todo, type ToolStatus, describeCall, summarize } from "./tools.ts";
 
-const CHUNK = 40;
 const MOST_LIVE = 64 * 1024;
 const MOST_CALLS = 1000;
 const MOST_OPTIONS = 50;
 /** The answer to a question that nobody has answered in time. */
 const EXPIRED = "__expired__";
-const SESSIONS: Record<string, string> = {
-  "continued": "session continued",
-  "rebuilt": "session rebuilt from the thread",
-  "handed-over": "the transcript handed over",
-};
-const FILES: Record<string, string> = {
-  "kept": "files kept", "snapshot": "files kept by a snapshot", "workspace": "files as at the start", "empty": "no files",
-};
-const STAGES: Record<string, string> = {
-  started: "getting a box", box: "preparing the agent", provisioned: "starting the agent",
-  runner: "waiting for the agent’s first output",
-};
-const BOX_LOST: Record<string, string> = { box_gone: "is gone", box_stopped: "was stopped or killed" };
-const ENDINGS: Record<string, string> = { completed: "✓", failed: "✗", cancelled: "■", orphaned: "✗" };
-
-interface Base { key: string; ts: number; when: string; turn: number }
-export interface PromptItem extends Base { kind: "prompt"; text: string; tag: string; author: string; entry: string }
-export interface WhoItem extends Base { kind: "who"; agent: string; rest: string }
-export interface ProseItem extends Base { kind: "prose"; text: string; live: boolean; partial: boolean }
-export interface FoldedItem extends Base { kind: "thinking"; lead: string; text: string }
-export interface ToolItem extends Base {
-  kind: "tool";
-  call: Described;
-  given: unknown;
-  status: ToolStatus;
-  summary: string;
-  output: string | null;
-  truncated: boolean;
-  took: number | null;
-}
-export interface RemarkItem extends Base { kind: "remark"; text: string; serious: boolean }
-export interface MarkItem extends Base { kind: "mark"; style: string; text: string; details: string[]; below: string; code: string; run: string }
-export interface CheckpointItem extends Base { kind: "checkpoint"; number: number; skipped: string }
-export interface QuestionItem extends Base {
-  kind: "question";
-  question: string;
-  text: string;
-  options: string[];
-  permission: boolean;
-  /** In words, or null while it waits for somebody. */
-  answer: string | null;
-}
-export interface ChildItem extends Base { kind: "child"; thread: string; title: string; agent: string; status: string }
-export interface CellCall { name: string; status: string; seconds: number; detail: string }
-export interface CellItem extends Base {
-  kind: "cell";
-  id: string;
-  code: string;
-  number: number;
-  stdout: string;
-  stderr: string;
-  value: string;
-  error: string;
-  submitted: string;
-  artifacts: { name: string; mediaType: string; path: string; size: number }[];
-  calls: CellCall[];
-  running: boolean;
-  seconds: number | null;
-}
-export type Item = PromptItem | WhoItem | ProseItem | FoldedItem | ToolItem | RemarkItem | MarkItem | CheckpointItem | QuestionItem | ChildItem | CellItem;
-// Without the fields that the timeline gives each item.
-type Made<T> = T extends Item ? Omit<T, "key" | "ts" | "when" | "turn"> : never;
-
-export interface Chunk { id: number; items: readonly Item[] }
-
-export interface Run {
-  id: string;
-  number: number;
-  began: number;
-  ended: number | null;
-  agent: string;
-  model: string;
-  version: string;
-  resumes: string;
-  box: string;
-  provider: string;
-  isolation: string;
-  files: string;
-  session: string;
-  environment: string;
-  boxTook: number | null;
-  stage: string;
-  installing: string;
-  status: string;
-  code: string;
-  cost: number | null;
-  counted: number | null;
-  unpriced: number;
-  budget: string;
-  announced: boolean;
-  interrupted: boolean;
-}
-
 export interface BudgetSeen { scope: string; spent: number; limit: number; unit: string; reached: boolean }
-export type Status = "idle" | "running" | "waiting" | "completed" | "failed" | "cancelled" | "orphaned";
-const STATUSES = new Set<string>(["completed", "failed", "cancelled", "orphaned"]);
-
 const WORKFLOWS = { running: "running", needs_approval: "waiting", ok: "completed", failed: "failed", cancelled: "cancelled" } as const;
 
 export class Timeline {
@@ -122,7 +25,6 @@ export class Timeline {
   readonly boxes = new Set<string>();
   entries = 0;
   firstPrompt = "";
-  began: number | null = null;
   todos: Todo[] = [];
   readonly touched = new Map<string, number>();
   /** Prompts that wait, by the id of their entry. */
@@ -135,21 +37,17 @@ export class Timeline {
   contextModel = "";
   budget: BudgetSeen | null = null;
   checkpoints: { number: number; ts: number }[] = [];
-  isInterpreter = false;
   /** Its prompts are queued, and nothing else launches runs on it. */
   isSession = false;
-  cells = 0;
   /** What this thread executes, if it is an execution of a workflow. */
   workflow: Workflow | null = null;
 
-  #chunks: { id: number; items: Item[]; shown: Chunk | null }[] = [];
-  readonly #chunkOf = new Map<string, number>();
-  #keys = 0;
-  #latest = 0;
+  readonly #items = new ItemList();
+  readonly #notebook = new Notebook(this.#items);
+  readonly #subAgents = new SubAgents(this.#items);
   readonly #seen = new Set<string>();
   readonly #calls = new Map<string, { key: string; ts: number }>();
   readonly #children = new Map<string, string>();
-  readonly #cells = new Map<string, string>();
   /** Questions that wait for somebody: their items, by their ids. */
   readonly #questions = new Map<string, string>();
   readonly #waitingKeys = new Map<string, string>();
@@ -178,13 +76,26 @@ export class Timeline {
     return `${doing} · ${clock(Math.max(0, now - this.run.began))}`;
   }
 
-  /** The chunks as they are now. Those without a change are the objects of the last snapshot. */
-  snapshot(): Chunk[] {
-    return this.#chunks.filter((chunk) => chunk.items.length).map((chunk) => (chunk.shown ??= { id: chunk.id, items: [...chunk.items] }));
+  /** When the first run began, or the interpreter. */
+  get began(): number | null {
+    return this.#items.began;
   }
 
-  *items(): Generator<Item> {
-    for (const chunk of this.#chunks) yield* chunk.items;
+  get isInterpreter(): boolean {
+    return this.#notebook.isUsed;
+  }
+
+  /** The box of the latest run, or of the interpreter. */
+  get box(): string {
+    return this.run?.box || this.#notebook.box;
+  }
+
+  snapshot(): Chunk[] {
+    return this.#items.snapshot();
+  }
+
+  items(): Iterable<Item> {
+    return this.#items;
   }
 
   /** Takes an entry. One that was taken before, by its id, changes nothing. */
@@ -206,13 +117,13 @@ export class Timeline {
     else if (family === "signal.model") this.#model(name, payload, ts);
     else if (family === "signal.thread") this.#thread(name, payload, ts);
     else if (family === "signal.workflow") {
-      this.began ??= ts;
+      this.#items.began ??= ts;
       this.workflow = foldWorkflow(this.workflow, name, payload, ts);
     } else if (kind.startsWith("signal.")) {
       if (family === "signal.session") this.#session(name);
       this.#remarkOn(kind, payload, ts);
     }
-    else if (family === "interpreter") this.#interpreter(name, payload, ts);
+    else if (family === "interpreter") this.#notebook.take(name, payload, ts);
     else if (family) this.#agent(name, payload, ts);
   }
 
@@ -230,7 +141,7 @@ export class Timeline {
     else this.#settle(); // a prompt that waits ends no message
     const key = this.#add({ kind: "prompt", text: said, tag, author: [channel, firstLine(author)].filter(Boolean).join(" · "), entry: id }, ts);
     if (waits && id) {
-      this.#change<PromptItem>(key, { turn: 0 });
+      this.#items.change<PromptItem>(key, { turn: 0 });
       this.#waitingKeys.set(id, key);
     }
   }
@@ -316,7 +227,7 @@ export class Timeline {
       if (name === "checkpoint") this.checkpoints.push({ number: turn, ts });
       this.#add({ kind: "checkpoint", number: turn, skipped: name === "checkpoint" ? "" : firstLine(payload.why) || "not saved" }, ts);
     } else if (name === "forked") {
-      this.#mark("forked", ts, `⑂ forked from ${firstLine(payload.from)} after turn ${turn}`, ["conversation and files as they were then"]);
+      this.#mark("forked", ts, `⎇ forked from ${firstLine(payload.from)} after turn ${turn}`, ["conversation and files as they were then"]);
     } else if (name === "rewound") {
       this.#rewind(payload, turn, ts);
     } else if (name === "child_started") {
@@ -327,7 +238,7 @@ export class Timeline {
     } else if (name === "child_finished") {
       const key = this.#children.get(text(payload.child));
       const status = firstLine(payload.status) || "ended";
-      if (key) this.#change<ChildItem>(key, { status });
+      if (key) this.#items.change<ChildItem>(key, { status });
       else this.#add({ kind: "child", thread: firstLine(payload.child), title: "", agent: "", status }, ts);
     } else {
       this.#remarkOn(`signal.thread.${name}`, payload, ts);
@@ -359,8 +270,8 @@ export class Timeline {
   /** A prompt waits no longer: it is not labelled as queued any more. One that interrupted stays labelled so. */
   #takePrompt(id: string, change: Partial<PromptItem>): void {
     const key = this.#waitingKeys.get(id) ?? "";
-    const item = this.#find(key);
-    if (item?.kind === "prompt") this.#change<PromptItem>(key, { tag: item.tag === "queued" ? "" : item.tag, ...change });
+    const item = this.#items.find(key);
+    if (item?.kind === "prompt") this.#items.change<PromptItem>(key, { tag: item.tag === "queued" ? "" : item.tag, ...change });
   }
 
   #remarkOn(kind: string, payload: Fields, ts: number): void {
@@ -372,14 +283,10 @@ export class Timeline {
     const id = text(payload.run);
     let run = this.runs.get(id);
     if (!run) {
-      run = {
-        id, number: this.runs.size + 1, began: ts, ended: null, agent: "", model: "", version: "", resumes: "", box: "", provider: "", isolation: "", files: "",
-        session: "", environment: "", boxTook: null, stage: "started", installing: "", status: "", code: "", cost: null, counted: null, unpriced: 0,
-        budget: "", announced: false, interrupted: false,
-      };
+      run = newRun(id, this.runs.size + 1, ts);
       this.runs.set(id, run);
       this.run = run;
-      this.began ??= ts;
+      this.#items.began ??= ts;
       this.canUndo = false;
       this.#claimPrompts(run.number);
     }
@@ -388,12 +295,9 @@ export class Timeline {
 
   // The prompts right before a run are its own: they belong to its turn.
   #claimPrompts(turn: number): void {
-    const chunk = this.#chunks.at(-1);
-    for (let at = (chunk?.items.length ?? 0) - 1; chunk && at >= 0; at -= 1) {
-      const item = chunk.items[at];
-      if (!item || item.kind !== "prompt" || this.waiting.has(item.entry)) break;
-      chunk.items[at] = { ...item, turn };
-      chunk.shown = null;
+    for (const item of this.#items.fromEnd()) {
+      if (item.kind !== "prompt" || this.waiting.has(item.entry)) break;
+      this.#items.change<PromptItem>(item.key, { turn });
     }
   }
 
@@ -424,9 +328,9 @@ export class Timeline {
     run.ended = ts;
     run.code = text(failure.code);
     run.cost = number(fields(payload.usage).cost) ?? run.cost;
-    for (const { key } of this.#calls.values()) this.#change<ToolItem>(key, { status: "interrupted", summary: "interrupted" });
+    for (const { key } of this.#calls.values()) this.#items.change<ToolItem>(key, { status: "interrupted", summary: "interrupted" });
     this.#calls.clear();
-    for (const key of this.#questions.values()) this.#change<QuestionItem>(key, { answer: "not answered" });
+    for (const key of this.#questions.values()) this.#items.change<QuestionItem>(key, { answer: "not answered" });
     this.#questions.clear();
     const error = sentence(failure.message);
     const hint = firstLine(failure.hint);
@@ -470,7 +374,8 @@ export class Timeline {
       if (["assistant", "call", "tool", "delta"].includes(name)) run.stage = "";
       this.#announce(run, ts);
     }
-    if (name === "delta") this.#delta(payload, ts);
+    if (name === "event") this.#subAgents.take(fields(payload.record));
+    else if (name === "delta") this.#delta(payload, ts);
     else if (name === "assistant") this.#assistant(payload, ts);
     else if (name === "call") this.#call(payload, ts);
     else if (name === "tool") this.#tool(payload, ts);
@@ -497,7 +402,7 @@ export class Timeline {
   #answer(payload: Fields): void {
     const question = text(payload.question);
     const said = typeof payload.answer === "string" ? payload.answer : JSON.stringify(payload.answer ?? "");
-    this.#change<QuestionItem>(this.#questions.get(question) ?? "", { answer: said === EXPIRED ? "nobody answered in time" : firstLine(said) });
+    this.#items.change<QuestionItem>(this.#questions.get(question) ?? "", { answer: said === EXPIRED ? "nobody answered in time" : firstLine(said) });
     this.#questions.delete(question);
   }
 
@@ -505,12 +410,12 @@ export class Timeline {
     const live = (this.#live ??= { text: "", thinking: "", prose: "", folded: "" });
     if (text(payload.thinking)) {
       live.thinking = (live.thinking + text(payload.thinking)).slice(-MOST_LIVE);
-      if (live.folded) this.#change<FoldedItem>(live.folded, { text: plain(live.thinking).trim() });
+      if (live.folded) this.#items.change<FoldedItem>(live.folded, { text: plain(live.thinking).trim() });
       else live.folded = this.#add({ kind: "thinking", lead: "∴ ", text: plain(live.thinking).trim() }, ts);
     }
     if (text(payload.text)) {
       live.text = (live.text + text(payload.text)).slice(-MOST_LIVE);
-      if (live.prose) this.#change<ProseItem>(live.prose, { text: live.text });
+      if (live.prose) this.#items.change<ProseItem>(live.prose, { text: live.text });
       else live.prose = this.#add({ kind: "prose", text: live.text, live: true, partial: false }, ts);
     }
   }
@@ -522,27 +427,28 @@ export class Timeline {
     const cost = number(fields(payload.usage).cost);
     if (this.run && cost !== null) this.run.cost = (this.run.cost ?? 0) + cost;
     const thinking = plain(payload.thinking).trim();
-    if (thinking && live?.folded) this.#change<FoldedItem>(live.folded, { text: thinking });
+    if (thinking && live?.folded) this.#items.change<FoldedItem>(live.folded, { text: thinking });
     else if (thinking) this.#add({ kind: "thinking", lead: "∴ ", text: thinking }, ts, live?.prose);
-    else if (live?.folded) this.#remove(live.folded);
+    else if (live?.folded) this.#items.remove(live.folded);
     const said = text(payload.text).trim();
     const partial = payload.partial === true;
-    if (said && live?.prose) this.#change<ProseItem>(live.prose, { text: said, live: false, partial });
+    if (said && live?.prose) this.#items.change<ProseItem>(live.prose, { text: said, live: false, partial });
     else if (said) this.#add({ kind: "prose", text: said, live: false, partial }, ts);
-    else if (live?.prose) this.#remove(live.prose);
+    else if (live?.prose) this.#items.remove(live.prose);
   }
 
   // Ends live text that no complete message followed.
   #settle(): void {
-    if (this.#live?.prose) this.#change<ProseItem>(this.#live.prose, { live: false });
+    if (this.#live?.prose) this.#items.change<ProseItem>(this.#live.prose, { live: false });
     this.#live = null;
   }
 
   #call(payload: Fields, ts: number): void {
     const call = describeCall(payload.name, payload.arguments);
-    const key = this.#add({ kind: "tool", call, given: payload.arguments, status: "running", summary: "…", output: null, truncated: false, took: null }, ts);
+    const key = this.#add({ kind: "tool", call, given: payload.arguments, status: "running", summary: "…", output: null, truncated: false, took: null, steps: [] }, ts);
     if (this.#calls.size >= MOST_CALLS) this.#calls.clear();
     this.#calls.set(JSON.stringify(payload.call ?? null), { key, ts });
+    this.#subAgents.begin(payload.call, call, key);
   }
 
   #tool(payload: Fields, ts: number): void {
@@ -557,127 +463,28 @@ export class Timeline {
       summary: summarize(call.icon, output, status),
       took: number(payload.ms) ?? (begun ? ts - begun.ts : null),
     };
-    if (begun) this.#change<ToolItem>(begun.key, payload.arguments === undefined ? ended : { ...ended, call, given: payload.arguments });
-    else this.#add({ kind: "tool", call, given: payload.arguments, ...ended }, ts);
+    if (begun) this.#items.change<ToolItem>(begun.key, payload.arguments === undefined ? ended : { ...ended, call, given: payload.arguments });
+    else this.#subAgents.begin(payload.call, call, this.#add({ kind: "tool", call, given: payload.arguments, steps: [], ...ended }, ts));
     if (call.todos) this.todos = call.todos;
     if (status === "ok") for (const path of call.paths) this.touched.set(path, (this.touched.get(path) ?? 0) + 1);
-  }
-
-  // --- interpreters: each execution is a cell ---
-
-  #interpreter(name: string, payload: Fields, ts: number): void {
-    this.isInterpreter = true;
-    this.began ??= ts;
-    if (name === "execution") this.#execution(payload, ts);
-    else if (name === "call") this.#callback(payload);
-    else if (name === "started") this.#add({ kind: "remark", text: `● Python ${firstLine(payload.python) || ""} started`.replace("  ", " "), serious: false }, ts);
-    else if (name === "ended") this.#add({ kind: "remark", text: "■ ended", serious: false }, ts);
-    else if (name === "gap") this.#add({ kind: "remark", text: `! ${number(payload.count) ?? 0} entries are missing here`, serious: true }, ts);
-    else if (name === "state") this.#add({ kind: "remark", text: `state ${firstLine(payload.what) || firstLine(payload.action) || "changed"}`, serious: false }, ts);
-    else if (name === "child") this.#add({ kind: "thinking", lead: "⑂ child: ", text: plain(text(payload.result) || JSON.stringify(payload.result ?? "")).slice(0, MOST_LIVE) }, ts);
-  }
-
-  #execution(payload: Fields, ts: number): void {
-    const id = text(payload.id);
-    const ended = typeof payload.ok === "boolean";
-    const error = fields(payload.error);
-    const submitted = payload.submitted === undefined ? "" : JSON.stringify(payload.submitted, null, 2);
-    const result = {
-      code: plain(payload.code),
-      stdout: text(payload.stdout),
-      stderr: text(payload.stderr),
-      value: plain(payload.value_text),
-      error: text(error.traceback) || [text(error.kind), text(error.message)].filter(Boolean).join(": "),
-      submitted: plain(submitted),
-      artifacts: (Array.isArray(payload.artifacts) ? payload.artifacts : []).slice(0, 100).map((each) => ({
-        name: firstLine(fields(each).name), mediaType: firstLine(fields(each).media_type), path: firstLine(fields(each).path),
-        size: number(fields(each).size) ?? 0,
-      })),
-      running: !ended,
-      seconds: number(payload.seconds),
-    };
-    const key = this.#cells.get(id);
-    if (key) {
-      this.#change<CellItem>(key, result);
-      return;
-    }
-    this.cells += 1;
-    this.#cells.set(id, this.#add({ kind: "cell", id, number: this.cells, calls: [], ...result }, ts));
-  }
-
-  #callback(payload: Fields): void {
-    const key = this.#cells.get(text(payload.execution));
-    const cell = key === undefined ? undefined : this.#find(key);
-    if (!key || cell?.kind !== "cell") return;
-    const detail = linesOf(JSON.stringify(payload.arguments ?? payload.args ?? ""))[0] ?? "";
-    const made = { name: firstLine(payload.name), status: firstLine(payload.status), seconds: number(payload.seconds) ?? 0, detail: detail.slice(0, 300) };
-    this.#change<CellItem>(key, { calls: [...cell.calls, made].slice(-200) });
   }
 
   // --- items ---
 
   #add(made: Made<Item>, ts: number, before = ""): string {
-    const key = String((this.#keys += 1));
     const turn = this.run && !(made.kind === "prompt" && this.run.status) ? this.run.number : this.runs.size + (made.kind === "prompt" ? 1 : 0);
-    let when = this.#when(ts);
-    const at = before ? this.#chunks.find((each) => each.id === this.#chunkOf.get(before)) : undefined;
-    const index = at ? at.items.findIndex((each) => each.key === before) : -1;
-    if (at && index >= 0) {
-      // Times ascend down the page.
-      when = at.items[index]?.when ?? when;
-      at.items.splice(index, 0, { ...made, key, ts, when, turn } as Item);
-      at.shown = null;
-      this.#chunkOf.set(key, at.id);
-      return key;
-    }
-    let chunk = this.#chunks.at(-1);
-    if (!chunk || chunk.items.length >= CHUNK) {
-      chunk = { id: this.#chunks.length, items: [], shown: null };
-      this.#chunks.push(chunk);
-    }
-    chunk.items.push({ ...made, key, ts, when, turn } as Item);
-    chunk.shown = null;
-    this.#chunkOf.set(key, chunk.id);
-    return key;
-  }
-
-  #find(key: string): Item | undefined {
-    return this.#chunks[this.#chunkOf.get(key) ?? -1]?.items.find((each) => each.key === key);
-  }
-
-  #change<T extends Item>(key: string, change: Partial<T>): void {
-    const chunk = this.#chunks[this.#chunkOf.get(key) ?? -1];
-    const index = chunk?.items.findIndex((each) => each.key === key) ?? -1;
-    const item = chunk?.items[index];
-    if (!chunk || !item) return;
-    chunk.items[index] = { ...item, ...change } as Item;
-    chunk.shown = null;
-  }
-
-  #remove(key: string): void {
-    const chunk = this.#chunks[this.#chunkOf.get(key) ?? -1];
-    if (!chunk) return;
-    chunk.items = chunk.items.filter((each) => each.key !== key);
-    chunk.shown = null;
-    this.#chunkOf.delete(key);
+    return this.#items.add(made, ts, turn, before);
   }
 
   #mark(style: string, ts: number, said: string, details: string[], below = "", code = "", run = ""): void {
     // A resumption goes right below the run that it continues, and above the prompts for it.
     let before = "";
     if (style === "resumed") {
-      const items = this.#chunks.at(-1)?.items ?? [];
-      for (let at = items.length - 1; at >= 0 && items[at]?.kind === "prompt"; at -= 1) before = items[at]?.key ?? "";
+      for (const item of this.#items.fromEnd()) {
+        if (item.kind !== "prompt") break;
+        before = item.key;
+      }
     }
     this.#add({ kind: "mark", style, text: said, details, below, code, run }, ts, before);
   }
-
-  #when(ts: number): string {
-    if (ts <= 0 || ts >= 8.64e15) return "";
-    // Entries come in order, but from several clocks. The shown time never goes back; the title has the real one.
-    this.#latest = Math.max(this.#latest, ts);
-    return this.began !== null && this.#latest >= this.began ? `+${duration(this.#latest - this.began).replace(" ", "\u202f")}` : "";
-  }
 }
-
-

@@ -14,6 +14,8 @@ export interface Described {
   todos: Todo[] | null;
   /** Paths that it writes. */
   paths: string[];
+  /** It starts a sub-agent, and its result is prose. */
+  isAgent: boolean;
 }
 
 const COMMANDS = ["command", "cmd", "script"];
@@ -24,6 +26,9 @@ const CONTENTS = ["content", "contents", "file_text", "text"];
 const PATCHES = ["patch", "input", "patchText", "diff"];
 const SOUGHT = ["pattern", "query", "url", "regex", "glob"];
 const PLANS = ["todos", "plan", "steps", "items"];
+const TASKS = ["prompt", "message", "task", "instructions"];
+const KINDS = ["subagent_type", "agent_type", "subagent"];
+const AGENTS = /^(?:task|agent|sub_?agent|spawn_agent|delegate(?:_task)?)$/i;
 const EXIT = /^\W*(?:(?:command|process)\s+)?(?:exited with (?:exit )?(?:code|status)|exit[ _]?(?:code|status)):?\s*(-?\d+)\W*$/i;
 const ERROR = /\b(?:errors?|fatal|failed|failure|panic(?:ked)?|exception|not found|no such file|permission denied|cannot|can't)\b|^(?:FAIL|ERR!|E\s)|\w(?:Error|Exception):/i;
 const MOST_TODOS = 100;
@@ -33,13 +38,18 @@ const pick = (values: Fields, names: string[]): string | undefined =>
 const short = (path: string): string => firstLine(path).replace(/^\/workspace\//, "");
 
 export function describeCall(name: unknown, given: unknown): Described {
-  const nothing = { diff: null, full: "", todos: null, paths: [] };
+  const nothing = { diff: null, full: "", todos: null, paths: [], isAgent: false };
   let values = fields(given);
   if (typeof given === "string" && given.includes("*** Begin Patch")) values = { patch: given };
   const todos = todosOf(values);
   if (todos) {
     const done = todos.filter((each) => each.state === "done").length;
     return { ...nothing, icon: "☰", what: `plan: ${done} of ${todos.length} done`, todos };
+  }
+  const task = pick(values, TASKS);
+  if (task && (AGENTS.test(text(name)) || pick(values, KINDS) !== undefined)) {
+    const kind = firstLine(pick(values, KINDS));
+    return { ...nothing, icon: "↳", what: `${kind || "sub-agent"}: ${firstLine(pick(values, ["description", "title"])) || firstLine(task)}`, full: task, isAgent: true };
   }
   const command = commandOf(values);
   if (command) return { ...nothing, icon: "$", what: firstLine(command), full: command };

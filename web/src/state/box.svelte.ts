@@ -5,6 +5,7 @@ import type { BoxMetrics, BoxRecord, EgressDecision, NetworkPolicy, ProcessInfo 
 import { session } from "./session.svelte.ts";
 
 const EVERY = 4000;
+const SOON = 700;
 const KEPT = 60;
 
 export const ASLEEP = new Set(["hibernated", "paused", "stopped"]);
@@ -39,7 +40,8 @@ export class BoxView {
   async #loop(): Promise<void> {
     while (!this.#stop.signal.aborted) {
       if (!document.hidden) await this.refresh();
-      await new Promise((go) => setTimeout(go, EVERY));
+      // Two samples make a line: the second comes soon.
+      await new Promise((go) => setTimeout(go, this.samples.length === 1 ? SOON : EVERY));
     }
   }
 

@@ -13,21 +13,33 @@ export interface Action {
 const PAUSE = 1200;
 
 class Actions {
-  #groups = $state.raw<ReadonlyMap<string, readonly Action[]>>(new Map());
+  // A plain map, and beside it a count that tells when it has changed. The clean-up of an effect reads states as they were before
+  // the change that made it run: with the map as a state, it would bring back old actions and lose those that others have just added.
+  readonly #groups = new Map<string, readonly Action[]>();
+  #changes = $state(0);
   #typed = "";
   #typedAt = 0;
 
   get all(): Action[] {
+    void this.#changes;
     return [...this.#groups.values()].flat();
   }
 
   /** Adds the actions of a part of the page. Returns what takes them away. */
   add(group: string, actions: readonly Action[]): () => void {
-    // Untracked: an effect that adds its actions does not depend on those of others.
-    untrack(() => { this.#groups = new Map([...this.#groups, [group, actions]]); });
-    return () => untrack(() => {
-      this.#groups = new Map([...this.#groups].filter(([name]) => name !== group));
-    });
+    this.#groups.set(group, actions);
+    this.#count();
+    return () => {
+      // The same part of the next page may have added its actions already.
+      if (this.#groups.get(group) !== actions) return;
+      this.#groups.delete(group);
+      this.#count();
+    };
+  }
+
+  // Untracked: an effect that adds its actions does not depend on those of others.
+  #count(): void {
+    untrack(() => { this.#changes += 1; });
   }
 
   press(event: KeyboardEvent): void {

@@ -5,8 +5,10 @@ import { linkOf } from "../api/credentials.ts";
 import { type Connection, Reader } from "../api/reader.ts";
 import type { ModelRecord, ThreadInfo } from "../api/types.ts";
 import type { Entry } from "../model/entries.ts";
+import type { Chunk } from "../model/items.ts";
+import type { Run, Status } from "../model/run.ts";
 import { firstLine } from "../model/text.ts";
-import { type Chunk, type Run, type Status, Timeline } from "../model/timeline.ts";
+import { Timeline } from "../model/timeline.ts";
 import type { Workflow } from "../model/workflow.ts";
 import { session } from "./session.svelte.ts";
 import { threads } from "./threads.svelte.ts";
@@ -17,6 +19,7 @@ export interface Shown {
   chunks: readonly Chunk[];
   status: Status;
   run: Run | null;
+  box: string;
   entries: number;
   boxes: number;
   cost: string;
@@ -29,7 +32,7 @@ export class ThreadView {
   readonly id: string;
   readonly timeline = new Timeline();
   about = $state.raw<ThreadInfo | null>(null);
-  shown = $state.raw<Shown>({ chunks: [], status: "idle", run: null, entries: 0, boxes: 0, cost: "", began: null, firstPrompt: "", workflow: null });
+  shown = $state.raw<Shown>({ chunks: [], status: "idle", run: null, box: "", entries: 0, boxes: 0, cost: "", began: null, firstPrompt: "", workflow: null });
   connection = $state<Connection>("connecting");
   loaded = $state(false);
   loading = $state(0);
@@ -105,7 +108,7 @@ export class ThreadView {
     const { timeline } = this;
     const ended = this.shown.status === "running" && timeline.status !== "running";
     this.shown = {
-      chunks: timeline.snapshot(), status: timeline.status, run: timeline.run ? { ...timeline.run } : null, entries: timeline.entries,
+      chunks: timeline.snapshot(), status: timeline.status, run: timeline.run ? { ...timeline.run } : null, box: timeline.box, entries: timeline.entries,
       boxes: timeline.boxes.size, cost: timeline.cost, began: timeline.began, firstPrompt: timeline.firstPrompt, workflow: timeline.workflow,
     };
     this.version += 1;

@@ -18,6 +18,8 @@ class Threads {
   /** What waits for a person, oldest first. */
   waiting = $state.raw<WaitingItem[]>([]);
   readonly asking = $derived<ReadonlySet<string>>(new Set(this.waiting.filter((each) => each.kind !== "message").map((each) => each.thread ?? "")));
+  /** Runs that ended where somebody has to decide: a budget, a key, a limit. */
+  readonly stuck = $derived(this.all.filter((each) => !each.archived && !this.asking.has(each.id) && stateOf(each) === "needs you"));
   loaded = $state(false);
   trouble = $state("");
   more = $state(false);
@@ -56,7 +58,7 @@ class Threads {
     try {
       const wanted = query("/v1/threads", { limit: PAGE, archived: this.archived ? "any" : null });
       const page = await get<{ threads: ThreadInfo[]; nextCursor: string | null }>(wanted);
-      await this.findWaiting();
+      await Promise.all([this.findWaiting(), this.findSleepers()]);
       this.#note(page.threads);
       this.all = page.threads;
       this.more = page.nextCursor !== null;

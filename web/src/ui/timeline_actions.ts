@@ -1,6 +1,6 @@
 // What the items of a timeline can ask of their page.
 
-import type { MarkItem } from "../model/timeline.ts";
+import type { MarkItem } from "../model/items.ts";
 
 export interface Remedy { name: string; run: () => void }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Final
 
 from holdfast.api.document import Document, Limits
@@ -12,6 +12,7 @@ from holdfast.api.limits import (
     AgentName,
     EntryId,
     ModelName,
+    ModelNames,
     Printable,
     PromptText,
     StrictBool,
@@ -47,8 +48,10 @@ class CheckpointPolicy:
     """How many bytes they may have together."""
 
     @classmethod
-    def parse(cls, text: str) -> CheckpointPolicy:
-        """Read `every`, `off`, or `every keep=20 size=500M`. Raises `InvalidRequest`."""
+    def parse(cls, text: str, usual: CheckpointPolicy | None = None) -> CheckpointPolicy:
+        """Read `every`, `off`, or `every keep=20 size=500M`. What it does not say is as `usual`. Raises
+        `InvalidRequest`.
+        """
         mode, *settings = text.split() or [""]
         if mode not in ("every", "off") or (mode == "off" and settings):
             raise InvalidRequest(f"invalid checkpoint policy {text[:200]!r}", hint=_HINT)
@@ -60,7 +63,7 @@ class CheckpointPolicy:
             if not known or size is None or (size[2] and name not in ("size", "total")) or not int(size[1]):
                 raise InvalidRequest(f"invalid setting {setting[:100]!r} in a checkpoint policy", hint=_HINT)
             given[name] = int(size[1]) * 1024 ** " kmgt".index(size[2].lower() or " ")
-        return cls(every=mode == "every", **given)
+        return replace(usual or cls(), every=mode == "every", **given)
 
 
 _NAMES: Final = frozenset(each.name for each in fields(CheckpointPolicy)) - {"every"}
@@ -109,6 +112,8 @@ class NewFork(Document):
     author_id: Printable | None = None
     agent: AgentName | None = None
     model: ModelName | None = None
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +134,8 @@ class Rewind(Document):
     at: At | None = None
     undo: StrictBool = False
     """Undo the latest rewind. Then `at` is left out."""
+    key: Printable | None = None
+    """A second request with the same key, on the same thread, changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +143,8 @@ class Rewound(Document):
     thread: str
     turn: int
     """The turn that is the latest one now."""
-    box: str
+    box: str | None
+    """None if an earlier request has done it, and the thread has no box now."""
     can_undo: bool
 
 

@@ -10,7 +10,9 @@ from holdfast.api.limits import AgentName, Digest, ThreadId, Title
 from holdfast.api.run.repositories import Source
 
 MOST_SESSION: Final = 12 * 1024 * 1024
-"""Characters of a session file."""
+"""Characters of a session in a request."""
+MOST_UPLOADED: Final = 64 * 1024 * 1024
+"""Bytes of a session that was uploaded before."""
 EXPORTED_THREAD: Final = "holdfast"
 """Stands for an agent in the import of an exported thread."""
 
@@ -19,9 +21,11 @@ EXPORTED_THREAD: Final = "holdfast"
 class NewImport(Document):
     agent: AgentName
     """The agent that wrote the session: pi, codex, claude or opencode. `holdfast` for an exported thread."""
-    session: Annotated[str, Limits(min_length=1, max_length=MOST_SESSION)]
+    session: Annotated[str, Limits(min_length=1, max_length=MOST_SESSION)] | None = None
     """The content of its session file; for OpenCode, what `opencode export` prints; of a thread, what
     `holdfast export` prints."""
+    upload: Digest | None = None
+    """Instead of `session`: the digest of that content, which was uploaded before, as a workspace is."""
     new_thread: ThreadId | None = None
     """The id of the new thread. A second request with the same id imports nothing."""
     title: Title | None = None

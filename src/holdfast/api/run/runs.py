@@ -238,6 +238,8 @@ class Changes(Document):
     """New files that are left out because of the workspace's `.gitignore` files."""
     refused: tuple[str, ...]
     """Paths that are left out because git accepts no such names in a patch."""
+    digest: str = ""
+    """Of all changes. `holdfast apply --accept DIGEST` brings these home and no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

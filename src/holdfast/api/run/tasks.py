@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from holdfast.api.document import Document, Limits
 from holdfast.api.errors import InvalidRequest
-from holdfast.api.limits import AgentName, ModelName, Printable, PromptText, StrictBool, Title
+from holdfast.api.limits import AgentName, ModelName, ModelNames, Printable, PromptText, StrictBool, Title
 from holdfast.api.run.info import RunError
 
 MAX_WAIT: Final = 45
@@ -72,6 +72,8 @@ class NewTask(Document):
     """Defaults to the agent of the thread."""
     model: ModelName | None = None
     """Defaults to the model of the thread. Only a caller with an API key can choose another."""
+    fallbacks: ModelNames = ()
+    """Models to use if `model` gives no answer, in order. Defaults to those of the thread, unless there is a model."""
     box: BoxMode = BoxMode.OWN
     wake: StrictBool = False
     """Start a run of the thread with the result, if none is in progress then."""

@@ -163,6 +163,8 @@ class PromptStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     """Its run was cancelled or interrupted, or the session was terminated before it began."""
+    REVERTED = "reverted"
+    """It has ended, and the session went back to before it. An undo gives it its status again."""
 
 
 def _context_name(name: str) -> str:
@@ -273,7 +275,7 @@ class Attachment(Document):
 class NewPrompt(Document):
     prompt: PromptText
     attachments: Annotated[tuple[Attachment, ...], Limits(max_length=MOST_ATTACHMENTS)] = ()
-    """Files and images, of 4 MB in all. Only for agents with a server."""
+    """Files and images, of 4 MB in all. An agent without a server gets them as files in its box."""
     prompt_id: EntryId | None = None
     """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
@@ -299,6 +301,8 @@ class NewCommand(Document):
     command: Annotated[str, Limits(min_length=1, max_length=200, pattern=r"[A-Za-z0-9_.:/-]+")]
     """Its name, without the slash."""
     args: Annotated[str, Limits(max_length=100_000)] = ""
+    prompt_id: EntryId | None = None
+    """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
 
 
@@ -313,9 +317,13 @@ class NewAnswer(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertRequest(Document):
-    """Take a session back to where it was before a prompt."""
+    """Take a session back to where it was before a prompt, or undo the latest time that this was done."""
 
-    prompt: EntryId
+    prompt: EntryId | None = None
+    """Required, unless it is an undo."""
+    undo: StrictBool = False
+    key: Printable | None = None
+    """A second request with the same key changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +332,8 @@ class NewReview(Document):
 
     base: Annotated[str, Limits(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9_./~^@-]*$")] | None = None
     """A commit, branch or tag. Without it, what is not committed is reviewed."""
+    prompt_id: EntryId | None = None
+    """The id of the prompt's entry. A second request with the same id queues nothing."""
     author_id: Printable | None = None
 
 
@@ -415,6 +425,32 @@ class PromptList(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkFile(Document):
+    path: str
+    status: str
+    """`added`, `modified` or `deleted`."""
+    additions: int | None = None
+    """Lines. None of a binary file, and of one that git does not track."""
+    deletions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWork(Document):
+    """What the workspace of a session was like after a run, according to the git of its box, which programs in the box
+    can change."""
+
+    run: str
+    branch: str | None
+    """None if no branch is checked out."""
+    commits: int
+    """Since the commit that the session began with."""
+    files: tuple[WorkFile, ...]
+    """Those that differ from that commit, committed or not: the first 50."""
+    more: bool
+    """Whether there are more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo(Document):
     """A session at the time of the request. Its id is that of its thread."""
 
@@ -445,6 +481,8 @@ class SessionInfo(Document):
     """Whether a terminated session has let go of everything but its files."""
     workspace: bool
     """Whether it still has its files."""
+    work: SessionWork | None = None
+    """What its latest run has changed. None while that is not known, and if its files are no git repository."""
     created_at: int
     changed_at: int
     """The time of its last change of state."""

@@ -79,7 +79,7 @@ class Boxes:
         sleep = SleepSnapshots(known)
         self._states = states = BoxStates(registry, known, sleep)
         self._hibernation = hibernation = Hibernation(registry, known, leases, activity, states, sleep)
-        self._power = PowerSwitch(registry, leases, states, hibernation)
+        self._power = PowerSwitch(registry, known, leases, activity, states, hibernation)
         self._removal = removal = Removal(registry, known, leases, sleep)
         self.pool = Pool(registry, known, leases, pool)
         self._snapshots = snapshots = SnapshotStore(registry, known, activity, states)
@@ -262,6 +262,18 @@ class Boxes:
     async def stop(self, id: str) -> BoxRow:
         """End every process and keep the files. Does nothing if the box is stopped."""
         return await self._power.stop(id)
+
+    async def stop_unused(self, row: BoxRow) -> BoxRow:
+        """Stop a running box that was chosen by its row. Raises `BoxConflict` if it was used or changed since."""
+        return await self._power.stop_unused(row)
+
+    async def pause_unused(self, row: BoxRow) -> BoxRow:
+        """Pause a running box that was chosen by its row. Raises `BoxConflict` if it was used or changed since."""
+        return await self._power.pause_unused(row)
+
+    async def delete_unused(self, row: BoxRow, why: str) -> None:
+        """Delete a box that was chosen by its row. Raises `BoxConflict` if it was used or changed since."""
+        await self._removal.delete_unused(row, why)
 
     async def start_box(self, id: str) -> BoxRow:
         """Start a stopped box with its files, or wake a sleeping one. Does nothing if the box runs."""

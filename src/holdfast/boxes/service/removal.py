@@ -40,6 +40,13 @@ class Removal:
         async with self._leases.turn_soon(f"key/{row.key}", frees_space=True):
             return Deleted((await self.remove(row, "deleted")).freed or 0)
 
+    async def delete_unused(self, row: BoxRow, why: str) -> None:
+        """Delete a box that was chosen by its row. Raises `BoxConflict` if it was used or changed since."""
+        self._registry.check_here(row)
+        await self._registry.join()
+        async with self._leases.alone(f"box/{row.id}"):
+            await self.remove_judged(row, why)
+
     async def remove(self, row: BoxRow, why: str) -> BoxRow:
         """Delete a box in any state, unless a live process is creating it. Returns its tombstone. Raises
         `BoxUnreachable` if this server does not have its provider.

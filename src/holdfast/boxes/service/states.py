@@ -108,11 +108,20 @@ class BoxStates:
     ) -> BoxRow:
         """Move a box from one settled state to another."""
         with self._registry.at_work(row.id):
-            row = await self._registry.move(row, passing)
-            async with self.settling(row):
-                async with await self._providers.of(row).attach(row.id) as box:
-                    await work(box)
-                return await self._registry.move(row, to, last_active_at=self._registry.clock())
+            return await self._pass(await self._registry.move(row, passing), to, work)
+
+    async def switch_unused(
+        self, row: BoxRow, passing: BoxState, to: BoxState, work: Callable[[Box], Awaitable[None]]
+    ) -> BoxRow:
+        """Like `switch`, but raises `BoxConflict` if the box was used since its row was read."""
+        with self._registry.at_work(row.id):
+            return await self._pass(await self._registry.move_unused(row, passing), to, work)
+
+    async def _pass(self, row: BoxRow, to: BoxState, work: Callable[[Box], Awaitable[None]]) -> BoxRow:
+        async with self.settling(row):
+            async with await self._providers.of(row).attach(row.id) as box:
+                await work(box)
+            return await self._registry.move(row, to, last_active_at=self._registry.clock())
 
     async def start(self, row: BoxRow) -> BoxRow:
         """Start a stopped box. Does nothing if it runs."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
@@ -37,8 +38,16 @@ def audit(
             str(entry.payload.get("user", "")),
             str(entry.payload.get("role", "")),
             str(entry.payload.get("status", "")),
-            f"{entry.payload.get('method', '')} {entry.payload.get('path', '')}",
+            _describe(entry.payload),
         )
         for entry in entries
     ]
     write_table(("time (UTC)", "user", "role", "status", "request"), rows)
+
+
+def _describe(payload: Mapping[str, Any]) -> str:
+    """Returns the request that an entry is about, or the end of a session."""
+    if payload.get("type") != "signal.audit.session_ended":
+        return f"{payload.get('method', '')} {payload.get('path', '')}"
+    why = f": {payload['why']}" if payload.get("why") else ""
+    return f"session {payload.get('thread')} is {payload.get('state')}{why}"

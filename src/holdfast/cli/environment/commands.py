@@ -11,15 +11,16 @@ from holdfast.cli.completion import complete_agent
 from holdfast.cli.environment.file import TEMPLATE, edit, find_file, read_file
 from holdfast.cli.environment.place import allow_command, explaining_consent, place_of, place_of_folder
 from holdfast.cli.environment.reference import parse_name, parse_reference
-from holdfast.cli.errors import CommandError, command_error, usage_error
+from holdfast.cli.errors import CommandError, command_error, read_value, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.removal import remove_named
 from holdfast.cli.run.options import ModelOption, split_models
 from holdfast.cli.session import ask, ensure_server, home_or_default
-from holdfast.cli.terminal.confirmation import YesOption, confirm, confirm_end
+from holdfast.cli.terminal.confirmation import YesOption, confirm
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line, write_table
-from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.durations import describe_duration, parse_duration
 
 if TYPE_CHECKING:
     from holdfast.api.environments import EnvironmentBuild, EnvironmentCheck, EnvironmentConsent, EnvironmentRecord
@@ -161,11 +162,13 @@ def check(
     """
     text = _text_unless_named(reference, directory)
     place = None if text is None else place_of_folder(_folder(directory))
-    first, _ = split_models(model)
+    first, fallbacks = split_models(model)
     ensure_server(where)
 
     async def work(client: Client) -> EnvironmentCheck:
-        return await client.environments.check(reference, text=text, place=place, agent=agent, model=first)
+        return await client.environments.check(
+            reference, text=text, place=place, agent=agent, model=first, fallbacks=fallbacks
+        )
 
     found = ask(where, work)
     if as_json:
@@ -193,6 +196,10 @@ def build(
     reference: ReferenceArgument = None,
     directory: FolderOption = None,
     again: Annotated[bool, Option("--again", help="Run the setup even if nothing has changed.")] = False,
+    every: Annotated[
+        str | None,
+        Option("--every", metavar="TIME", help="Go on: look again after each such time, and build what has changed."),
+    ] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -200,25 +207,48 @@ def build(
     """Run the setup of an environment now, so that runs start at once.
 
     The result is kept, and found again as long as the image, the commands, their inputs and the network are the same.
-    Runs build it by themselves if it is missing.
+    Runs build it by themselves if it is missing. With --every, it is built ahead of them whenever its inputs or the
+    commits of its repositories have changed, until Ctrl-C.
 
     \b
     holdfast env build web
     holdfast env build --dir ~/my-project
+    holdfast env build --every 10m
     """
+    pause = read_value(parse_duration, every)
+    ensure_server(where)
+    shown = False
+    while True:
+        try:
+            began = time.monotonic()
+            made = _build(reference, directory, again=again, where=where, quiet=as_json or shown)
+        except CommandError as error:
+            if not (pause and shown):
+                raise
+            note("failed", error.message, hint(f"  again in {every}"))
+        else:
+            if made.built or not shown:
+                _show_build(made, time.monotonic() - began, as_json=as_json)
+            shown = True
+        if not pause:
+            return
+        time.sleep(pause)
+
+
+def _build(
+    reference: str | None, directory: Path | None, *, again: bool, where: Where, quiet: bool
+) -> EnvironmentBuild:
     from holdfast.cli.environment.upload import upload_inputs
     from holdfast.cli.terminal.step_progress import StepProgress
 
     text = _text_unless_named(reference, directory)
     place = None if text is None else place_of_folder(_folder(directory))
-    ensure_server(where)
-    began = time.monotonic()
 
     async def work(client: Client) -> EnvironmentBuild:
         if text is not None and place is not None and "repositories" in text:
             await _require_consent(client, text, place)
         home = home_or_default(where.home)
-        workspace, repositories = await upload_inputs(client, reference, text, directory, home, quiet=as_json)
+        workspace, repositories = await upload_inputs(client, reference, text, directory, home, quiet=quiet)
         with StepProgress() as progress:
             return await client.environments.build(
                 reference,
@@ -231,13 +261,16 @@ def build(
             )
 
     with explaining_consent(None if text is None else allow_command(_folder(directory), Path.cwd())):
-        made = ask(where, work)
+        return ask(where, work)
+
+
+def _show_build(made: EnvironmentBuild, seconds: float, *, as_json: bool) -> None:
     if as_json:
         write_json(made.to_json())
     elif made.snapshot is None:
         write_field("nothing", hint(f"{made.reference} has no setup"))
     else:
-        how = f"built in {time.monotonic() - began:.1f} s" if made.built else "it was built before"
+        how = f"built in {seconds:.1f} s" if made.built else "it was built before"
         write_field("setup", Cell(made.reference, "bold"), Cell(f"  {how}", "dim"))
 
 
@@ -314,20 +347,16 @@ def disallow(
 def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Remove all versions of an environment, and its setups. Threads that used it can still be resumed."""
     parse_name(name)
-
-    async def load(client: Client) -> EnvironmentRecord:
-        return await client.environments.get(name)
-
-    async def work(client: Client) -> None:
-        await client.environments.remove(name)
-
-    ask(where, load)
-    confirm_end("remove", f"environment {name} with all its versions", f"holdfast env remove {name}", yes=yes)
-    ask(where, work)
-    if as_json:
-        write_json({"name": name, "removed": True})
-    else:
-        write_field("removed", name)
+    remove_named(
+        name,
+        f"environment {name} with all its versions",
+        "holdfast env remove",
+        where=where,
+        yes=yes,
+        as_json=as_json,
+        check=lambda client: client.environments.get(name),
+        remove=lambda client: client.environments.remove(name),
+    )
 
 
 def print_asks(asks: tuple[str, ...]) -> None:

@@ -10,8 +10,9 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.removal import remove_named
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.confirmation import YesOption
 from holdfast.cli.terminal.console import ACCENT, Cell, hint, is_terminal, note, write_field, write_json, write_table
 
 if TYPE_CHECKING:
@@ -156,16 +157,16 @@ def remove(
                 exit=Exit.NOT_FOUND,
             )
 
-    async def work(client: Client) -> None:
-        await client.models.remove(name)
-
-    ask(where, check_exists)
-    confirm_end("remove", f"model {name} and its key", f"holdfast model remove {name}", yes=yes)
-    ask(where, work)
-    if as_json:
-        write_json({"name": name, "removed": True})
-    else:
-        write_field("removed", name)
+    remove_named(
+        name,
+        f"model {name} and its key",
+        "holdfast model remove",
+        where=where,
+        yes=yes,
+        as_json=as_json,
+        check=check_exists,
+        remove=lambda client: client.models.remove(name),
+    )
 
 
 def _read_key(*, key_stdin: bool, wanted: bool) -> str | None:

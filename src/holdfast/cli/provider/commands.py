@@ -14,9 +14,10 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
+from holdfast.cli.removal import remove_named
 from holdfast.cli.server.provider_options import NO_ACCOUNT_OPTIONS, AccountOptions, settings_of
 from holdfast.cli.session import ask
-from holdfast.cli.terminal.confirmation import YesOption, confirm_end
+from holdfast.cli.terminal.confirmation import YesOption
 from holdfast.cli.terminal.console import (
     Cell,
     hint,
@@ -142,20 +143,16 @@ def try_(name: NameArgument, *, where: Where, as_json: JsonOption = False) -> Ex
 
 def remove(name: NameArgument, yes: YesOption = False, *, where: Where, as_json: JsonOption = False) -> None:
     """Remove an account and its credential. It must have no boxes. Its snapshots and volumes stay where they are."""
-
-    async def check_exists(client: Client) -> None:
-        await client.providers.get(name)
-
-    async def work(client: Client) -> None:
-        await client.providers.remove(name)
-
-    ask(where, check_exists)
-    confirm_end("remove", f"account {name} and its credential", f"holdfast provider remove {name}", yes=yes)
-    ask(where, work)
-    if as_json:
-        write_json({"name": name, "removed": True})
-    else:
-        write_field("removed", name)
+    remove_named(
+        name,
+        f"account {name} and its credential",
+        "holdfast provider remove",
+        where=where,
+        yes=yes,
+        as_json=as_json,
+        check=lambda client: client.providers.get(name),
+        remove=lambda client: client.providers.remove(name),
+    )
 
 
 def _secrets_of(kind: str) -> Sequence[Setting]:

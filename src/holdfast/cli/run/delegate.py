@@ -9,8 +9,8 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption, RunThreadArgument
-from holdfast.cli.session import ask
+from holdfast.cli.run.options import ModelOption, RunThreadArgument, split_models
+from holdfast.cli.session import RESTART_SECONDS, ask, reach
 from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json, write_line
 
@@ -49,14 +49,26 @@ def delegate(
     holdfast delegate t-3kd9 "look for dead code" --wait
     """
 
+    first, fallbacks = split_models(model)
+
     async def work(client: Client) -> tuple[TaskInfo, TaskResult | None]:
         found = await find_thread(client, thread)
         if found.startswith("r-"):
             found = (await client.runs.get(found)).thread
-        task = await client.tasks.delegate(
-            found, prompt, title=title, agent=agent, model=model, box=box, wake=wake, key=key
-        )
-        return task, (await client.tasks.result(task.id) if wait else None)
+        # From here on the server may be restarted: the task goes on, and a repeated request makes no second one.
+        async with reach(where, retry_seconds=RESTART_SECONDS if wait else 0.0) as patient:
+            task = await patient.tasks.delegate(
+                found,
+                prompt,
+                title=title,
+                agent=agent,
+                model=first,
+                fallbacks=fallbacks,
+                box=box,
+                wake=wake,
+                key=key,
+            )
+            return task, (await patient.tasks.result(task.id) if wait else None)
 
     task, result = ask(where, work)
     if as_json:

@@ -10,7 +10,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Argument, Option
-from holdfast.cli.run.options import ModelOption
+from holdfast.cli.run.options import ModelOption, split_models
 from holdfast.cli.session import ask
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_table
 
@@ -62,10 +62,18 @@ def fork(
 
         ensure_server(where)
 
+    first, fallbacks = split_models(model)
+
     async def make(client: Client) -> Forked:
         name, at = split_turn(thread)
         return await client.forks.fork(
-            await find_thread(client, name), at, prompt=prompt, agent=agent, model=model, title=title
+            await find_thread(client, name),
+            at,
+            prompt=prompt,
+            agent=agent,
+            model=first,
+            fallbacks=fallbacks,
+            title=title,
         )
 
     if prompt is not None and times == 1:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def rewind(
     thread: TurnArgument,
     undo: Annotated[bool, Option("--undo", help="Undo the latest rewind.")] = False,
+    key: Annotated[
+        str | None, Option("--key", metavar="TEXT", help="The same key on the same thread is the same rewind.")
+    ] = None,
     *,
     where: Where,
     as_json: JsonOption = False,
@@ -39,14 +42,15 @@ def rewind(
 
     async def work(client: Client) -> Rewound:
         id = await find_thread(client, name)
-        return await (client.forks.undo(id) if undo else client.forks.rewind(id, at))
+        return await (client.forks.undo(id, key=key) if undo else client.forks.rewind(id, at, key=key))
 
     done = ask(where, work)
     if as_json:
         write_json(done.to_json())
         return
     write_field("undone" if undo else "rewound", Cell(done.thread, "bold"), f"  to the end of turn {done.turn}")
-    write_field("box", done.box)
+    if done.box is not None:
+        write_field("box", done.box)
     note("next", hint(f'holdfast resume {done.thread} "…"'))
     if done.can_undo:
         note("undo", hint(f"holdfast rewind {done.thread} --undo"))

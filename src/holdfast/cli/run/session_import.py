@@ -86,16 +86,16 @@ def import_(
 
 
 def _read(path: Path) -> bytes:
-    from holdfast.api.run.imports import MOST_SESSION
+    from holdfast.api.run.imports import MOST_UPLOADED
 
     try:
         with path.expanduser().open("rb") as opened:
-            data = opened.read(MOST_SESSION + 1)
+            data = opened.read(MOST_UPLOADED + 1)
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", exit=Exit.NOT_FOUND) from None
-    if len(data) > MOST_SESSION:
+    if len(data) > MOST_UPLOADED:
         raise CommandError(
-            f"{path} is larger than {MOST_SESSION >> 20} MB: too large to import",
+            f"{path} is larger than {MOST_UPLOADED >> 20} MB: too large to import",
             next_step="compact the session in its agent first",
         )
     return data

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path  # the command line is read by these types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from holdfast.cli.errors import CommandError, usage_error
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import HomeOption, JsonOption
-from holdfast.cli.parsing.parameters import OptionsUsed
+from holdfast.cli.parsing.parameters import Option, OptionsUsed
 from holdfast.cli.server.provider_options import (
     NO_PROVIDER_OPTIONS,
     ProviderOptions,
@@ -20,7 +21,7 @@ from holdfast.cli.server.provider_options import (
 )
 from holdfast.cli.server.server_options import NO_SERVER_OPTIONS, Chosen, ServerOptions, Source, choose
 from holdfast.cli.session import home_or_default
-from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json
+from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json
 from holdfast.client.local_server import find_answering
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.server.config import Settings
 
 
-_OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level"})
+_OF_THIS_COMMAND: Final = frozenset({"--home", "--json", "--log-level", "--default-port"})
 """Options that are not settings of the server."""
 
 
@@ -38,21 +39,29 @@ def up(
     server_options: ServerOptions = NO_SERVER_OPTIONS,
     provider_options: ProviderOptions = NO_PROVIDER_OPTIONS,
     as_json: JsonOption = False,
+    default_port: Annotated[
+        int | None, Option("--default-port", hidden=True, help="Port to listen on if none is configured.")
+    ] = None,
 ) -> None:
     """Start the server on this machine, until Ctrl-C. If one is already running, print its address and exit."""
     from holdfast.server.compose import CannotServe, serve
     from holdfast.server.home import HomeInUse
 
     folder = home_or_default(home)
-    settings = settings_for(choose(server_options, provider_options, used, os.environ, folder), folder)
+    chosen = choose(server_options, provider_options, used, os.environ, folder)
+    if default_port is not None:
+        chosen = [
+            replace(each, value=default_port) if (each.name, each.source) == ("port", Source.DEFAULT) else each
+            for each in chosen
+        ]
+    settings = settings_for(chosen, folder)
 
     def started(running: RunningServer, first_key: str | None, login: str | None) -> None:
         if as_json:
-            write_json({**_document(running, first_key, folder), **({} if login is None else {"loginUrl": login})})
+            write_json(_document(running, first_key, folder))
         else:
             _print_server(running, first_key, folder)
-            if login is not None:
-                _print_page(login)
+            _print_page(running, login)
             if settings.daytona:
                 write_field("daytona", f"{running.url}/compat/daytona", hint("  as DAYTONA_API_URL"))
         for warning in warnings({**settings.provider_environment, **settings.provider_settings}):
@@ -68,14 +77,11 @@ def up(
             raise CommandError(
                 f"{error}{why}", next_step="stop it with holdfast down, or use another --home", exit=Exit.CONFLICT
             ) from None
-        page = _login_url(running)
         if as_json:
-            login = {} if page is None else {"loginUrl": page}
-            write_json({**_document(running, None, folder), "alreadyRunning": True, **login})
+            write_json({**_document(running, None, folder), "alreadyRunning": True})
         else:
             _print_server(running, None, folder, already=True)
-            if page is not None:
-                _print_page(page)
+            _print_page(running, _login_url(running) if is_terminal() else None)
         return
     except CannotServe as error:
         raise CommandError(str(error)) from None
@@ -87,8 +93,12 @@ def up(
         note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
 
 
-def _print_page(url: str) -> None:
-    write_field("page", url, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
+def _print_page(running: RunningServer, login: str | None) -> None:
+    """Print the link that logs a browser in on a terminal only: what goes into a pipe may end in a log."""
+    if login is not None and is_terminal():
+        write_field("page", login, hint("  logs one browser in, within 10 minutes; holdfast login makes more"))
+    elif running.api_key is not None:
+        write_field("page", running.url, hint("  a link that logs a browser in: holdfast login"))
 
 
 def _login_url(running: RunningServer) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
+from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_session
 from holdfast.cli.options import JsonOption, Where
@@ -103,25 +104,38 @@ def review(
 
 def revert(
     session: SessionArgument,
-    prompt: Annotated[str, Argument(metavar="PROMPT", help="The id of the prompt, from session status.")],
+    prompt: Annotated[str | None, Argument(metavar="PROMPT", help="Its id, from session status.")] = None,
     *,
+    undo: Annotated[bool, Option("--undo", help="Undo the latest revert.")] = False,
     where: Where,
     as_json: JsonOption = False,
 ) -> None:
     """Take a session back to where it was before a prompt: what was said, and the files of its box.
 
-    Its thread keeps everything: holdfast rewind SESSION --undo brings it back.
+    Its thread keeps everything, and the files of now are saved: --undo brings both back.
+
+    \b
+    holdfast session revert t-3kd9 e-1k3
+    holdfast session revert t-3kd9 --undo
     """
+    if undo is (prompt is not None):
+        raise CommandError(
+            "name the prompt to go back to before, or --undo",
+            next_step=f"holdfast session status {session}",
+            exit=Exit.USAGE,
+        )
 
     async def work(client: Client) -> SessionInfo:
-        return await client.sessions.revert(await find_session(client, session), prompt)
+        id = await find_session(client, session)
+        return await (client.sessions.undo_revert(id) if prompt is None else client.sessions.revert(id, prompt))
 
     found = ask(where, work)
     if as_json:
         write_json(found.to_json())
-    else:
-        write_field("reverted", found.id)
-        note("undo", hint(f"holdfast rewind {found.id} --undo"))
+        return
+    write_field("undone" if undo else "reverted", found.id)
+    if not undo:
+        note("undo", hint(f"holdfast session revert {found.id} --undo"))
 
 
 def questions(session: SessionArgument, *, where: Where, as_json: JsonOption = False) -> None:

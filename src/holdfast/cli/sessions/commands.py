@@ -31,7 +31,7 @@ from holdfast.cli.terminal.durations import describe_duration
 from holdfast.cli.terminal.sizes import describe_size
 
 if TYPE_CHECKING:
-    from holdfast.api.session.sessions import PromptInfo, SessionInfo
+    from holdfast.api.session.sessions import PromptInfo, SessionInfo, SessionWork
     from holdfast.client import Client
 
 SessionArgument = Annotated[
@@ -51,7 +51,7 @@ StateName = Literal[
 ModeName = Literal["followup", "steer", "collect"]
 _MOST_LISTED: Final = 10_000
 _STYLES: Final = {"running": "green", "error": "red", "terminated": "dim", "hibernated": "dim"}
-_PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow"}
+_PROMPT_STYLES: Final = {"completed": "green", "failed": "red", "cancelled": "yellow", "reverted": "dim"}
 
 
 def new(
@@ -323,10 +323,22 @@ def _print(found: SessionInfo) -> None:
     write_field("agent", f"{found.agent}, {found.model}", Cell(f"  {found.agent_state}", "dim"))
     write_field("box", found.box or "none", Cell(f"  {found.provider}", "dim"))
     write_field("prompts", f"{found.queued} waiting, {found.processing} at work, {found.ended} ended")
+    if found.work is not None:
+        write_field("work", _describe_work(found.work))
     if found.error is not None:
         write_field("error", Cell(found.error.message, "red"))
         if found.error.hint is not None:
             note("next", hint(found.error.hint))
+
+
+def _describe_work(work: SessionWork) -> str:
+    """Such as `branch fix, 1 commit, 2 files changed, +10 -3`."""
+    number = f"{len(work.files)}{'+' if work.more else ''}"
+    files = f"{number} file{'' if number == '1' else 's'} changed"
+    added, removed = (sum(getattr(each, name) or 0 for each in work.files) for name in ("additions", "deletions"))
+    commits = f"{work.commits} commit{'s' if work.commits != 1 else ''}"
+    where = f"branch {work.branch}" if work.branch else "no branch"
+    return f"{where}, {commits}, {files}, +{added} -{removed}"
 
 
 def _row(found: SessionInfo, now: float) -> list[Cell | str]:

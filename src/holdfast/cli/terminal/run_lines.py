@@ -20,6 +20,7 @@ from holdfast.cli.run.missing import find_missing
 from holdfast.cli.run.status import describe_silence
 from holdfast.cli.terminal.agent_text import cut, describe_time, lines_of, one_line, pad, plain, width_of, wrap
 from holdfast.cli.terminal.console import ACCENT, LABEL_WIDTH, Cell
+from holdfast.cli.terminal.session_remarks import answered, asked, changed
 from holdfast.cli.terminal.tool_lines import ToolLine, describe_call, describe_tool
 from holdfast.exports.marks import FAILOVERS
 
@@ -190,6 +191,8 @@ class RunLines:
             return list(self._model(name, entry))
         if by_agent:
             return list(self._agent(name, entry))
+        if family == "signal.session" and (said := changed(name, entry.payload)) is not None:
+            return [self._remark("·", said, "dim")]
         return []
 
     def close(self) -> list[Line]:
@@ -514,6 +517,12 @@ class RunLines:
             attempt = _number(payload, "attempt")
             number = f" ({attempt:g})" if attempt is not None else ""
             yield self._remark("⟳", f"retrying{number}: {self._reason(payload, run)}", "yellow")
+        elif name == "question":
+            question = asked(payload)
+            yield self._remark("?", question, "yellow")
+            yield self._remark(" ", f"holdfast session answer SESSION {_word(payload, 'question')} ANSWER", "dim")
+        elif name == "answer":
+            yield self._remark("?", answered(payload), "dim")
         elif name == "compaction":
             yield self._remark("≡", f"context summarised: {one_line(_text(payload, 'summary'))}", "dim")
         elif name == "notice":

@@ -10,7 +10,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.names import find_thread
 from holdfast.cli.options import JsonOption, ThreadArgument, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.session import ask
+from holdfast.cli.session import RESTART_SECONDS, ask, reach
 from holdfast.cli.terminal.agent_text import plain
 from holdfast.cli.terminal.console import Cell, hint, note, write_field, write_json, write_line
 from holdfast.cli.terminal.durations import describe_duration, parse_duration
@@ -102,14 +102,17 @@ def wait(
     where: Where,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Wait until a thread and all its tasks have ended. Exits with 0 only if all of them completed."""
+    """Wait until a thread and all its tasks have ended. Exits with 0 only if all of them completed.
+
+    A restart of the server does not end it.
+    """
     seconds = read_value(parse_duration, timeout)
 
     async def work(client: Client) -> tuple[str, ThreadTree]:
         found = await find_thread(client, id)
         try:
-            async with time_limit(seconds or None):
-                return found, await client.tasks.wait(found)
+            async with time_limit(seconds or None), reach(where, retry_seconds=RESTART_SECONDS) as patient:
+                return found, await patient.tasks.wait(found)
         except TimeoutError:
             raise CommandError(
                 f"thread {found} has not ended within {timeout}",

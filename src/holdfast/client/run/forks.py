@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from holdfast.api.ids import new_entry_id, new_id
@@ -37,6 +38,7 @@ class Forks:
         prompt: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         title: str | None = None,
         author_id: str | None = None,
     ) -> Forked:
@@ -44,6 +46,7 @@ class Forks:
 
         `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
         written. It defaults to the latest turn. With a prompt, a run is launched there.
+        `fallbacks` are models to use if `model` gives no answer.
         """
         new = NewFork(
             at=None if at is None else str(at),
@@ -54,26 +57,27 @@ class Forks:
             author_id=author_id,
             agent=agent,
             model=model,
+            fallbacks=tuple(fallbacks),
         )
         answer = await self._thread(thread).ask(
             "POST", "/forks", new.to_request(), repeatable=True, timeout=LONG_SECONDS
         )
         return answer.read(Forked.from_json)
 
-    async def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+    async def rewind(self, thread: str, at: int | str | None = None, *, key: str | None = None) -> Rewound:
         """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
 
-        Raises `ThreadBusy` if a run is in progress.
+        Calls with the same `key` on the same thread rewind it once. Raises `ThreadBusy` if a run is in progress.
         """
-        wanted = Rewind(at=None if at is None else str(at))
-        answer = await self._thread(thread).ask("POST", "/rewind", wanted.to_request(), timeout=LONG_SECONDS)
-        return answer.read(Rewound.from_json)
+        return await self._rewind(thread, Rewind(at=None if at is None else str(at), key=key or new_id("k")))
 
-    async def undo(self, thread: str) -> Rewound:
-        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
-        answer = await self._thread(thread).ask(
-            "POST", "/rewind", Rewind(undo=True).to_request(), repeatable=False, timeout=LONG_SECONDS
-        )
+    async def undo(self, thread: str, *, key: str | None = None) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way. For `key` see `rewind`."""
+        return await self._rewind(thread, Rewind(undo=True, key=key or new_id("k")))
+
+    async def _rewind(self, thread: str, wanted: Rewind) -> Rewound:
+        # Each has a key, so that a retry finds what the first attempt did.
+        answer = await self._thread(thread).ask("POST", "/rewind", wanted.to_request(), timeout=LONG_SECONDS)
         return answer.read(Rewound.from_json)
 
     async def compare(

@@ -42,6 +42,8 @@ from holdfast.time_limit import time_limit
 
 _PAGE: Final = 200
 _PIECE: Final = 256 * 1024
+_MOST_AT_ONCE: Final = 4 * 1024 * 1024
+"""Bytes of a session that is sent in one request. In JSON it may be several times as long."""
 _LONGEST_PAUSE: Final = 2.0
 
 
@@ -171,11 +173,14 @@ class Runs:
         """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
 
         `session` is the content of the session file; for OpenCode, what `opencode export` prints. With the agent
-        `holdfast` it is a thread, as `holdfast export` writes it.
+        `holdfast` it is a thread, as `holdfast export` writes it. A large one is uploaded first.
         """
+        data = session.encode("utf-8", "replace")
+        is_large = len(data) > _MOST_AT_ONCE
         new = NewImport(
             agent=agent,
-            session=session,
+            session=None if is_large else session,
+            upload=await self.upload_tar(_pieces(data)) if is_large else None,
             new_thread=new_id("t"),
             title=title,
             workspace=workspace,
@@ -309,6 +314,11 @@ class Runs:
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _PIECE):
+        yield data[start : start + _PIECE]
 
 
 async def _end_of(run: str, tail: Tail) -> None:

@@ -142,7 +142,7 @@ class SyncRuns(SyncHandle):
         """Create a thread with a session that an agent wrote on this machine. `resume` continues it in a box.
 
         `session` is the content of the session file; for OpenCode, what `opencode export` prints. With the agent
-        `holdfast` it is a thread, as `holdfast export` writes it.
+        `holdfast` it is a thread, as `holdfast export` writes it. A large one is uploaded first.
         """
         return self._loop.run(
             self._async.import_session(session, agent=agent, title=title, workspace=workspace, source=source)
@@ -266,6 +266,7 @@ class SyncForks(SyncHandle):
         prompt: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         title: str | None = None,
         author_id: str | None = None,
     ) -> Forked:
@@ -273,21 +274,31 @@ class SyncForks(SyncHandle):
 
         `at` is the number of a turn, or the id of an entry, which stands for the last turn that had ended when it was
         written. It defaults to the latest turn. With a prompt, a run is launched there.
+        `fallbacks` are models to use if `model` gives no answer.
         """
         return self._loop.run(
-            self._async.fork(thread, at, prompt=prompt, agent=agent, model=model, title=title, author_id=author_id)
+            self._async.fork(
+                thread,
+                at,
+                prompt=prompt,
+                agent=agent,
+                model=model,
+                fallbacks=fallbacks,
+                title=title,
+                author_id=author_id,
+            )
         )
 
-    def rewind(self, thread: str, at: int | str | None = None) -> Rewound:
+    def rewind(self, thread: str, at: int | str | None = None, *, key: str | None = None) -> Rewound:
         """Take a thread back to the end of a turn, with its files. What came after stays readable on the thread.
 
-        Raises `ThreadBusy` if a run is in progress.
+        Calls with the same `key` on the same thread rewind it once. Raises `ThreadBusy` if a run is in progress.
         """
-        return self._loop.run(self._async.rewind(thread, at))
+        return self._loop.run(self._async.rewind(thread, at, key=key))
 
-    def undo(self, thread: str) -> Rewound:
-        """Undo the latest rewind of a thread. An undo can be undone in the same way."""
-        return self._loop.run(self._async.undo(thread))
+    def undo(self, thread: str, *, key: str | None = None) -> Rewound:
+        """Undo the latest rewind of a thread. An undo can be undone in the same way. For `key` see `rewind`."""
+        return self._loop.run(self._async.undo(thread, key=key))
 
     def compare(
         self, first: str, second: str, *, test: str | None = None, seconds: int = 600, without_test: bool = False
@@ -313,6 +324,7 @@ class SyncTasks(SyncHandle):
         title: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         box: str = "own",
         wake: bool = False,
         key: str | None = None,
@@ -325,7 +337,16 @@ class SyncTasks(SyncHandle):
         """
         return self._loop.run(
             self._async.delegate(
-                thread, prompt, title=title, agent=agent, model=model, box=box, wake=wake, key=key, author_id=author_id
+                thread,
+                prompt,
+                title=title,
+                agent=agent,
+                model=model,
+                fallbacks=fallbacks,
+                box=box,
+                wake=wake,
+                key=key,
+                author_id=author_id,
             )
         )
 
@@ -336,9 +357,9 @@ class SyncTasks(SyncHandle):
         """Returns the tasks of a thread, most recently active first."""
         return self._loop.run(self._async.list(thread))
 
-    def result(self, task: str) -> TaskResult:
-        """Wait until a task has ended, and return its result."""
-        return self._loop.run(self._async.result(task))
+    def result(self, task: str, *, wait: bool = True) -> TaskResult:
+        """Wait until a task has ended, and return its result. Without `wait`, its `result` is None until then."""
+        return self._loop.run(self._async.result(task, wait=wait))
 
     def cancel(self, task: str, *, by: str | None = None) -> TaskInfo:
         """End a task, and all tasks below it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.api.ids import new_id
@@ -40,6 +41,7 @@ class Tasks:
         title: str | None = None,
         agent: str | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         box: str = "own",
         wake: bool = False,
         key: str | None = None,
@@ -55,6 +57,7 @@ class Tasks:
             title=title,
             agent=agent,
             model=model,
+            fallbacks=tuple(fallbacks),
             box=BoxMode(box),
             wake=wake,
             key=key or new_id("k"),  # so that a retry finds what the first attempt started
@@ -70,14 +73,15 @@ class Tasks:
         """Returns the tasks of a thread, most recently active first."""
         return list((await self._threads.below(thread).ask("GET", "/tasks")).read(TaskList.from_json).tasks)
 
-    async def result(self, task: str) -> TaskResult:
-        """Wait until a task has ended, and return its result."""
+    async def result(self, task: str, *, wait: bool = True) -> TaskResult:
+        """Wait until a task has ended, and return its result. Without `wait`, its `result` is None until then."""
+        seconds = MAX_WAIT if wait else 0
         while True:
             answer = await self._tasks.below(task).ask(
-                "GET", "/result", parameters=[("wait", str(MAX_WAIT))], timeout=LONG_SECONDS
+                "GET", "/result", parameters=[("wait", str(seconds))], timeout=LONG_SECONDS
             )
             found = answer.read(TaskResult.from_json)
-            if found.status not in _OPEN:
+            if not wait or found.status not in _OPEN:
                 return found
 
     async def cancel(self, task: str, *, by: str | None = None) -> TaskInfo:

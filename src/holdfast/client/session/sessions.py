@@ -181,13 +181,13 @@ class Sessions:
 
     async def command(self, id: str, command: str, args: str = "", *, author_id: str | None = None) -> PromptInfo:
         """Queue a slash command of the agent, as a prompt."""
-        new = NewCommand(command=command, args=args, author_id=author_id)
+        new = NewCommand(command=command, args=args, prompt_id=new_entry_id(), author_id=author_id)
         answer = await self._sessions.below(id).ask("POST", "/commands", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
 
     async def review(self, id: str, base: str | None = None, *, author_id: str | None = None) -> PromptInfo:
         """Queue a review of the changes since `base`, or of those that are not committed."""
-        new = NewReview(base=base, author_id=author_id)
+        new = NewReview(base=base, prompt_id=new_entry_id(), author_id=author_id)
         answer = await self._sessions.below(id).ask("POST", "/reviews", new.to_request(), timeout=LONG_SECONDS)
         return answer.read(PromptInfo.from_json)
 
@@ -197,8 +197,15 @@ class Sessions:
 
     async def revert(self, id: str, prompt: str) -> SessionInfo:
         """Take the conversation and the files back to where they were before a prompt."""
-        request = RevertRequest(prompt=prompt).to_request()
-        answer = await self._sessions.below(id).ask("POST", "/revert", request, timeout=LONG_SECONDS)
+        return await self._revert(id, RevertRequest(prompt=prompt, key=new_id("k")))
+
+    async def undo_revert(self, id: str) -> SessionInfo:
+        """Undo the latest revert: the conversation and the files are as they were before it."""
+        return await self._revert(id, RevertRequest(undo=True, key=new_id("k")))
+
+    async def _revert(self, id: str, request: RevertRequest) -> SessionInfo:
+        # Each has a key, so that a retry finds what the first attempt did.
+        answer = await self._sessions.below(id).ask("POST", "/revert", request.to_request(), timeout=LONG_SECONDS)
         return answer.read(SessionInfo.from_json)
 
     async def questions(self, id: str) -> list[QuestionInfo]:

@@ -167,6 +167,10 @@ class SyncSessions(SyncHandle):
         """Take the conversation and the files back to where they were before a prompt."""
         return self._loop.run(self._async.revert(id, prompt))
 
+    def undo_revert(self, id: str) -> SessionInfo:
+        """Undo the latest revert: the conversation and the files are as they were before it."""
+        return self._loop.run(self._async.undo_revert(id))
+
     def questions(self, id: str) -> list[QuestionInfo]:
         """Returns the questions and permissions that the agent waits for."""
         return self._loop.run(self._async.questions(id))

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from holdfast.api.errors import HoldfastError
-from holdfast.compat.daytona import control_plane, events
+from holdfast.compat.daytona import control_plane, events, not_served, secret_routes
 from holdfast.compat.daytona.http.errors import CONTROL_PLANE, TOOLBOX, ApiError, api_error, response
 from holdfast.compat.daytona.service import PREFIX, Daytona
 from holdfast.compat.daytona.toolbox import (
@@ -48,7 +48,9 @@ def create_app(daytona: Daytona) -> Starlette:
             WebSocketRoute("/socket.io/", events.serve_events),
             Mount("/toolbox/{sandbox}", routes=toolbox),
             Route("/sandbox/{sandbox}/telemetry/metrics", metrics.history, methods=["GET"]),
+            *secret_routes.routes(),
             *control_plane.routes(),
+            *not_served.routes(),
         ],
         exception_handlers={
             ApiError: _refuse,
@@ -65,6 +67,7 @@ def create_app(daytona: Daytona) -> Starlette:
     app.state.samples = metrics.Samples(1000)
     app.state.language_servers = languages.LanguageServers()
     daytona.closers.append(app.state.language_servers.close)
+    app.state.context_locks = interpreters.Locks(1000)
     app.state.context_offsets = interpreters.Offsets(10_000)
     return app
 

@@ -54,9 +54,10 @@ def _shown(connection: HTTPConnection, parts: Parts, sandbox: Sandbox, state: st
 
 
 async def create_sandbox(request: Request) -> Response:
-    parts = await daytona_of(request).admit(request)
+    daytona = daytona_of(request)
+    user, parts = (await daytona.grant(request)).user, await daytona.parts()
     new = await body_of(request, NewSandbox)
-    return _shown(request, parts, await while_connected(request, parts.sandboxes.create(new)))
+    return _shown(request, parts, await while_connected(request, parts.sandboxes.create(new, user)))
 
 
 async def list_sandboxes(request: Request) -> Response:
@@ -270,16 +271,6 @@ async def expire_signed_preview(request: Request) -> Response:
 async def no_ssh(request: Request) -> Response:
     await daytona_of(request).admit(request)
     raise not_supported("this server has no SSH access to sandboxes: use a PTY session, or `holdfast box shell ID`")
-
-
-async def no_secrets(request: Request) -> Response:
-    await daytona_of(request).admit(request)
-    raise not_supported("this server has no Daytona secrets: pass values as env_vars")
-
-
-async def no_warm_pools(request: Request) -> Response:
-    await daytona_of(request).admit(request)
-    raise not_supported("this server keeps boxes ready by itself: see `holdfast up --pool`")
 
 
 async def no_context(request: Request) -> Response:
@@ -496,13 +487,20 @@ async def get_usage(request: Request) -> Response:
 
 async def list_regions(request: Request) -> Response:
     parts = await daytona_of(request).admit(request)
+    return answer([_region(name) for name in sorted(parts.boxes.providers)])
+
+
+async def get_region(request: Request) -> Response:
+    parts = await daytona_of(request).admit(request)
+    name = request.path_params["id"]
+    if name not in parts.boxes.providers:
+        raise not_found(f"Region {name[:100]} not found")
+    return answer(_region(name))
+
+
+def _region(name: str) -> dict[str, Any]:
     at = timestamp(0)
-    return answer(
-        [
-            {"id": name, "name": name, "regionType": "shared", "createdAt": at, "updatedAt": at}
-            for name in sorted(parts.boxes.providers)
-        ]
-    )
+    return {"id": name, "name": name, "regionType": "shared", "createdAt": at, "updatedAt": at}
 
 
 async def get_user(request: Request) -> Response:
@@ -547,7 +545,6 @@ def routes() -> list[Route]:
         ("GET", f"{one}/ancestors", list_ancestors),
         ("POST", f"{one}/snapshot", snapshot_sandbox),
         ("PUT", f"{one}/labels", replace_labels),
-        ("PUT", f"{one}/secrets", no_secrets),
         ("POST", f"{one}/network-settings", set_network),
         ("POST", f"{one}/last-activity", note_activity),
         ("GET", f"{one}/toolbox-proxy-url", get_toolbox_url),
@@ -581,13 +578,9 @@ def routes() -> list[Route]:
         ("GET", "/organizations/{id}", get_organization),
         ("GET", "/organizations/{id}/usage", get_usage),
         ("GET", "/regions", list_regions),
+        ("GET", "/regions/{id}", get_region),
         ("GET", "/shared-regions", list_regions),
         ("GET", "/users/me", get_user),
         ("GET", "/object-storage/push-access", no_context),
     ]
-    made = [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
-    anything = ["GET", "POST", "PATCH", "DELETE"]
-    for path, endpoint in (("/secret", no_secrets), ("/warm-pools", no_warm_pools)):
-        made.append(Route(path, endpoint, methods=anything))
-        made.append(Route(f"{path}/{{rest:path}}", endpoint, methods=anything))
-    return made
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]

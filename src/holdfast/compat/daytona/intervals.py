@@ -16,13 +16,15 @@ class Due(StrEnum):
     PAUSE = "pause"
     ARCHIVE = "archive"
     DELETE = "delete"
+    END = "end"
+    """Delete it, also if it is in use."""
 
 
 def due(sandbox: Sandbox, now: int, *, in_use: bool) -> Due | None:
     """What is to be done with a sandbox now. Times are UTC milliseconds."""
     details, row = sandbox.details, sandbox.row
     if details.ttl_minutes and now >= sandbox.record.created_at + details.ttl_minutes * _MINUTE:
-        return Due.DELETE
+        return Due.END
     if row.state is BoxState.RUNNING:
         idle = 0 if in_use else now - max(row.last_active_at, row.changed_at)
         if details.auto_stop and idle >= details.auto_stop * _MINUTE:

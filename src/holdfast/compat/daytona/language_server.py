@@ -11,6 +11,7 @@ from typing import Any, Final
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Channel
 from holdfast.api.errors.boxes import BoxError
+from holdfast.box_json import parse
 from holdfast.compat.daytona.http.errors import ApiError
 from holdfast.time_limit import time_limit
 
@@ -22,7 +23,8 @@ COMMANDS: Final = {
 """By language: what may be in an image, the first that is there is taken."""
 ANSWER_SECONDS: Final = 60.0
 _MAX_HEAD: Final = 65_536
-_MAX_MESSAGE: Final = 32 * 1024 * 1024
+_MAX_MESSAGE: Final = 8 * 1024 * 1024
+_MAX_VALUES: Final = 250_000
 log = logging.getLogger(__name__)
 
 
@@ -150,6 +152,6 @@ def _take(buffer: bytearray) -> Any:
         raise ValueError("its messages have no usable length")
     if len(buffer) < end + 4 + size:
         return None
-    message = json.loads(bytes(buffer[end + 4 : end + 4 + size]))
+    message = parse(buffer[end + 4 : end + 4 + size], most_bytes=_MAX_MESSAGE, most_values=_MAX_VALUES)
     del buffer[: end + 4 + size]
     return message

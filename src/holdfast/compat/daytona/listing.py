@@ -77,10 +77,8 @@ def page_of(sandboxes: list[Sandbox], connection: HTTPConnection) -> Page:
     """The page that a cursor names. A cursor is the id of the last sandbox before it."""
     limit = number_of(connection, "limit", 100, 1, 200)
     found = select(sandboxes, connection)
-    start = _after(connection.query_params.get("cursor"), found)
-    chosen = found[start : start + limit]
-    more = start + limit < len(found)
-    return Page(chosen, _cursor(start + limit, chosen[-1].id) if more else None, len(found))
+    start, next_cursor = cursors(connection.query_params.get("cursor"), [each.id for each in found], limit)
+    return Page(found[start : start + limit], next_cursor, len(found))
 
 
 def numbered_page(sandboxes: list[Sandbox], connection: HTTPConnection) -> tuple[list[Sandbox], int, int, int]:
@@ -90,11 +88,14 @@ def numbered_page(sandboxes: list[Sandbox], connection: HTTPConnection) -> tuple
     return found[(page - 1) * limit : page * limit], len(found), page, -(-len(found) // limit)
 
 
-def _cursor(position: int, last: str) -> str:
-    return base64.urlsafe_b64encode(f"{position}:{last}".encode()).decode()
+def cursors(cursor: str | None, ids: list[str], limit: int) -> tuple[int, str | None]:
+    """Where the page of a cursor begins in a list, and the cursor of the next one."""
+    start = _after(cursor, ids)
+    end = start + limit
+    return start, base64.urlsafe_b64encode(f"{end}:{ids[end - 1]}".encode()).decode() if end < len(ids) else None
 
 
-def _after(cursor: str | None, found: list[Sandbox]) -> int:
+def _after(cursor: str | None, ids: list[str]) -> int:
     if not cursor:
         return 0
     try:
@@ -104,8 +105,8 @@ def _after(cursor: str | None, found: list[Sandbox]) -> int:
         raise bad_request("this cursor was not issued by this server") from None
     if start < 0 or len(position) > 9:
         raise bad_request("this cursor was not issued by this server")
-    # Sandboxes may have come and gone. Where the last one is still there, the page begins after it.
-    return next((index + 1 for index, sandbox in enumerate(found) if sandbox.id == last), start)
+    # Some may have come and gone. Where the last one is still there, the page begins after it.
+    return ids.index(last) + 1 if last in ids else start
 
 
 def _tests(connection: HTTPConnection) -> list[Callable[[Sandbox], bool]]:

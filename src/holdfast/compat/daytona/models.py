@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -15,6 +15,11 @@ Variables = Annotated[dict[Variable, Annotated[str, Field(max_length=131_000)]],
 Minutes = Annotated[int, Field(ge=0, le=10_000_000)]
 Cores = Annotated[int, Field(gt=0, le=1024)]
 Gigabytes = Annotated[int, Field(gt=0, le=1 << 20)]
+Mounts = Annotated[
+    list[Annotated[dict[Variable, Annotated[str, Field(max_length=255)]], Field(max_length=100)]],
+    Field(max_length=100),
+]
+"""Variables and names of secrets, as the SDKs send them: one object for each, or one for all."""
 Dockerfile = Annotated[str, Field(min_length=1, max_length=262_144)]
 
 
@@ -60,7 +65,7 @@ class NewSandbox(Resources):
     build_info: BuildInfo | None = None
     outbound_proxy_url: str | None = None
     linked_sandbox: str | None = None
-    secrets: Annotated[list[dict[str, Any]], Field(max_length=100)] | None = None
+    secrets: Mounts | None = None
 
 
 class NewLabels(Body):

@@ -14,7 +14,7 @@ class Record:
     """One object of the Daytona API. Times are UTC milliseconds."""
 
     kind: str
-    """`sandbox`, `snapshot` or `volume`."""
+    """`sandbox`, `snapshot`, `volume`, `secret` or `build`."""
     id: str
     name: str
     """Unique among the records of its kind and tenant."""

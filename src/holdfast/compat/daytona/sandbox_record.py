@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.box.records import BoxState
 from holdfast.boxes.rows import BoxRow
+from holdfast.compat.daytona.network import policy_of
 from holdfast.compat.daytona.records import Document, Record, RecordStore
 
 KIND: Final = "sandbox"
@@ -68,6 +70,9 @@ class SandboxDetails:
     domains: str | None = None
     volumes: list[dict[str, str]] = field(default_factory=list)
     dockerfile: str | None = None
+    entrypoint: list[str] = field(default_factory=list)
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By variable: the `name` of the secret, its `placeholder`, and its name in the `vault` of the server."""
     archived: bool = False
     parent: str | None = None
     """The sandbox that it was forked from."""
@@ -76,6 +81,19 @@ class SandboxDetails:
     expired_previews: list[str] = field(default_factory=list)
     links: list[tuple[int, str | None]] = field(default_factory=list)
     """Ports with links that were given out, and the tokens of signed ones. A new server opens them again."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What each of its processes has in its environment."""
+        return {**self.env, **{variable: each["placeholder"] for variable, each in self.secrets.items()}}
+
+    @property
+    def policy(self) -> NetworkPolicy:
+        """The network policy of its box. Raises `ApiError` if its settings cannot be expressed."""
+        policy = policy_of(self.block_all, self.allow_list, self.domains)
+        if policy.mode is Network.NONE:
+            return policy  # a secret has nowhere to go
+        return replace(policy, secrets=tuple(sorted({each["vault"] for each in self.secrets.values()})))
 
     @classmethod
     def of(cls, record: Record) -> SandboxDetails:

@@ -21,6 +21,7 @@ from holdfast.api.ids import new_id
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
+from holdfast.compat.daytona import entrypoint
 from holdfast.compat.daytona.http.errors import ApiError, bad_request, conflict, not_found, not_supported
 from holdfast.compat.daytona.intervals import Due, due
 from holdfast.compat.daytona.models import NewNetwork, NewSandbox, Resources
@@ -28,6 +29,7 @@ from holdfast.compat.daytona.network import policy_of
 from holdfast.compat.daytona.pending import Pending
 from holdfast.compat.daytona.records import Record, RecordStore
 from holdfast.compat.daytona.sandbox_record import KIND, Sandbox, SandboxDetails
+from holdfast.compat.daytona.secrets import DaytonaSecrets, NewMounts
 from holdfast.compat.daytona.snapshot.images import Images, Origin
 from holdfast.compat.daytona.snapshot.snapshots import DEFAULT, Snapshots
 from holdfast.compat.daytona.volumes import Volumes
@@ -62,6 +64,7 @@ class Sandboxes:
         images: Images,
         snapshots: Snapshots,
         volumes: Volumes,
+        secrets: DaytonaSecrets,
         network_ready: Callable[[], Awaitable[None]],
         set_public: Callable[[str, bool], None],
         close_ports: Callable[[str], None],
@@ -73,6 +76,7 @@ class Sandboxes:
         self._images = images
         self._snapshots = snapshots
         self._volumes = volumes
+        self._secrets = secrets
         self._network_ready = network_ready
         self._set_public = set_public
         self._close_ports = close_ports
@@ -157,11 +161,11 @@ class Sandboxes:
         """A target that is the name of a provider selects it. Any other is the default one."""
         return target if target is not None and target in self.boxes.providers else BoxSpec().provider
 
-    async def create(self, new: NewSandbox) -> Sandbox:
+    async def create(self, new: NewSandbox, by: str) -> Sandbox:
         _refuse_unsupported(new)
         if await self._records.count(self.tenant, KIND) >= _MOST:
             raise ApiError(403, f"this server keeps at most {_MOST} sandboxes")
-        policy = policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)
+        policy_of(bool(new.network_block_all), new.network_allow_list, new.domain_allow_list)  # raises
         provider = self.provider_of(new.target)
         mounts = await self._volumes.mounts(new.volumes or [])
         snapshot = None
@@ -177,7 +181,7 @@ class Sandboxes:
             resources = {name: snapshot.document[name] for name in _LIMITS}
             limited = {name: snapshot.document[name] for name in snapshot.document["limited"]}
             origin = await self._snapshots.origin(snapshot)
-        spec = BoxSpec(provider=provider, volumes=mounts, network=policy, **self._limits(provider, limited))
+        secrets = await self._secrets.mount(new.secrets or [], by)
         details = partial(
             SandboxDetails,
             labels=new.labels or {},
@@ -196,10 +200,14 @@ class Sandboxes:
             domains=new.domain_allow_list,
             volumes=[each.model_dump(by_alias=True, exclude_none=True) for each in new.volumes or []],
             dockerfile=None if new.build_info is None else new.build_info.dockerfile_content,
+            secrets=secrets,
         )
+        policy = details(box="").policy
+        spec = BoxSpec(provider=provider, volumes=mounts, network=policy, **self._limits(provider, limited))
 
         def with_box(box: str, origin: Origin | None) -> SandboxDetails:
-            return details(box=box, user=user_of(new.user, origin))
+            entrypoint = [] if origin is None else list(origin.entrypoint)
+            return details(box=box, user=user_of(new.user, origin), entrypoint=entrypoint)
 
         if origin is None:
             assert new.build_info is not None
@@ -272,7 +280,19 @@ class Sandboxes:
             raise
         sandbox = Sandbox(record, row)
         self._set_public(row.id, sandbox.details.public)
+        await self._run_entrypoint(sandbox)
         return self._tell(sandbox)
+
+    async def _run_entrypoint(self, sandbox: Sandbox) -> None:
+        """Run it in a box that has no process yet. A sandbox is started also if that fails."""
+        details = sandbox.details
+        if not details.entrypoint:
+            return
+        try:
+            async with self.opened(sandbox) as box:
+                await entrypoint.begin(box, details.entrypoint, details.variables)
+        except (BoxError, ApiError, TimeoutError) as error:
+            log.warning("Daytona sandbox %s: its entrypoint could not be run: %s", sandbox.id, error)
 
     async def _check_free(self, name: str | None) -> None:
         if name is None:
@@ -317,29 +337,53 @@ class Sandboxes:
             allow_list, domains = new.network_allow_list or None, new.domain_allow_list or None
         elif allow_list or domains:
             block_all = bool(new.network_block_all)
-        policy = policy_of(block_all, allow_list, domains)
+        return await self._set_policy(sandbox, block_all=block_all, allow_list=allow_list, domains=domains)
+
+    async def set_secrets(self, sandbox: Sandbox, new: NewMounts, by: str) -> Sandbox:
+        """Mount these secrets in place of those that are mounted."""
+        return await self._set_policy(sandbox, secrets=await self._secrets.mount(new.secrets, by))
+
+    async def _set_policy(self, sandbox: Sandbox, **changes: Any) -> Sandbox:
+        policy = replace(sandbox.details, **changes).policy
         if policy != NetworkPolicy():
             await self._network_ready()
         row = await self.boxes.set_network(sandbox.row.id, policy)
-        return await self._change(sandbox, row, block_all=block_all, allow_list=allow_list, domains=domains)
+        return await self._change(sandbox, row, **changes)
 
     # --- lifecycle ---
 
     async def start(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.row.state is BoxState.RUNNING:
             return sandbox
-        row = await self.boxes.start_box(sandbox.row.id)
+        had_processes = sandbox.row.state not in (BoxState.STOPPED, BoxState.HIBERNATED)
+        sandbox = replace(sandbox, row=await self.boxes.start_box(sandbox.row.id))
         if sandbox.details.archived:
             sandbox = await self._change(sandbox, archived=False)
-        return self._tell(replace(sandbox, row=row))
+        if not had_processes:
+            await self._run_entrypoint(sandbox)
+        return self._tell(sandbox)
 
     async def stop(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.state in ("stopped", "archived"):
             raise bad_request("Sandbox is not started")
-        stopped = self._tell(replace(sandbox, row=await self.boxes.stop(sandbox.row.id)))
+        return await self._stopped(sandbox, await self.boxes.stop(sandbox.row.id))
+
+    async def _stopped(self, sandbox: Sandbox, row: BoxRow) -> Sandbox:
+        stopped = self._tell(replace(sandbox, row=row))
         if stopped.details.auto_delete == 0:
-            await self.delete(stopped)
+            with contextlib.suppress(BoxConflict):  # it was started again at once
+                await self._delete_unused(stopped)
         return stopped
+
+    async def _stop_unused(self, sandbox: Sandbox) -> Sandbox:
+        return await self._stopped(sandbox, await self.boxes.stop_unused(sandbox.row))
+
+    async def _pause_unused(self, sandbox: Sandbox) -> Sandbox:
+        return self._tell(replace(sandbox, row=await self.boxes.pause_unused(sandbox.row)))
+
+    async def _delete_unused(self, sandbox: Sandbox) -> Sandbox:
+        await self.boxes.delete_unused(sandbox.row, "deleted, as its intervals ask for")
+        return await self._forget(sandbox)
 
     async def pause(self, sandbox: Sandbox) -> Sandbox:
         if sandbox.row.state is not BoxState.RUNNING:
@@ -357,6 +401,9 @@ class Sandboxes:
             await self.pending.remove(sandbox.id)
             return self._tell(sandbox, "destroyed")
         await self.boxes.delete(sandbox.row.id)
+        return await self._forget(sandbox)
+
+    async def _forget(self, sandbox: Sandbox) -> Sandbox:
         self._close_ports(sandbox.row.id)
         await self._records.remove(self.tenant, KIND, sandbox.id)
         return self._tell(sandbox, "destroyed")
@@ -376,6 +423,7 @@ class Sandboxes:
             "memory": details.memory,
             "disk": details.disk,
             "limited": [name for name in _LIMITS if getattr(spec, name) is not None],
+            "entrypoint": details.entrypoint,
         }
         return await self._snapshots.of_sandbox(sandbox.id, sandbox.row.id, name, like)
 
@@ -402,6 +450,8 @@ class Sandboxes:
         if not started:
             moved = await self.boxes.stop(moved.id)
         sandbox = await self._change(sandbox, moved, box=moved.id, links=[], **given)
+        if started:
+            await self._run_entrypoint(sandbox)
         self._set_public(moved.id, details.public)
         await self.boxes.delete(row.id)
         self._close_ports(row.id)
@@ -443,20 +493,32 @@ class Sandboxes:
 
     async def sweep(self, *, all_in_use: bool = False) -> None:
         """Do what the intervals of sandboxes ask for now."""
-        actions = {Due.STOP: self.stop, Due.PAUSE: self.pause, Due.ARCHIVE: self.archive, Due.DELETE: self.delete}
-        for sandbox in await self.all():
-            if sandbox.phase is not None:
-                continue  # it has no box yet
-            what = due(sandbox, self.boxes.clock(), in_use=all_in_use or sandbox.id in self._used)
-            if what is None:
+        actions = {
+            Due.STOP: self._stop_unused,
+            Due.PAUSE: self._pause_unused,
+            Due.ARCHIVE: self.archive,
+            Due.DELETE: self._delete_unused,
+            Due.END: self.delete,
+        }
+
+        def judge(sandbox: Sandbox) -> Due | None:
+            return due(sandbox, self.boxes.clock(), in_use=all_in_use or sandbox.id in self._used)
+
+        for listed in await self.all():
+            if listed.phase is not None or judge(listed) is None:
                 continue
             try:
+                # Read again: the list is old by now, because what it asks for takes time.
+                sandbox = await self._find(listed.id)
+                what = judge(sandbox)
+                if what is None:
+                    continue
                 await actions[what](sandbox)
                 log.info("Daytona sandbox %s: %s, as its intervals ask for", sandbox.id, what.value)
             except (BoxConflict, ApiError):
                 continue  # somebody uses or changes it just now
             except BoxError as error:
-                log.warning("Daytona sandbox %s: cannot %s: %s", sandbox.id, what.value, error)
+                log.warning("Daytona sandbox %s: cannot do what its intervals ask for: %s", listed.id, error)
 
 
 def user_of(wanted: str | None, origin: Origin | None) -> str:
@@ -470,8 +532,6 @@ def _refuse_unsupported(new: NewSandbox) -> None:
     """Raises for what would silently be something else."""
     if new.gpu:
         raise not_supported("this server has no GPUs")
-    if new.secrets:
-        raise not_supported("this server has no Daytona secrets: pass values as env_vars")
     if new.outbound_proxy_url:
         raise not_supported("this server cannot give one sandbox a proxy: start it with --egress-proxy")
     if new.linked_sandbox:

@@ -22,6 +22,7 @@ from holdfast.compat.daytona.http.errors import ApiError
 from holdfast.compat.daytona.records import RecordStore
 from holdfast.compat.daytona.sandbox_record import Sandbox
 from holdfast.compat.daytona.sandboxes import Sandboxes
+from holdfast.compat.daytona.secrets import DaytonaSecrets, Vault
 from holdfast.compat.daytona.snapshot.images import Images
 from holdfast.compat.daytona.snapshot.snapshots import Snapshots
 from holdfast.compat.daytona.volumes import Volumes
@@ -73,7 +74,7 @@ class Dependencies:
     previews: Previews
     links: Links
     secret: bytes
-    """Signs file URLs."""
+    """Signs file URLs. The key that encrypts secrets is derived from it."""
     check_origin: Callable[[dict[bytes, bytes]], None]
     """Raises for requests of web pages that may not ask this server."""
     until_stopping: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
@@ -82,6 +83,8 @@ class Dependencies:
     """Notes who sent a request, for the audit log of the tenant."""
     count_request: Callable[[HTTPConnection], None]
     """Counts a request for the quotas of the tenant. Raises if it is one too many."""
+    vault: Callable[[], Awaitable[Vault]]
+    """The secrets of the server."""
     of_tenant: Callable[[str | None], Awaitable[Daytona]] | None = None
     """Returns the API of the tenant that a credential names. None if this one serves a single tenant."""
 
@@ -110,12 +113,15 @@ class Daytona:
         boxes, records = await self.needs.boxes(), await self.needs.records()
         images = Images(boxes, records, self.needs.puller, self.needs.network_ready)
         snapshots, volumes = Snapshots(boxes, records, images), Volumes(boxes, records)
+        key = hmac.new(self.needs.secret, b"secrets", hashlib.sha256).digest()
+        secrets = DaytonaSecrets(boxes, records, self.needs.vault, key)
         sandboxes = Sandboxes(
             boxes,
             records,
             images,
             snapshots,
             volumes,
+            secrets,
             self.needs.network_ready,
             self.needs.previews.set_public,
             self._close_ports,
@@ -127,7 +133,7 @@ class Daytona:
             await self._reopen(sandbox)
         await snapshots.open()
         sandboxes.open()
-        return Parts(boxes, sandboxes, snapshots, volumes)
+        return Parts(boxes, sandboxes, snapshots, volumes, secrets)
 
     def _close_ports(self, box: str) -> None:
         self.needs.previews.set_public(box, False)
@@ -219,6 +225,7 @@ class Parts:
     sandboxes: Sandboxes
     snapshots: Snapshots
     volumes: Volumes
+    secrets: DaytonaSecrets
 
     @property
     def organization(self) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
@@ -89,7 +89,9 @@ def bound_at(
     return tuple(found)
 
 
-def choose(bound: Iterable[Bound], method: str, path: bytes) -> tuple[Bound, ...]:
+def choose(
+    bound: Iterable[Bound], method: str, path: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> tuple[Bound, ...]:
     """Returns the secrets that go into a request. Raises `Refusal`."""
     bound = tuple(bound)
     if method in _REFUSED_METHODS:
@@ -97,7 +99,11 @@ def choose(bound: Iterable[Bound], method: str, path: bytes) -> tuple[Bound, ...
     chosen: dict[str, Bound] = {}
     git = [each for each in bound if each.binding.placement is Placement.GIT]
     for each in bound:
-        if each.binding.placement is not Placement.GIT:
+        if each.binding.placement is Placement.PLACEHOLDER:
+            mark = each.binding.name.encode()
+            if mark in path.partition(b"?")[2] or any(mark in value for _, value in headers):
+                _add(chosen, each)
+        elif each.binding.placement is not Placement.GIT:
             _add(chosen, each)
     if git:
         found = _git(git, method, path)
@@ -120,6 +126,8 @@ def _place(binding: Binding) -> str:
             return f"query parameter {binding.name}"
         case Placement.HEADER:
             return f"header {binding.name.lower()}"
+        case Placement.PLACEHOLDER:
+            return f"placeholder {binding.name}"
     return "header authorization"
 
 
@@ -158,6 +166,12 @@ def with_secrets(request: Request, chosen: Iterable[Bound], values: Mapping[str,
     path = request.path
     for each in chosen:
         binding, value = each.binding, values[each.use.name]
+        if binding.placement is Placement.PLACEHOLDER:
+            mark = binding.name.encode()
+            headers = [(name, content.replace(mark, value.encode())) for name, content in headers]
+            before, asked, query = path.partition(b"?")
+            path = before + asked + query.replace(mark, quote(value, safe="").encode())
+            continue
         if binding.placement is Placement.QUERY:
             path = _with_parameter(path, binding.name, value)
             continue

@@ -20,6 +20,7 @@ _VISIBLE: Final = re.compile(r"[!-~]+")
 _FORMAT: Final = re.compile(r"[ -~]{1,300}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _PARAMETER: Final = re.compile(r"[A-Za-z0-9._~-]{1,100}")
+_PLACEHOLDER: Final = re.compile(r"[A-Za-z0-9_]{16,100}")
 _USER: Final = re.compile(r"[!-9;-~]{1,200}")  # visible, without a colon
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*){0,9}")
 _FRAMING: Final = frozenset((
@@ -105,6 +106,12 @@ def _checked(binding: Binding) -> Binding:
         case Placement.QUERY:
             if not _PARAMETER.fullmatch(name):
                 raise InvalidSecret(f"{name[:80]!r} is not the name of a query parameter")
+        case Placement.PLACEHOLDER:
+            if not _PLACEHOLDER.fullmatch(name):
+                raise InvalidSecret(
+                    f"{name[:80]!r} is not a placeholder that is found in requests",
+                    hint="use 16 to 100 letters, digits and underscores",
+                )
         case Placement.BASIC | Placement.GIT:
             name = name or GIT_USER
             if not _USER.fullmatch(name):

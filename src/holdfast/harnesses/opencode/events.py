@@ -67,6 +67,15 @@ class TurnEvents:
         told = None if self._is_repeated(str(kind), about) else line
         return Event(str(kind), about, told)
 
+    def own(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns those of a session's messages that belong to this turn. A session has those of the turns before."""
+        return [each for each in messages if self._is_own(each.get("info"))]
+
+    def _is_own(self, info: Any) -> bool:
+        times = info.get("time") if isinstance(info, dict) else None
+        created = times.get("created") if isinstance(times, dict) else None
+        return isinstance(created, (int, float)) and created >= self._began
+
     def _is_early(self, about: dict[str, Any]) -> bool:
         """Returns whether the first event of an answer already says that it is complete, which is then too early.
 
@@ -77,12 +86,7 @@ class TurnEvents:
         times = info.get("time")
         if info.get("role") != "assistant" or not isinstance(times, dict):
             return False
-        created = times.get("created")
-        if (
-            not isinstance(created, (int, float))
-            or created < self._began
-            or self._seen_before("answer", str(info.get("id")))
-        ):
+        if not self._is_own(info) or self._seen_before("answer", str(info.get("id"))):
             return False
         return times.pop("completed", None) is not None
 

@@ -311,19 +311,26 @@ class Host:
         self.look()
 
     def _resync(self) -> None:
-        """Events were lost: take what they told from the messages themselves."""
+        """Events were lost: take what they told from the messages themselves, and from what waits for somebody."""
         server = self._supervisor.server
         for turn in list(self._turns.values()):
             if server is None or turn.session is None:
                 continue
             try:
-                messages = json.loads(server.request("GET", f"/session/{_quoted(turn.session)}/message"))
+                found = json.loads(server.request("GET", f"/session/{_quoted(turn.session)}/message"))
                 busy = server.ask("GET", "/session/status").get(turn.session)
+                asked = [
+                    {"type": f"{kind}.asked", "properties": each}
+                    for kind in ("permission", "question")
+                    for each in _objects(json.loads(server.request("GET", f"/{kind}")))
+                ]
             except (Failed, ValueError):
                 continue
-            for event in _events_of(messages, turn.session):
+            messages = turn.own(_objects(found))
+            for event in (*_events_of(messages, turn.session), *asked):
                 self._event(json.dumps(event).encode())
-            if busy is None:
+            # Without an answer, it has not begun to work on the prompt.
+            if busy is None and any((each.get("info") or {}).get("role") == "assistant" for each in messages):
                 idle = {"type": "session.idle", "properties": {"sessionID": turn.session}}
                 self._event(json.dumps(idle).encode())
 
@@ -548,10 +555,10 @@ def _reply(id: str, question: dict[str, Any], answer: Any) -> tuple[str, dict[st
     return f"/question/{_quoted(id)}/reply", {"answers": each}
 
 
-def _events_of(messages: Any, session: str) -> list[dict[str, Any]]:
+def _events_of(messages: list[dict[str, Any]], session: str) -> list[dict[str, Any]]:
     """Returns the events that messages would have caused. What was seen before is recognised."""
     events: list[dict[str, Any]] = []
-    for message in messages if isinstance(messages, list) else ():
+    for message in messages:
         info, parts = message.get("info"), message.get("parts") or ()
         told = {"type": "message.updated", "properties": {"sessionID": session, "info": info}}
         events.append(told)
@@ -559,6 +566,10 @@ def _events_of(messages: Any, session: str) -> list[dict[str, Any]]:
             events.append({"type": "message.part.updated", "properties": {"sessionID": session, "part": part}})
         events.append(told)
     return events
+
+
+def _objects(found: Any) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _ask_quietly(server: Server, method: str, path: str, body: Any) -> None:

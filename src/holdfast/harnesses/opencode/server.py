@@ -109,8 +109,11 @@ class Server:
             connection.request("GET", "/event", headers={**self._headers(), "accept": "text/event-stream"})
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
+            connection.close()
             raise Failed(f"opencode sends no events: {error!r}") from error
         if answer.status != 200:
+            answer.close()
+            connection.close()
             raise Failed(f"opencode sends no events: status {answer.status}")
         return answer
 
@@ -123,11 +126,12 @@ class Server:
 
     def _read_output(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            found = re.search(rb"listening on http://127\.0\.0\.1:(\d+)", line)
-            if found and not self._port:
-                self._port = int(found.group(1))
-                self._listening.set()
+        with self.process.stdout as output:
+            for line in output:
+                found = re.search(rb"listening on http://127\.0\.0\.1:(\d+)", line)
+                if found and not self._port:
+                    self._port = int(found.group(1))
+                    self._listening.set()
 
 
 def parse_object(line: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import os
 import threading
+from functools import partial
 
 from holdfast.harnesses.opencode.server import MAX_LINE, Failed, Server
 
@@ -43,6 +44,10 @@ class Crashes:
         if self.count >= MOST_CRASHES:
             return None
         return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self.count - 1))
+
+
+_MOST_STREAMS = 5
+"""Attempts to get a new stream of events after one was lost."""
 
 
 class Supervisor:
@@ -136,11 +141,23 @@ class Supervisor:
                 pass
             if server.process.poll() is not None:
                 return
+            stream.close()
             try:
-                stream = server.events()
-            except Failed:
-                return  # it hangs, or is about to end
+                stream = self._open_events(server)
+            except Failed as error:
+                self._mailbox.put(partial(self._not_healthy, server, str(error)))
+                return
             self._mailbox.put(lambda: self._events_again(server))
+
+    def _open_events(self, server: Server) -> http.client.HTTPResponse:
+        """Returns a new stream of events. Without one, nothing of what the server does is seen: then it is ended."""
+        for _ in range(_MOST_STREAMS - 1):
+            try:
+                return server.events()
+            except Failed:
+                if server.ended() is not None:  # waits for half a second
+                    break
+        return server.events()
 
     def _watch_exit(self, server: Server) -> None:
         code = server.process.wait()

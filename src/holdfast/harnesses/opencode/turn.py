@@ -113,6 +113,10 @@ class Turn:
             self._end_within(0.0)
         return None
 
+    def own(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns those of a session's messages that belong to this turn."""
+        return [] if self._events is None else self._events.own(messages)
+
     def check(self) -> bool:
         """Look at the clocks. Returns whether the server has to be told to abort the turn."""
         if self.over:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessState
 from holdfast.api.errors.boxes import BoxConflict, BoxError, BoxUnreachable, CannotExecute
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
+from holdfast.box_json import parse
 from holdfast.boxes import guest_archive
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.endpoint import KernelEndpoint
@@ -152,7 +152,7 @@ async def _read_port(process: Process) -> int:
             async for chunk in process.output():
                 received += chunk.data
                 if b"\n" in received or len(received) > 4096:
-                    return int(json.loads(received.partition(b"\n")[0])["port"])
+                    return int(parse(received.partition(b"\n")[0])["port"])
         errors = (await process.read("stderr")).decode("utf-8", "replace").strip()[-500:]
     except TimeoutError:
         raise KernelUnreachable("the kernel did not start in time") from None

@@ -15,6 +15,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.spec import BoxSpec
 from holdfast.api.errors.boxes import BoxError, BoxUnreachable
 from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable, NoPython
+from holdfast.box_json import parse
 from holdfast.interpreter.kernel.context import Context
 from holdfast.interpreter.kernel.kernel import Kernel
 
@@ -24,6 +25,7 @@ MAIN: Final = "main"
 """The context that an interpreter uses."""
 _ADDRESS_FILE: Final = "/tmp/.holdfast-kernel.json"
 """A file in the box that says how to reach its kernel."""
+_MOST_ADDRESS: Final = 4096
 
 
 async def start_kernel(
@@ -52,7 +54,7 @@ async def find_kernel(box: Box, *, is_new: bool = False, orphan_seconds: float |
     not known whether there is one: its memory must not be replaced.
     """
     try:
-        address = json.loads(await box.files.read(_ADDRESS_FILE))
+        address = parse(await box.files.read(_ADDRESS_FILE, length=_MOST_ADDRESS))
         port = int(address["port"]) if is_new else None
         return await Kernel.attach(
             box, str(address["process"]), str(address["token"]), port=port, orphan_seconds=orphan_seconds

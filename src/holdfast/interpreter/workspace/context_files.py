@@ -22,6 +22,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileKind
 from holdfast.api.errors.boxes import FileMissing, FileProblem
 from holdfast.api.errors.interpreters import InvalidInterpreter
+from holdfast.box_json import parse
 from holdfast.interpreter.workspace.checkout import OURS
 from holdfast.interpreter.workspace.repositories import allowed, printable
 
@@ -159,7 +160,7 @@ async def staged(box: Box, workdir: str) -> str | None:
     try:
         if (await box.files.stat(posixpath.join(workdir, CONTEXT))).kind is not FileKind.FOLDER:
             return None
-        mark: Any = json.loads(await box.files.read(posixpath.join(workdir, _MARK), length=_LARGEST_MARK))
+        mark: Any = parse(await box.files.read(posixpath.join(workdir, _MARK), length=_LARGEST_MARK))
     except (FileProblem, ValueError, RecursionError):
         return None
     digest = mark.get("digest") if isinstance(mark, dict) else None

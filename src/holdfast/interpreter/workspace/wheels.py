@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from holdfast.api.box.box import Box
 from holdfast.api.errors.boxes import CannotExecute
 from holdfast.api.errors.interpreters import InvalidInterpreter, WorkspaceFailed
 from holdfast.api.progress import Progress
+from holdfast.box_json import parse
 from holdfast.time_limit import time_limit
 
 _SECONDS: Final = 1800.0
@@ -88,7 +88,7 @@ async def python_in(box: Box) -> Python:
     except CannotExecute:
         done = None
     try:
-        answer: Any = json.loads(done.stdout) if done is not None and done.ok else None
+        answer: Any = parse(done.stdout) if done is not None and done.ok else None
         major, minor = (int(each) for each in answer["version"])
         machine, libc = answer["machine"], answer["libc"]
     except (ValueError, TypeError, KeyError, RecursionError):

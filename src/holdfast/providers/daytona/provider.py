@@ -473,13 +473,11 @@ class DaytonaProvider(Provider):
 
     async def _stop(self, found: Found) -> None:
         held = self._hold(found.record.id)
-        if held.guest.alive:
-            with contextlib.suppress(BoxError, GuestRefused):
-                await held.guest.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 2)
-        self._egress.close(found.record.id)
-        await self._api.stop(found.sandbox)
-        held.session = None
-        await held.guest.close()
+        async with held.guest.stopping(_GRACE_MS, dial=False):
+            self._egress.close(found.record.id)
+            await self._api.stop(found.sandbox)
+            held.session = None
+            await held.guest.close()
 
     async def start_box(self, id: str) -> None:
         async with self._changing(id, f"box {id} cannot be started") as found:

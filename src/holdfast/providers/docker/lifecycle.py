@@ -231,6 +231,8 @@ class ContainerLifecycle:
 
         async def create() -> None:
             parts = await volumes.make_parts(self._engine, self._names, id, mounts, self._me)
+            if record.spec.disk is None:  # a volume has no limit
+                parts += [volumes.tools_mount(self._names, id, image, self._me)]
             config = containers.configure(
                 record, str(image["Id"]), labels, runtime, [*mounts.whole, *parts], workdir, self._oci_runtime
             )
@@ -396,12 +398,10 @@ class ContainerLifecycle:
         if power is Power.PAUSED:
             await self._command(id, "unpause")
             connection.guest.set_paused(False)
-        with contextlib.suppress(BoxError, GuestRefused):
-            request = {"op": "shut_down", "grace": _GRACE_MS}
-            await connection.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
-        self._egress.close(id)
-        await self._command(id, "stop", t=0)
-        await connection.guest.close()
+        async with connection.guest.stopping(_GRACE_MS):
+            self._egress.close(id)
+            await self._command(id, "stop", t=0)
+            await connection.guest.close()
 
     async def start_box(self, id: str) -> None:
         async with self._exclusive(id, f"box {id} cannot be started") as (record, power, connection):

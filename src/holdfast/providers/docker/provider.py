@@ -33,6 +33,7 @@ from holdfast.boxes.shielded import to_the_end
 from holdfast.providers.diagnosis import diagnose_box, take_step
 from holdfast.providers.docker import runtime as runtime_module
 from holdfast.providers.docker import sweep, volumes
+from holdfast.providers.docker.containers import size_of
 from holdfast.providers.docker.engine import DockerHost, Engine, EngineProblem, refusals_named
 from holdfast.providers.docker.images import DockerImages
 from holdfast.providers.docker.lifecycle import CAPABILITIES, ContainerLifecycle
@@ -53,6 +54,9 @@ class DockerProvider(Provider):
     isolation = "container"
     capabilities: frozenset[Capability] = CAPABILITIES
     images: DockerImages
+    takes_checkpoints = True
+    checkpoint_policy = "every keep=10 total=5G size=500M"
+    """Each copies everything that the container has written, which a local one does not."""
 
     def __init__(
         self,
@@ -180,6 +184,10 @@ class DockerProvider(Provider):
     async def snapshot(self, id: str) -> Snapshot:
         with refusals_named(f"snapshot {id} cannot be inspected"):
             return await self._snapshots.get(id)
+
+    async def snapshot_cost(self, id: str) -> int | None:
+        with refusals_named(f"the size of box {id} is unknown"):
+            return await size_of(self.engine, self.names.box(id))
 
     async def delete_snapshot(self, id: str) -> int:
         with refusals_named(f"snapshot {id} cannot be deleted"):

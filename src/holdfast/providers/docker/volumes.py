@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,10 @@ from holdfast.providers.docker.runtime import Runtime, run_helper
 
 _NAME: Final = "holdfast.docker.volume"
 _CREATED: Final = "holdfast.docker.created"
+TOOLS: Final = ".holdfast/tools"
+"""Where agents are put, below the home folder: see `holdfast.harnesses.placement`."""
+_HOME: Final = "/root"
+"""Boxes run as root. If an image has another home for root, its boxes have agents among their files."""
 _WHOLE: Final = "/whole"
 _PARTS: Final = "/parts"
 _MEASURE: Final = """
@@ -155,6 +159,17 @@ async def make_parts(engine: Engine, names: Names, id: str, wanted: Mounts, me: 
         await engine.create_volume(name, labels, type="none", o="bind", device=f"{place}/{mount.subpath}")
         made.append(_mount(name, mount.path, read_only=mount.read_only))
     return made
+
+
+def tools_mount(names: Names, id: str, image: Mapping[str, Any], me: Maker) -> dict[str, Any]:
+    """Returns the mount of a volume for agents, which are copied into a box when it needs them. It belongs to the box
+    alone and goes with it. So snapshots, which are commits, do not copy the agents each time.
+    """
+    environment = dict(each.split("=", 1) for each in (image.get("Config") or {}).get("Env") or () if "=" in each)
+    home = environment.get("HOME", "")
+    home = home.rstrip("/") if home.startswith("/") and ".." not in home.split("/") else _HOME
+    labels = names.labels(Kind.PART, **{BOX: id, MAKER: str(me)})
+    return {"Type": "volume", "Target": f"{home}/{TOOLS}", "VolumeOptions": {"Labels": labels}}
 
 
 @contextlib.asynccontextmanager

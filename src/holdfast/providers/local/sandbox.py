@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import functools
@@ -21,7 +22,7 @@ from holdfast.api.errors.boxes import BoxConflict, BoxError, CannotIsolate
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.network_policy import Egress, Traffic
 from holdfast.providers import portable_python
-from holdfast.providers.guest_protocol import GuestRefused
+from holdfast.providers.guest_protocol import GuestRefused, number_in
 from holdfast.providers.host import limits
 from holdfast.providers.host.disk import layers, volumes
 from holdfast.providers.host.disk.data_dir import BoxImage, BoxRecord, DataDir
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _HOLD_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
+_END_TRIES: Final = 100
+_END_PAUSE: Final = 0.02
 _EGRESS_MARKER: Final = "way-out"
 """In the folder of a box while its guest has an egress listener."""
 _DEFAULT_PIDS: Final = 4096
@@ -417,10 +420,14 @@ class LocalSandbox(Sandbox):
         await guest.kill()
 
     async def kill_processes(self, id: str) -> None:
-        """Kill the processes of a box that exceeds its disk limit."""
+        """Kill the processes of a box that exceeds its disk limit. Returns when they have ended, if that is soon."""
         guest = self.guest(id)
         try:
             await guest.ask({"op": "kill_all", "number": signal.SIGKILL.value}, seconds=_STOP_SECONDS)
+            for _ in range(_END_TRIES):  # a process that is writing ends only after its write
+                if not number_in(await guest.ask({"op": "activity"}, seconds=_STOP_SECONDS), "processes"):
+                    break
+                await asyncio.sleep(_END_PAUSE)
         except (BoxError, GuestRefused):  # the guest does not help, so it is killed too
             with contextlib.suppress(BoxError):
                 await self._kill(guest)

@@ -16,16 +16,25 @@ from typing import Any, Final
 
 import modal
 
-from holdfast.api.errors.boxes import CreateFailed
+from holdfast.api.errors.boxes import BoxError, CreateFailed
+from holdfast.box_json import parse
 from holdfast.providers.modal.account import as_any, limited
+from holdfast.providers.modal.records import BoxRecord
 from holdfast.providers.modal.transport import ModalTransport
-from holdfast.providers.stream import bridge_command, guest_command, guest_files
+from holdfast.providers.stream import (
+    StreamGuestClient,
+    StreamProcesses,
+    bridge_command,
+    guest_command,
+    guest_files,
+)
 
 PLACE: Final = "/var/lib/holdfast"
 """Has the guest's files and, in `RUN`, what outlives a stop of the box."""
 RUN: Final = f"{PLACE}/run"
 _SETUP_SECONDS: Final = 120.0
 _NO_PYTHON: Final = 69
+_MEASURE_SECONDS: Final = 10.0
 _WAIT: Final = """
 n=0
 until [ -f "$1" ]; do
@@ -104,7 +113,7 @@ async def set_up(sandbox: modal.Sandbox, box: str, nonce: str) -> Ready:
         )
     stdout: bytes = await limited(process.stdout.read.aio())
     try:
-        answer = json.loads(stdout)
+        answer = parse(stdout)
         return Ready(str(answer["python"]), {str(name): str(value) for name, value in answer["environment"].items()})
     except (ValueError, KeyError, TypeError, AttributeError):
         stderr: bytes = await limited(process.stderr.read.aio())
@@ -119,3 +128,16 @@ async def dial(sandbox: modal.Sandbox, python: str) -> ModalTransport:
     *interpreter, program, mode, run = bridge_command([python], _files()[0], run=RUN)
     command = ["sh", "-c", _JOIN, "sh", PLACE, program, mode, run, *interpreter]
     return ModalTransport(as_any(await limited(sandbox.exec.aio(*command, text=False))))
+
+
+async def measure(guest: StreamGuestClient, record: BoxRecord) -> int:
+    """Returns the bytes of the files that a box has made, as far as is known: Modal does not tell the size of an
+    image. 0 if the box does not answer.
+    """
+    command = ["du", "-skx", record.spec.workdir, record.environment.get("HOME", "/root")]
+    try:
+        done = await StreamProcesses(guest).exec(command, record.environment, "/", timeout=_MEASURE_SECONDS, probe=True)
+    except BoxError:
+        return record.size
+    lines = [line.split()[0] for line in done.text.splitlines() if line.split()]
+    return sum(int(word) for word in lines if word.isdigit()) * 1024

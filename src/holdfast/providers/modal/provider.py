@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -45,25 +45,26 @@ from holdfast.boxes.labels import POOL, matches
 from holdfast.boxes.network_policy import Egress
 from holdfast.boxes.provider import Provider, Swept, check_new_id, is_box_id
 from holdfast.boxes.shielded import to_the_end
-from holdfast.providers.diagnosis import check_account, diagnose_box, reach_address, take_step
+from holdfast.providers.diagnosis import diagnose_box
 from holdfast.providers.guest_protocol import GuestRefused
 from holdfast.providers.modal import guest as guest_module
 from holdfast.providers.modal import network
 from holdfast.providers.modal.account import Account, Credentials, as_any, finished, limited, told, translated
+from holdfast.providers.modal.account_checks import check_access, diagnose_account
 from holdfast.providers.modal.box import ModalBox
+from holdfast.providers.modal.lifetime import keep_saving, save_is_due
 from holdfast.providers.modal.records import SNAPSHOT_KIND, BoxRecord, Records, State
-from holdfast.providers.modal.sandboxes import BOX_TAG, Sandboxes
+from holdfast.providers.modal.sandboxes import Sandboxes
 from holdfast.providers.modal.transport import ModalTransport
 from holdfast.providers.modal.volumes import Volumes
 from holdfast.providers.snapshot_images import SnapshotImages
 from holdfast.providers.snapshot_records import SnapshotRecord
-from holdfast.providers.stream import StreamEgress, StreamGuestClient, StreamProcesses
+from holdfast.providers.stream import StreamEgress, StreamGuestClient
 from holdfast.providers.stream.guest_relay import own_policy
 
 log = logging.getLogger(__name__)
 
 _START_SECONDS: Final = 60.0
-_MEASURE_SECONDS: Final = 10.0
 _TOUCH_SECONDS: Final = 10.0
 _GRACE_MS: Final = 1500
 _RESERVED: Final = (guest_module.PLACE, "/proc", "/sys", "/dev", "/__modal")
@@ -108,6 +109,7 @@ class ModalProvider(Provider):
         direct: bool = False,
         relay: GuestUrl | None = None,
         egress: Egress | None = None,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         """`image` is for boxes that name none; without it, it is Modal's own Debian. `ports` get an encrypted tunnel
         each, for previews. With `direct`, or without an `egress`, Modal keeps the network policy of boxes.
@@ -121,7 +123,8 @@ class ModalProvider(Provider):
         self._relay = relay
         self._egress = StreamEgress(egress, direct=self._direct, relay=relay)
         self._held: dict[str, _Held] = {}
-        self._resuming: asyncio.Task[None] | None = None
+        self._clock = clock
+        self._tasks: list[asyncio.Task[None]] = []
         self._volumes: Volumes
         self._sandboxes: Sandboxes
         self.capabilities = CAPABILITIES | self._egress.capabilities | ({Capability.PREVIEW} if ports else set())
@@ -132,8 +135,9 @@ class ModalProvider(Provider):
         self.images.prepare()
         self._volumes = Volumes(self._account, self._records, namespace)
         self._sandboxes = Sandboxes(self._account, namespace, self._image, self._ports)
+        self._tasks.append(asyncio.create_task(keep_saving(self.save_due), name="saving boxes at Modal"))
         if self._egress.exists:
-            self._resuming = asyncio.create_task(self._resume())
+            self._tasks.append(asyncio.create_task(self._resume()))
 
     async def _resume(self) -> None:
         """Serve the egress of boxes that kept running while there was no server."""
@@ -145,10 +149,10 @@ class ModalProvider(Provider):
                     log.warning("cannot restore the egress of box %s: %s", record.id, error)
 
     async def close(self) -> None:
-        if self._resuming is not None:
-            self._resuming.cancel()
-            await asyncio.gather(self._resuming, return_exceptions=True)
-            self._resuming = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
         self._egress.close_all()
         held, self._held = self._held, {}
         try:
@@ -207,6 +211,8 @@ class ModalProvider(Provider):
                 return await guest_module.dial(await self._sandbox(record), record.python)
             except (exception.NotFoundError, exception.ConflictError):
                 if await self._has_ended(record):
+                    if await self._outlived(id) is not None:
+                        raise _stopped(id) from None
                     raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal") from None
                 raise
 
@@ -303,6 +309,7 @@ class ModalProvider(Provider):
                 self._records.write_box(record)
             ready = await guest_module.set_up(sandbox, record.id, nonce)
             record = replace(record, state=State.RUNNING, python=ready.python, environment=ready.environment)
+            record = replace(record, started_at=self._clock(), kept=None, kept_at=0)
             # The stream is opened by what the record says. A box that is being started stays stopped if this fails.
             before = self._records.box(record.id)
             self._records.write_box(record)
@@ -343,7 +350,7 @@ class ModalProvider(Provider):
         """Drop what was created of a box whose sandbox is gone or never was."""
         self._records.remove_box(record.id)
         self._held.pop(record.id, None)
-        for image in {record.image, record.base} - {None}:
+        for image in {record.image, record.base, record.kept} - {None}:
             await self._release(str(image))
 
     async def _release(self, image: str) -> None:
@@ -406,6 +413,8 @@ class ModalProvider(Provider):
             # A list may be out of date. What it lacks is looked at before it is taken for gone.
             elif record.sandbox in running or not await self._has_ended(record):
                 infos.append(self._describe(record, Power.RUNNING))
+            elif (left := await self._outlived(record.id)) is not None:
+                infos.append(self._describe(left, Power.STOPPED))
         return sorted(infos, key=lambda info: (info.created_at, info.id))
 
     async def _listed(self) -> set[str]:
@@ -422,11 +431,14 @@ class ModalProvider(Provider):
             raise BoxNotFound(f"there is no modal box {id}")
         power = Power.STOPPED
         if record.state is State.RUNNING:
-            if await self._is_gone(record):
+            if not await self._is_gone(record):
+                power = Power.RUNNING
+                if not self._egress.serves(id):
+                    await self._open_egress(self.guest(id), record)
+            elif (left := await self._outlived(id)) is not None:
+                record = left
+            else:
                 raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
-            power = Power.RUNNING
-            if not self._egress.serves(id):
-                await self._open_egress(self.guest(id), record)
         return self._box(record, power, wake)
 
     async def _is_gone(self, record: BoxRecord) -> bool:
@@ -452,6 +464,8 @@ class ModalProvider(Provider):
         if record.state is State.STOPPED:
             return Power.STOPPED
         if await self._has_ended(record):
+            if await self._outlived(id) is not None:
+                return Power.STOPPED
             raise BoxGone(f"box {id} is gone: its sandbox has ended at Modal")
         return Power.RUNNING
 
@@ -463,7 +477,49 @@ class ModalProvider(Provider):
         if not is_box_id(id):
             raise BoxGone(f"box {id} is gone")
         async with self._records.locks.lock(id):
-            yield self._whole(id)
+            record = self._whole(id)
+            if record.state is State.RUNNING and record.kept is not None and await self._has_ended(record):
+                record = await self._stopped_as_kept(record)
+            yield record
+
+    # A box outlives its sandbox, which Modal ends after a day: see `lifetime`.
+
+    async def save_due(self) -> None:
+        """Save the files of boxes whose sandboxes are about to end."""
+        for each in await asyncio.to_thread(self._records.boxes):
+            if save_is_due(each, self._clock()):
+                try:
+                    async with self._alone(each.id) as record:
+                        if save_is_due(record, self._clock()):
+                            await to_the_end(self._keep(record))
+                except BoxError as error:
+                    log.warning("box %s is saved later, before its sandbox ends: %s", each.id, error)
+
+    async def _keep(self, record: BoxRecord) -> None:
+        at = self._clock()
+        self._records.write_box(replace(record, kept=await self._save(record), kept_at=at))
+        if record.kept is not None:
+            await self._release(record.kept)
+
+    async def _outlived(self, id: str) -> BoxRecord | None:
+        """Returns the record of a box that has its files, although its sandbox has ended. None if they are lost."""
+        if (known := self._records.box(id)) is not None and known.state is State.RUNNING and known.kept is None:
+            return None
+        if self._records.locks.is_locked(id):  # perhaps by what is asking, so this does not wait
+            raise BoxUnreachable(f"the sandbox of box {id} has ended, and the box is being changed")
+        async with self._alone(id) as record:
+            return record if record.state is State.STOPPED else None
+
+    async def _stopped_as_kept(self, record: BoxRecord) -> BoxRecord:
+        held, kept = self.held(record.id), record.kept
+        log.warning("the sandbox of box %s has ended at Modal: it is stopped, with its files as last saved", record.id)
+        self._egress.close(record.id)
+        ended = replace(record, state=State.STOPPED, image=kept, kept=None, kept_at=0, base=None, sandbox=None)
+        self._records.write_box(ended)
+        await self._detach(held)  # the guest's stream is dead, and may be what is asking: the next start closes it
+        if record.base is not None:
+            await self._release(record.base)
+        return ended
 
     async def stop_box(self, id: str) -> None:
         require(self.name, self.capabilities, Capability.STOP)
@@ -475,18 +531,18 @@ class ModalProvider(Provider):
         await self._refuse_ended(record)
         held = self.held(record.id)
         size = await self._measure(record)
-        with contextlib.suppress(BoxError, GuestRefused):
-            request = {"op": "shut_down", "grace": _GRACE_MS}
-            await held.guest.ask(request, seconds=_GRACE_MS / 1000 + 1)
-        image = await self._save(record)  # if this fails, the sandbox runs on and nothing is lost
-        self._egress.close(record.id)
-        ended = replace(record, state=State.STOPPED, image=image, base=None, sandbox=None, size=size)
-        sandbox = await self._sandbox(record)
-        self._records.write_box(ended)
-        held.sandbox = None
-        await held.guest.close()
+        async with held.guest.stopping(_GRACE_MS):
+            image = await self._save(record)  # if this fails, the sandbox runs on, and its files are not lost
+            self._egress.close(record.id)
+            ended = replace(
+                record, state=State.STOPPED, image=image, base=None, sandbox=None, size=size, kept=None, kept_at=0
+            )
+            sandbox = await self._sandbox(record)
+            self._records.write_box(ended)
+            held.sandbox = None
+            await held.guest.close()
         await self._sandboxes.try_to_end(sandbox)
-        for old in {record.base, record.image} - {None}:
+        for old in {record.base, record.image, record.kept} - {None}:
             await self._release(str(old))
 
     async def _refuse_ended(self, record: BoxRecord) -> None:
@@ -682,19 +738,7 @@ class ModalProvider(Provider):
         return await self._measure(self._whole(id))
 
     async def _measure(self, record: BoxRecord) -> int:
-        """Returns the bytes of the files that a box has made, as far as is known: Modal does not tell the size of an
-        image. 0 if the box does not answer.
-        """
-        home = record.environment.get("HOME", "/root")
-        command = ["du", "-skx", record.spec.workdir, home]
-        try:
-            done = await StreamProcesses(self.guest(record.id)).exec(
-                command, record.environment, "/", timeout=_MEASURE_SECONDS, probe=True
-            )
-        except BoxError:
-            return record.size
-        lines = [line.split()[0] for line in done.text.splitlines() if line.split()]
-        return sum(int(word) for word in lines if word.isdigit()) * 1024
+        return await guest_module.measure(self.guest(record.id), record)
 
     async def sweep(self, keep: Collection[str] | None = None) -> Swept:
         removed: list[str] = []
@@ -720,46 +764,18 @@ class ModalProvider(Provider):
         removed = []
         for id in sorted(listed - known):
             with told(f"sandbox {id} cannot be looked at"):
-                try:
-                    sandbox = await self._sandboxes.get(id)
-                    if sandbox.returncode is not None:
-                        continue  # it has ended, and the list is out of date
-                    box = (await limited(sandbox.get_tags.aio())).get(BOX_TAG)
-                    if box is None or not is_box_id(box):
-                        continue
-                    async with self._records.locks.lock(box, _TOUCH_SECONDS):
-                        record = self._records.box(box)
-                        if record is None or record.sandbox != id:
-                            await self._sandboxes.end(sandbox)
-                            removed.append(f"sandbox {id}: box {box} does not need it")
-                except (exception.NotFoundError, BoxConflict):
-                    continue  # it ended meanwhile, or somebody is at it
+                if (box := await self._sandboxes.end_unknown(id, self._records)) is not None:
+                    removed.append(f"sandbox {id}: box {box} does not need it")
         return removed
 
     async def diagnose(self, id: str | None = None) -> list[Step]:
-        steps = [await take_step("modal", self._ask_hello, "https://status.modal.com")]
-        if steps[-1].ok:
-            steps.append(await take_step("app", self._ask_app, "modal app list"))
+        steps = await diagnose_account(self._account)
         if id is not None and all(step.ok for step in steps):
             steps += await diagnose_box(self, id)
         return steps
 
     async def check_access(self) -> list[Step]:
-        async def authorize() -> str:
-            await self._ask_hello()
-            return f"the token is valid, app {await self._ask_app()}"
-
-        return await check_account(self.name, lambda: reach_address(self._account.url), authorize)
-
-    async def _ask_hello(self) -> str:
-        with told("Modal cannot be reached"):
-            await self._account.hello()
-        return "the token is valid"
-
-    async def _ask_app(self) -> str:
-        with told(f"the app {self._account.app_name} cannot be looked up"):
-            app = await self._account.app()
-        return f"{self._account.app_name} ({app.app_id})"
+        return await check_access(self.name, self._account)
 
 
 def _stopped(id: str) -> BoxStopped:

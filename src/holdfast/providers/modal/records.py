@@ -50,6 +50,11 @@ class BoxRecord(StoredRecord):
     """Of every command, as the sandbox has it."""
     parent: str | None = None
     """The last snapshot of its files."""
+    started_at: int = 0
+    """When its sandbox was started, in UTC milliseconds. 0 if an earlier version did that."""
+    kept: str | None = None
+    """An image with its files as they were at `kept_at`, while its sandbox runs: it may end by itself."""
+    kept_at: int = 0
     size: int = 0
     """Bytes of its files, as of the last snapshot or stop."""
 
@@ -85,6 +90,6 @@ class Records:
 
     def is_used(self, image: str) -> bool:
         """Returns whether a box or a snapshot needs an image."""
-        return any(image in (each.image, each.base) for each in self.boxes()) or any(
+        return any(image in (each.image, each.base, each.kept) for each in self.boxes()) or any(
             image == each.reference for each in self.snapshots.all()
         )

@@ -13,10 +13,12 @@ import modal
 import modal.experimental
 from modal import exception
 
+from holdfast.api.errors.boxes import BoxConflict
 from holdfast.boxes.images import DEFAULT_IMAGE, declared_packages
+from holdfast.boxes.provider import is_box_id
 from holdfast.providers.modal import guest
 from holdfast.providers.modal.account import Account, as_any, finished, limited
-from holdfast.providers.modal.records import BoxRecord
+from holdfast.providers.modal.records import BoxRecord, Records
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ BOX_TAG: Final = "holdfast-box"
 _CREATE_SECONDS: Final = 300.0
 _SNAPSHOT_SECONDS: Final = 55
 _TERMINATE_SECONDS: Final = 60.0
+_LOCK_SECONDS: Final = 10.0
 _GUEST_MEMORY_MB: Final = 40
 """Beside what the spec of a box allows: the guest and its bridge."""
 _LEAST_CPU: Final = 0.125
@@ -150,6 +153,24 @@ class Sandboxes:
         except (exception.Error, OSError) as error:
             if not finished(error):
                 log.warning("sandbox %s may still run at Modal: %s", sandbox.object_id, error)
+
+    async def end_unknown(self, id: str, records: Records) -> str | None:
+        """End a sandbox that no record names. Returns the box that it was for, or None if it runs on or has ended."""
+        try:
+            sandbox = await self.get(id)
+            if sandbox.returncode is not None:
+                return None  # the list is out of date
+            box = (await limited(sandbox.get_tags.aio())).get(BOX_TAG)
+            if box is None or not is_box_id(box):
+                return None
+            async with records.locks.lock(box, _LOCK_SECONDS):
+                record = records.box(box)
+                if record is not None and record.sandbox == id:
+                    return None
+                await self.end(sandbox)
+        except (exception.NotFoundError, BoxConflict):
+            return None  # it ended meanwhile, or somebody is at it
+        return box
 
     async def detach(self, sandbox: modal.Sandbox) -> None:
         """Close the connection to a sandbox, which runs on."""

@@ -501,12 +501,11 @@ class SpritesProvider(Provider):
                 await to_the_end(self._stop(replace(record, stopped=True), held))
 
     async def _stop(self, record: BoxRecord, held: _Held) -> None:
-        with contextlib.suppress(BoxError, GuestRefused):
-            await held.guest.ask({"op": "shut_down", "grace": _GRACE_MS}, seconds=_GRACE_MS / 1000 + 2)
-        await self._write(record)  # if it is interrupted from here on, the next start ends what still runs
-        self._egress.close(record.id)
-        await guest_setup.end_guest(self._api, self.sprite_name(record.id), record)
-        await held.guest.close()
+        async with held.guest.stopping(_GRACE_MS):
+            await self._write(record)  # if it is interrupted from here on, the next start ends what still runs
+            self._egress.close(record.id)
+            await guest_setup.end_guest(self._api, self.sprite_name(record.id), record)
+            await held.guest.close()
 
     async def start_box(self, id: str) -> None:
         async with self._changing(id, f"box {id} cannot be started") as (record, _):

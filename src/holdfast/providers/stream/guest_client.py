@@ -12,7 +12,7 @@ import collections
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from holdfast.api.box.box import Wake
@@ -30,10 +30,14 @@ _DIAL_SECONDS: Final = 60.0
 _GREET_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _VERDICT_SECONDS: Final = 5.0
+_SHUT_DOWN_SECONDS: Final = 2.0
+"""How much longer than the grace period the guest may take to end what runs."""
 _ROOM: Final = 1 << 20
 """Bytes in flight to the box above which writers wait."""
 _FLOOD: Final = 16 << 20
 """Bytes in flight to the box, including those without a waiting writer, above which the stream is closed."""
+_LONG: Final = 64 * 1024
+"""Bytes from which a message is decoded on a thread."""
 _MAX_UNREAD: Final = 8
 """Unread messages of one call."""
 _MAX_PARTS: Final = 2 * codec.LIMIT
@@ -175,7 +179,9 @@ class Call:
                 f"box {self._wire.box} did not answer in {seconds:.0f} s",
                 hint=f"see what it is busy with: holdfast box diagnose {self._wire.box}",
             ) from None
-        message = read_answer(self._messages.popleft(), self._wire.box)
+        data, box = self._messages.popleft(), self._wire.box
+        # Millions of values take seconds, which a box can cause. On a thread, they hold up nobody else.
+        message = read_answer(data, box) if len(data) < _LONG else await asyncio.to_thread(read_answer, data, box)
         check_refused(message)
         if "unreachable" in message:
             raise BoxUnreachable(f"box {self._wire.box}: {str(message['unreachable'])[:200]}")
@@ -530,6 +536,7 @@ class StreamGuestClient(GuestRequests):
         self._wire: _Wire | None = None
         self._attempt: asyncio.Task[_Wire] | None = None
         self._paused = False
+        self._stopping = False
         self._opened: Opened | None = None
         self._listening: asyncio.Task[None] | None = None
 
@@ -542,8 +549,37 @@ class StreamGuestClient(GuestRequests):
         """While the box is paused, requests fail at once, and its silence does not count as a loss."""
         self._paused = paused
 
+    @contextlib.asynccontextmanager
+    async def stopping(self, grace_ms: int, *, dial: bool = True) -> AsyncIterator[None]:
+        """End what runs in the box. Until the block ends, in which the caller stops the box, every request fails.
+
+        The guest would accept requests until its provider has ended it, and what they began would be lost. If the box
+        could not be stopped, it can be used again after the block. Without `dial`, an open stream is needed to end
+        what runs.
+        """
+        self._stopping = True
+        try:
+            if dial or self.alive:
+                with contextlib.suppress(BoxError, GuestRefused):
+                    wire = await self._connected()
+                    with wire.call({"op": "shut_down", "grace": grace_ms}) as call:
+                        await call.answer(grace_ms / 1000 + _SHUT_DOWN_SECONDS)
+            yield
+        finally:
+            self._stopping = False
+
+    def _check_usable(self) -> None:
+        if self._paused:
+            raise BoxStopped(f"box {self.box} is paused", hint=f"resume it: holdfast box start {self.box}")
+        self._check_not_stopping()
+
+    def _check_not_stopping(self) -> None:
+        if self._stopping:
+            raise BoxStopped(f"box {self.box} is being stopped", hint=f"start it then: holdfast box start {self.box}")
+
     async def open(self) -> None:
         """Dial, unless there is a stream. Raises the error of dialling, or `BoxUnreachable`."""
+        self._check_not_stopping()
         await self._connected()
 
     async def close(self) -> None:
@@ -614,10 +650,10 @@ class StreamGuestClient(GuestRequests):
         return None
 
     async def call(self, message: dict[str, Any]) -> Call:
-        if self._paused:
-            raise BoxStopped(f"box {self.box} is paused", hint=f"resume it: holdfast box start {self.box}")
+        self._check_usable()
         wire = await self._connected()
         await wire.room()
+        self._check_usable()  # it may have changed since
         if wire.lost is not None:
             raise BoxUnreachable(wire.lost)
         return wire.call(message)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import json
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.errors.boxes import CreateFailed
+from holdfast.box_json import parse
 from holdfast.providers.stream.guest import guest_files
 
 NO_FILES: Final = 75
@@ -99,12 +99,12 @@ def read_place(exit_code: int, stdout: str, stderr: str) -> GuestPlace:
     try:
         if exit_code != 0:
             raise ValueError(stderr.strip()[-300:] or f"exit code {exit_code}")
-        told: dict[str, Any] = json.loads(stdout.strip().rpartition("\n")[2])
+        told: dict[str, Any] = parse(stdout.strip().rpartition("\n")[2].encode())
         if tuple(told["version"]) < (3, 9):
             raise ValueError(f"python3 is {told['version'][0]}.{told['version'][1]}")
         environment = {str(name): str(value) for name, value in told["environment"].items()}
         return GuestPlace(environment["HOME"], str(told["guest"]), str(told["python"]), environment, bool(told["runs"]))
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise CreateFailed(
             f"the guest cannot be set up: {error}", hint="a box needs sh, tar and Python 3.9 or newer"
         ) from None

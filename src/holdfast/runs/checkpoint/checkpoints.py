@@ -149,10 +149,7 @@ class Checkpoints:
                 await self._until_still(row, run)
                 cost = await self._boxes.snapshot_cost(row)
                 if cost is not None and cost > policy.size:
-                    raise Skipped(
-                        f"programs run in the box, so {cost >> 20} MB would have to be copied, more than"
-                        f" {policy.size >> 20} MB"
-                    )
+                    raise Skipped(f"{cost >> 20} MB would have to be copied now, more than {policy.size >> 20} MB")
                 return await self._take_within(policy.seconds, row, run)
         except BoxError as error:
             raise Skipped(str(error)) from error

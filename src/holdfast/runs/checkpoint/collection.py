@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final
 
 from holdfast.api.box.records import OWNER_THREAD
@@ -24,8 +25,18 @@ log = logging.getLogger(__name__)
 _EVERY: Final = 10
 """After how many turns the checkpoints of a thread are looked through."""
 _SWEEP_SECONDS: Final = 6 * 3600.0
-_UNSETTLED_MS: Final = 600_000
+UNSETTLED_MS: Final = 600_000
 """A snapshot that is younger may be about to get its entry."""
+_SECOND_SWEEP_SECONDS: Final = 1200.0
+"""After the first sweep. When a server is killed, a daemon may finish a snapshot that nobody waits for, after the next
+server has looked. Then it has to become old enough."""
+
+
+def pauses() -> Iterator[float]:
+    """Yields the seconds after each sweep, without an end."""
+    yield _SECOND_SWEEP_SECONDS
+    while True:
+        yield _SWEEP_SECONDS
 
 
 class Collection:
@@ -39,7 +50,7 @@ class Collection:
         self._lock = asyncio.Lock()
 
     def start(self) -> None:
-        """Look through all checkpoints now, for what a killed server left, and every few hours."""
+        """Look through all checkpoints now, for what a killed server left, and again: see `pauses`."""
         self._tasks.start(self._keep_sweeping(), name="sweep of checkpoints")
 
     def after_checkpoint(self, thread: str, turn: int) -> None:
@@ -67,9 +78,9 @@ class Collection:
             return gone
 
     async def _keep_sweeping(self) -> None:
-        while True:
+        for pause in pauses():
             await self._collect(None)
-            await asyncio.sleep(_SWEEP_SECONDS)
+            await asyncio.sleep(pause)
 
     async def _collect(self, thread: str | None) -> None:
         try:
@@ -101,7 +112,7 @@ class Collection:
 
     async def _is_used(self, row: ThreadRow, snapshot: Snapshot) -> bool:
         """Returns whether an entry names the snapshot, or may still come to do so."""
-        if self._log.clock() - snapshot.created_at < _UNSETTLED_MS:
+        if self._log.clock() - snapshot.created_at < UNSETTLED_MS:
             return True
         latest, purpose = row.runs.latest, snapshot.labels[CHECKPOINT]
         if latest is not None and latest.run == purpose and latest.checkpoint is None:

@@ -15,7 +15,7 @@ from holdfast.api.box.spec import Lifetime
 from holdfast.api.environments import EnvironmentUse
 from holdfast.api.errors import InvalidRequest, NotFound
 from holdfast.api.errors.boxes import ExecTimeout
-from holdfast.api.errors.runs import NoFiles, NotRelated
+from holdfast.api.errors.runs import NoCheckpoint, NoFiles, NotRelated, ThreadBusy
 from holdfast.api.model.budgets import Cost
 from holdfast.api.run.checkpoints import Branch, Comparison, TestResult
 from holdfast.api.run.info import TokenUsage
@@ -26,14 +26,15 @@ from holdfast.runs.checkpoint.checkpoints import Checkpoints
 from holdfast.runs.checkpoint.rewinds import Rewinds
 from holdfast.runs.checkpoint.turns import Turn, Turns
 from holdfast.runs.errors import LaunchFailed
-from holdfast.runs.launch.plan import LaunchPlanner, environment_of
+from holdfast.runs.launch.plan import LaunchPlanner, environment_of, next_options
 from holdfast.runs.launch.services import start_services
 from holdfast.runs.run_log import RunLog
-from holdfast.runs.workspace.diff import compare
+from holdfast.runs.workspace.diff import compare, tracked_files
 from holdfast.runs.workspace.git_trees import MAX_ARCHIVE
+from holdfast.runs.workspace.store import Workspaces
 from holdfast.threads.checkpoints import Files
 from holdfast.threads.projection import Projection
-from holdfast.threads.rows import SpendingFilter, cost_of
+from holdfast.threads.rows import SpendingFilter, ThreadRow, cost_of
 from holdfast.time_limit import time_limit
 
 _DEEPEST: Final = 100
@@ -76,9 +77,11 @@ class Comparisons:
         rewinds: Rewinds,
         planner: LaunchPlanner,
         projection: Projection,
+        workspaces: Workspaces,
         *,
         ticks: Callable[[], int],
     ) -> None:
+        self._workspaces = workspaces
         self._log = log
         self._boxes = boxes
         self._checkpoints = checkpoints
@@ -111,7 +114,7 @@ class Comparisons:
         if test is None and not without_test:
             uses = [await self._environment_of(thread) for thread in (first, second)]
             test = next((use.test for use in uses if use is not None and use.test is not None), None)
-        async with self._archive(await self._box(first), point.files) as base:
+        async with self._archive(await self._log.row(first), point.files) as base:
             branches = [
                 await self._branch(thread, nearest.turn, base, test=test, seconds=seconds) for thread in (first, second)
             ]
@@ -143,27 +146,54 @@ class Comparisons:
             )
         return found
 
-    async def _box(self, thread: str) -> BoxRow:
-        row = await self._planner.box_of(thread)
-        if row is None:
-            raise NoFiles(f"thread {thread} has no box", hint=f"give it one: holdfast resume {thread}")
-        return row
+    @asynccontextmanager
+    async def _box(self, row: ThreadRow) -> AsyncIterator[BoxRow]:
+        """Yields the box of a thread. Without one, a box with the files of its latest turn, which is deleted after the
+        block. Raises `NoFiles`.
+        """
+        box = await self._planner.box_of(row.id)
+        if box is not None:
+            yield box
+            return
+        try:
+            saved = await self._turns.find(row.id, None)
+        except (NoCheckpoint, ThreadBusy) as error:
+            raise NoFiles(
+                f"thread {row.id} has no box, and no saved files either: {error.message}",
+                hint=f"give it a box: holdfast resume {row.id}",
+            ) from None
+        async with self._restored(row, saved.files) as restored:
+            yield restored
 
     @asynccontextmanager
-    async def _archive(self, like: BoxRow, files: Files) -> AsyncIterator[Path]:
-        """Yields an archive of the workspace at that time."""
+    async def _restored(self, like: ThreadRow, files: Files) -> AsyncIterator[BoxRow]:
+        """Yields a box with these files, in which the thread could work. It is deleted after the block."""
+        box = await self._planner.box_of(like.id)
+        if box is None:
+            agent = None if like.runs.latest is None else like.runs.latest.agent
+            spec = self._planner.fit(next_options(like.runs, agent, None, None, like.lineage.base)).box
+        else:
+            spec = box.spec
         spec = replace(
-            like.spec,
+            spec,
             provider=files.provider,
             image=files.image,
             lifetime=Lifetime.EPHEMERAL,
             idle_seconds=_COPY_SECONDS,
             on_idle=None,
         )
+        row = await self._boxes.restore(files.snapshot, spec, owner=Owner())
+        try:
+            yield row
+        finally:
+            await self._boxes.delete(row.id)
+
+    @asynccontextmanager
+    async def _archive(self, like: ThreadRow, files: Files) -> AsyncIterator[Path]:
+        """Yields an archive of the workspace at that time."""
         with tempfile.TemporaryDirectory(prefix="holdfast-compare-", ignore_cleanup_errors=True) as folder:
             archive = Path(folder) / "base.tar"
-            row = await self._boxes.restore(files.snapshot, spec, owner=Owner())
-            try:
+            async with self._restored(like, files) as row:
                 with archive.open("wb") as out, self._boxes.using(row.id):
                     async with time_limit(_ARCHIVE_SECONDS), await self._boxes.open(row.id) as box:
                         size = 0
@@ -174,18 +204,20 @@ class Comparisons:
                                     f"the workspace has more than {MAX_ARCHIVE >> 20} MB: too many to compare"
                                 )
                             await asyncio.to_thread(out.write, piece)
-            finally:
-                await self._boxes.delete(row.id)
             yield archive
 
     async def _branch(self, thread: str, since: int, base: Path, *, test: str | None, seconds: int) -> Branch:
-        row, box_row = await self._log.row(thread), await self._box(thread)
-        with self._boxes.using(box_row.id):
-            async with (
-                await self._boxes.open(box_row.id) as box,
-                compare(base, box.files.download_tar(box.spec.workdir)) as compared,
-            ):
-                changes = await compared.summary()
+        row = await self._log.row(thread)
+        async with self._box(row) as box_row:
+            with self._boxes.using(box_row.id):
+                async with (
+                    await self._boxes.open(box_row.id) as box,
+                    compare(
+                        base, box.files.download_tar(box.spec.workdir), tracked=await self._began_with(row)
+                    ) as compared,
+                ):
+                    changes = await compared.summary()
+            result = None if test is None else await self._test(thread, box_row, test, seconds)
         turns = [each for each in await self._turns.of(thread) if each.number > since]
         return Branch(
             thread=thread,
@@ -196,9 +228,19 @@ class Comparisons:
             truncated=changes.truncated,
             ms=sum((each.run.ended_at or self._log.clock()) - each.run.started_at for each in turns),
             usage=used(turns),
-            test=None if test is None else await self._test(thread, box_row, test, seconds),
+            test=result,
             cost=await self._cost([each.run.run for each in turns]),
         )
+
+    async def _began_with(self, row: ThreadRow) -> frozenset[bytes]:
+        """Returns the files of the workspace that a thread began with. Those that came later and are ignored, as caches
+        are, do not count as changes, although the checkpoint has them.
+        """
+        digest = row.runs.workspace
+        if digest is None:
+            return frozenset()
+        self._workspaces.check(digest)
+        return await tracked_files(self._workspaces.path(digest))
 
     async def _cost(self, runs: Sequence[str]) -> Cost | None:
         [spent] = await self._projection.spending(SpendingFilter(runs=tuple(runs)), "all")

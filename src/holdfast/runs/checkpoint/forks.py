@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.api.errors import Conflict
+from holdfast.api.errors import Conflict, NotFound
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.runs import InvalidRun
 from holdfast.api.ids import new_id
@@ -69,10 +69,12 @@ class Forks:
     ) -> Fork:
         """Fork a thread at a turn, an entry, or its latest turn. The same id again returns the same fork."""
         began = self._ticks()
-        await self._checkpoints.settle(source)
-        turn = await self._turns.find(source, at)
-        id = id or new_id("t")
-        new = await self._create(source, turn, id, title)
+        new = False
+        if id is None or not await self.is_made(source, at, id):
+            await self._checkpoints.settle(source)
+            turn = await self._turns.find(source, at)
+            id = id or new_id("t")
+            new = await self._create(source, turn, id, title)
         row = await self._log.row(id)
         try:
             box = await self._box(row)
@@ -81,6 +83,20 @@ class Forks:
                 await self._threads.delete(id)
             raise
         return Fork(row, box, self._ticks() - began)
+
+    async def is_made(self, source: str, at: str | None, id: str) -> bool:
+        """Returns whether an earlier request has made this fork. The source may have gone on since, or be deleted.
+
+        Raises `Conflict` if there is another thread with this id.
+        """
+        try:
+            fork_of = (await self._log.row(id)).lineage.fork_of
+        except NotFound:
+            return False
+        is_turn = at is not None and at.isascii() and at.isdigit()
+        if fork_of is None or fork_of.thread != source or (at is not None and is_turn and int(at) != fork_of.turn):
+            raise Conflict(f"thread {id} already exists")
+        return True
 
     async def _create(self, source: str, turn: SavedTurn, id: str, title: str | None) -> bool:
         """Returns whether the thread is new."""

@@ -7,22 +7,24 @@ the box.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 from holdfast.api.box.records import Owner
 from holdfast.api.box.spec import Lifetime
 from holdfast.api.errors.boxes import BoxError
 from holdfast.api.errors.runs import NoCheckpoint, NothingToUndo, ThreadBusy
-from holdfast.api.ids import new_id
 from holdfast.api.thread.entries import Entry
 from holdfast.boxes.capabilities import Capability
 from holdfast.boxes.labels import BASE
 from holdfast.boxes.rows import BoxRow
 from holdfast.boxes.service.boxes import Boxes
 from holdfast.runs.checkpoint.checkpoints import Checkpoints
+from holdfast.runs.checkpoint.rules import rewound_id
 from holdfast.runs.checkpoint.turns import SavedTurn, Turns
 from holdfast.runs.errors import thread_busy
 from holdfast.runs.launch.plan import LaunchPlanner, next_options
@@ -44,11 +46,12 @@ class Rewinding:
     """A thread after its rewind."""
 
     row: ThreadRow
-    box: BoxRow
+    box: BoxRow | None
+    """None if the thread has gone on since, and has no box now."""
 
 
 class Rewinds:
-    """Rewinds threads. Keeps no state of its own."""
+    """Rewinds threads. A lock for each thread makes concurrent requests with one key one rewind."""
 
     def __init__(
         self,
@@ -71,14 +74,45 @@ class Rewinds:
         self._planner = planner
         self._launcher = launcher
         self._reconcile = reconcile
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By thread."""
 
-    async def rewind(self, thread: str, at: str | None = None) -> Rewinding:
-        """Rewind a thread to a turn, an entry, or the end of its latest turn. Raises `ThreadBusy`."""
-        await self._ready(thread)
-        return await self._go(thread, await self._turns.find(thread, at), undoes=False)
+    async def rewind(self, thread: str, at: str | None = None, *, key: str | None = None) -> Rewinding:
+        """Rewind a thread to a turn, an entry, or the end of its latest turn. Raises `ThreadBusy`.
 
-    async def undo(self, thread: str) -> Rewinding:
-        """Undo the latest rewind of a thread: the conversation and the files are as they were before it."""
+        A request with the key of an earlier one changes nothing, and returns the thread as it is now.
+        """
+        id = rewound_id(thread, key)
+        async with self._locks.setdefault(thread, asyncio.Lock()):
+            if (done := await self.done(thread, key)) is not None:
+                return done
+            await self._ready(thread)
+            return await self._go(thread, await self._turns.find(thread, at), id, undoes=False)
+
+    async def undo(self, thread: str, *, key: str | None = None) -> Rewinding:
+        """Undo the latest rewind of a thread: the conversation and the files are as they were before it. For `key` see
+        `rewind`.
+        """
+        id = rewound_id(thread, key)
+        async with self._locks.setdefault(thread, asyncio.Lock()):
+            if (done := await self.done(thread, key)) is not None:
+                return done
+            return await self._go(thread, await self._before_rewind(thread), id, undoes=True)
+
+    async def done(self, thread: str, key: str | None) -> Rewinding | None:
+        """Returns the thread as it is now if a request with this key has rewound it."""
+        return None if key is None else await self._done(thread, rewound_id(thread, key))
+
+    async def _done(self, thread: str, id: str) -> Rewinding | None:
+        """Returns the thread if the rewind with this id is on it."""
+        if await self._log.position_after(thread, id) is None:
+            return None
+        row = await self._reconcile(thread, force=True)
+        if row.runs.live is None and row.lineage.base is not None and row.lineage.base.id == id:
+            return Rewinding(row, await self._box(row))
+        return Rewinding(row, await self._planner.box_of(thread))
+
+    async def _before_rewind(self, thread: str) -> SavedTurn:
         row = await self._ready(thread)
         undo = row.lineage.undo
         if undo is None:
@@ -87,8 +121,7 @@ class Rewinds:
                 hint=f"see its turns: holdfast thread turns {thread}",
             )
         run = (await self._log.runs_at(thread, undo.offset)).latest
-        turn = SavedTurn(undo.turn, "" if run is None else run.run, undo.offset, undo.files)
-        return await self._go(thread, turn, undoes=True)
+        return SavedTurn(undo.turn, "" if run is None else run.run, undo.offset, undo.files)
 
     async def finish(self, thread: str) -> None:
         """Give a thread the box that belongs to its conversation, if a server died before it could."""
@@ -111,11 +144,10 @@ class Rewinds:
         await self.finish(thread)
         return await self._log.row(thread)
 
-    async def _go(self, thread: str, turn: SavedTurn, *, undoes: bool) -> Rewinding:
+    async def _go(self, thread: str, turn: SavedTurn, id: str, *, undoes: bool) -> Rewinding:
         row = await self._log.row(thread)
         then = _settled(await self._log.runs_at(thread, turn.offset), turn, self._log.clock())
         await self._try(row, then, turn.files)
-        id = f"rewound-{new_id('w')}"
         undo = await self._save(row, id)
         expected = None if row.runs.latest is None else row.runs.latest.run
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from base64 import b32encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.api.box.snapshots import Snapshot
 from holdfast.api.errors import InvalidRequest
+from holdfast.api.ids import new_id
 from holdfast.api.run.checkpoints import CheckpointPolicy
 from holdfast.boxes.provider import Provider
 from holdfast.threads.run_events import Run, ThreadRuns
 
 _DAY: Final = 24 * 3600 * 1000
-_DEFAULT: Final = CheckpointPolicy()
 _OFF: Final = CheckpointPolicy(every=False)
 _FORKED: Final = re.compile(r" \(fork at turn \d+\)$")
 _LONGEST_TITLE: Final = 400
@@ -25,15 +27,27 @@ def fork_title(source: str, title: str | None, turn: int) -> str:
     return f"{name[:_LONGEST_TITLE]} (fork at turn {turn})"
 
 
+def rewound_id(thread: str, key: str | None) -> str:
+    """Returns the id of the entry of a rewind. With a key it is always the same one, and differs on each thread: a fork
+    has the rewinds of its source.
+    """
+    if key is None:
+        return f"rewound-{new_id('w')}"
+    digest = hashlib.sha256(f"{thread}\n{key}".encode()).digest()
+    return f"rewound-k-{b32encode(digest).decode().lower()[:26]}"
+
+
 def policy_in(options: Mapping[str, Any], provider: Provider | None) -> CheckpointPolicy:
-    """Returns the policy in the options of a run. Without one, the provider decides."""
-    text = options.get("checkpoints")
+    """Returns the policy in the options of a run. What it does not say, the provider decides."""
+    text, usual = options.get("checkpoints"), None
+    if provider is not None and provider.takes_checkpoints:
+        usual = CheckpointPolicy.parse(provider.checkpoint_policy)
     if isinstance(text, str):
         try:
-            return CheckpointPolicy.parse(text)
+            return CheckpointPolicy.parse(text, usual)
         except InvalidRequest:
             pass
-    return _DEFAULT if provider is not None and provider.takes_checkpoints else _OFF
+    return usual or _OFF
 
 
 def turn_to_save(runs: ThreadRuns) -> Run | None:

@@ -150,6 +150,8 @@ class Delegations:
             options = next_options(runs, new.agent, new.model, box)
         else:
             options = Options(new.agent or "", new.model, default_spec())
+        if new.fallbacks:
+            options = replace(options, fallbacks=new.fallbacks)
         owner = options.shares or parent
         options = replace(options, fresh=False, shares=None, forks=None, workspace=runs.workspace)
         if new.box is not BoxMode.OWN:

@@ -29,6 +29,7 @@ from holdfast.harnesses.placement import Agents, Placed
 from holdfast.harnesses.runner_archive import boot_argv, stdin_of
 from holdfast.harnesses.tool_server import tool_access, tool_files
 from holdfast.runs.errors import LaunchFailed
+from holdfast.runs.launch.attachments import attached_files, with_attachments
 from holdfast.runs.launch.box import LaunchBoxes, RunSetups
 from holdfast.runs.launch.context_files import context_hint
 from holdfast.runs.launch.handover import HandOver, Transcript, room_for_transcript
@@ -230,6 +231,9 @@ class Launcher:
         state = f"{prepared.home}/.holdfast/threads/{launch.thread}/{harness.name}"
         files = _tool_files(launch, prepared, state, issue(RunScope.DELEGATE).token)
         task = self._task(launch, plan, prepared, placed, python, model_token, state, bool(files))
+        attached = attached_files(launch.attachments, prepared.home, launch.run)
+        task = replace(task, prompt=with_attachments(task.prompt, launch.attachments, tuple(attached)))
+        files.update(attached)
         how, task, command = await self._session(launch, harness, prepared, task, files)
         await self._report_provisioned(launch, harness, placed, prepared, how)
         return command, runner_token

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
 from holdfast.api.errors.runs import NoFiles
 from holdfast.api.run.runs import Changes, FileChange
-from holdfast.runs.workspace.git_trees import MAX_ARCHIVE, GitTrees
+from holdfast.runs.workspace.git_trees import MAX_ARCHIVE, GitTrees, names_in
 from holdfast.time_limit import time_limit
 
 MAX_SHOWN: Final = 2 * 1024 * 1024
@@ -61,19 +61,36 @@ class Compared:
         refused = tuple(_shown(path) for path in self._trees.refused[:MAX_LISTED])
         shown = head.decode("utf-8", "replace")
         exact = not cut and shown.encode() == head
-        return Changes(tuple(files), shown, more or cut, exact, self._trees.ignored, refused)
+        digest = self._trees.digest()
+        return Changes(tuple(files), shown, more or cut, exact, self._trees.ignored, refused, digest)
 
 
 @asynccontextmanager
-async def compare(base: Path | None, now: AsyncIterable[bytes]) -> AsyncIterator[Compared]:
-    """`base` is the archive that the workspace started with, `now` the archive of its current files."""
+async def compare(
+    base: Path | None, now: AsyncIterable[bytes], *, tracked: Collection[bytes] | None = None
+) -> AsyncIterator[Compared]:
+    """`base` is the archive that the workspace started with, `now` the archive of its current files. For `tracked` see
+    `GitTrees.load`.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-diff-", ignore_cleanup_errors=True) as folder:
         trees = GitTrees(Path(folder))
         with tempfile.TemporaryFile() as spool:
             async with time_limit(_SECONDS):
                 await _spool(now, spool)
-            await _within(trees, lambda: _load(trees, base, spool))
+            await _within(trees, lambda: _load(trees, base, spool, tracked))
         yield Compared(trees)
+
+
+async def tracked_files(begun: Path | None) -> frozenset[bytes]:
+    """Returns the files that a workspace began with: of these, ignored ones count too."""
+    if begun is None:
+        return frozenset()
+
+    def read() -> frozenset[bytes]:
+        with begun.open("rb") as archive:
+            return names_in(archive)
+
+    return await asyncio.to_thread(read)
 
 
 async def _spool(archive: AsyncIterable[bytes], spool: IO[bytes]) -> None:
@@ -89,12 +106,12 @@ async def _spool(archive: AsyncIterable[bytes], spool: IO[bytes]) -> None:
     spool.seek(0)
 
 
-def _load(trees: GitTrees, base: Path | None, now: IO[bytes]) -> None:
+def _load(trees: GitTrees, base: Path | None, now: IO[bytes], tracked: Collection[bytes] | None) -> None:
     if base is None:
-        trees.load(None, now)
+        trees.load(None, now, tracked)
         return
     with base.open("rb") as before:
-        trees.load(before, now)
+        trees.load(before, now, tracked)
 
 
 async def _within(trees: GitTrees, work: Callable[[], T]) -> T:

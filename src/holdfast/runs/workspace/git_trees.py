@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import IO, Any, Final
 from holdfast.api.errors.runs import NoFiles
 from holdfast.api.run.runs import HowChanged
 from holdfast.guest.init import tar
+from holdfast.repositories.changes import digest_of
 from holdfast.repositories.names import is_git_name
 
 MAX_ARCHIVE: Final = 1024 * 1024 * 1024
@@ -75,6 +76,23 @@ class _Tree:
     excluded: bytes = b""
     """`.git/info/exclude`."""
 
+    def leave_out(self, refused: Set[bytes]) -> None:
+        """Remove these paths, and what is below them."""
+        if refused:
+            for path in list(self.files):
+                parts = path.split(b"/")
+                if any(b"/".join(parts[:count]) in refused for count in range(1, len(parts) + 1)):
+                    del self.files[path]
+
+
+def names_in(archive: IO[bytes]) -> frozenset[bytes]:
+    """Returns the paths of the files in an archive. Raises `NoFiles`."""
+    reader = tar.Reader(archive.read, _budget())
+    try:
+        return frozenset(b"/".join(entry.parts) for entry in reader if entry.kind not in (tar.FOLDER, *tar.DEVICES))
+    except (tar.BadArchive, EOFError) as error:
+        raise _unreadable(error) from None
+
 
 class GitTrees:
     """Its methods block, so call them on a thread. `stop`, from any thread, makes them raise."""
@@ -97,14 +115,19 @@ class GitTrees:
         self.refused: tuple[bytes, ...] = ()
         """Paths that are left out because git would refuse the whole patch."""
 
-    def load(self, before: IO[bytes] | None, after: IO[bytes]) -> None:
-        """Load both trees from archives."""
+    def load(self, before: IO[bytes] | None, after: IO[bytes], tracked: Collection[bytes] | None = None) -> None:
+        """Load both trees from archives. Ignored files count only if they are `tracked`: by default, those that the
+        first tree has.
+        """
         self._run("init", "--bare", "--quiet", "--template=", str(self._repository))
         with self._feed("fast-import", "--quiet", "--done", "--depth=0") as feed:
             old = _Tree({}, [], {}) if before is None else self._read(before, feed)
             new = self._read(after, feed)
-            self.refused = tuple(sorted({*old.refused, *new.refused}))
-            self._leave_out_ignored(old, new)
+            refused = {*old.refused, *new.refused}
+            self.refused = tuple(sorted(refused))
+            for tree in (old, new):  # a path that is refused in one tree only would be removed or added by the patch
+                tree.leave_out(refused)
+            self._leave_out_ignored(old, new, old.files.keys() if tracked is None else tracked)
             _commit(feed, b"before", old)
             _commit(feed, b"after", new)
             feed.write(b"done\n")
@@ -122,6 +145,21 @@ class GitTrees:
                 added, removed, path = field.split(b"\t", 2)
                 binary = added == b"-"
                 yield TreeChange(path, how[path], *((None, None) if binary else (int(added), int(removed))))
+
+    def digest(self) -> str:
+        """Returns the digest of all changes, as `repositories.changes` defines it."""
+        return digest_of(
+            (path, before and " ".join(before), after and " ".join(after)) for path, before, after in self._versions()
+        )
+
+    def _versions(self) -> Iterator[tuple[bytes, tuple[str, str] | None, tuple[str, str] | None]]:
+        """Yields each changed path, and the mode and hash of its version in each tree."""
+        with self._ask(*_DIFF, "--raw", "-z", "before", "after") as found:
+            fields = iter(found.read().split(b"\0"))
+        for field in fields:
+            if field:
+                old_mode, new_mode, old, new, _ = field[1:].split(b" ")
+                yield next(fields), _version(old_mode, old), _version(new_mode, new)
 
     def patch(self) -> IO[bytes]:
         """Returns the patch from the first tree to the second. The caller closes it."""
@@ -143,14 +181,9 @@ class GitTrees:
         others are `blobs/<hash>`, each once. So no name from the box is the name of a member.
         """
         files, hashes = [], dict[bytes, None]()
-        with self._ask(*_DIFF, "--raw", "-z", "before", "after") as found:
-            fields = iter(found.read().split(b"\0"))
-        for field in fields:
-            if field:
-                old_mode, new_mode, old, new, _ = field[1:].split(b" ")
-                hashes.update({each: None for each in (old, new) if each.strip(b"0")})
-                versions = {"before": _version(old_mode, old), "after": _version(new_mode, new)}
-                files.append({"path": os.fsdecode(next(fields)), **versions})
+        for path, before, after in self._versions():
+            hashes.update({each[1].encode(): None for each in (before, after) if each is not None})
+            files.append({"path": os.fsdecode(path), "before": before, "after": after})
         head = json.dumps({**about, "ignored": self.ignored, "files": files}).encode()
         wanted = self._file("wanted")
         with wanted:
@@ -180,8 +213,7 @@ class GitTrees:
     # --- trees ---
 
     def _read(self, archive: IO[bytes], feed: IO[bytes]) -> _Tree:
-        budget = tar.Budget(entries=2 * MAX_FILES, size=MAX_ARCHIVE, name=_MAX_NAME, depth=_MAX_DEPTH, into="workspace")
-        reader = tar.Reader(archive.read, budget)
+        reader = tar.Reader(archive.read, _budget())
         tree = _Tree({}, [], {})
         names = 0
         try:
@@ -199,7 +231,7 @@ class GitTrees:
                     raise NoFiles(f"the workspace has more than {MAX_FILES:,} files: too many to compare")
                 self._add(tree, entry, path, reader, feed)
         except (tar.BadArchive, EOFError) as error:
-            raise NoFiles(f"the files cannot be compared: {error}") from None
+            raise _unreadable(error) from None
         return tree
 
     def _add(self, tree: _Tree, entry: tar.Entry, path: bytes, reader: tar.Reader, feed: IO[bytes]) -> None:
@@ -225,10 +257,10 @@ class GitTrees:
             tree.ignore_files[entry.parts] = b"".join(pieces)
         tree.files[path] = (b"100755" if entry.mode & 0o100 else b"100644", self._marks)
 
-    def _leave_out_ignored(self, old: _Tree, new: _Tree) -> None:
-        """Remove ignored files that are new. Older ones stay, as git keeps tracked files."""
-        added = new.files.keys() - old.files.keys()
-        if not added:
+    def _leave_out_ignored(self, old: _Tree, new: _Tree, tracked: Collection[bytes]) -> None:
+        """Remove ignored files that are not tracked, as git does."""
+        untracked = (new.files.keys() | old.files.keys()).difference(tracked)
+        if not untracked:
             return
         top = self._folder / "ignore-files"
         top.mkdir()
@@ -245,12 +277,13 @@ class GitTrees:
         defaults.write_bytes(_ALWAYS_IGNORED)
         listed = self._folder / "added"
         # Without the prefix, git would treat a name that starts with a colon as a pathspec.
-        listed.write_bytes(b"".join(b"./%b\0" % path for path in sorted(added)))
+        listed.write_bytes(b"".join(b"./%b\0" % path for path in sorted(untracked)))
         settings = ("-c", "core.bare=false", "-c", f"core.excludesFile={defaults}", f"--work-tree={top}")
         with listed.open("rb") as paths:
             found = self._ask(*settings, "check-ignore", "-z", "--stdin", "--no-index", stdin=paths, fine=(0, 1))
         with found:
             for path in found.read().split(b"\0"):
+                old.files.pop(path[2:], None)
                 if new.files.pop(path[2:], None) is not None:
                     self.ignored += 1
 
@@ -358,8 +391,8 @@ def _commit(feed: IO[bytes], name: bytes, tree: _Tree) -> None:
     feed.write(b"\n")
 
 
-def _version(mode: bytes, hash: bytes) -> list[str] | None:
-    return [mode.decode(), hash.decode()] if hash.strip(b"0") else None
+def _version(mode: bytes, hash: bytes) -> tuple[str, str] | None:
+    return (mode.decode(), hash.decode()) if hash.strip(b"0") else None
 
 
 def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:
@@ -391,6 +424,14 @@ def _start_of(reader: tar.Reader, entry: tar.Entry) -> bytes:
 
 def _is_history(parts: tuple[bytes, ...]) -> bool:
     return b".git" in parts
+
+
+def _budget() -> tar.Budget:
+    return tar.Budget(entries=2 * MAX_FILES, size=MAX_ARCHIVE, name=_MAX_NAME, depth=_MAX_DEPTH, into="workspace")
+
+
+def _unreadable(error: Exception) -> NoFiles:
+    return NoFiles(f"the files cannot be compared: {error}")
 
 
 def _too_long() -> NoFiles:

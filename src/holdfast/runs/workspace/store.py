@@ -65,6 +65,13 @@ class Workspaces:
             while piece := await asyncio.to_thread(file.read, _PIECE):
                 yield piece
 
+    async def read_whole(self, digest: str, *, most: int) -> bytes:
+        """Returns something that was uploaded. Raises `TooLarge`."""
+        self.check(digest)
+        if (size := (await asyncio.to_thread(self.path(digest).stat)).st_size) > most:
+            raise TooLarge(f"what was uploaded has {size} bytes, and at most {most} can be imported")
+        return await asyncio.to_thread(self.path(digest).read_bytes)
+
     def sweep(self) -> None:
         """Remove what a killed server had half written. Call it before the first `keep`."""
         if self._folder.is_dir():

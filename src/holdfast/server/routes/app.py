@@ -34,10 +34,10 @@ from holdfast.server.routes.box import boxes, files, processes, snapshots, webso
 from holdfast.server.routes.model import completion_socket, costs, models
 from holdfast.server.routes.requests import ClientLeft
 from holdfast.server.routes.run import agents, forks, runs, runtime_tests, tasks
-from holdfast.server.routes.services import Services, UseMetrics, services_of
+from holdfast.server.routes.services import METRICS_ERRORS, Services, UseMetrics, services_of
 from holdfast.server.routes.session import channels, gateway, inbox, sessions, tools, workflows
+from holdfast.server.wire.html_page import error_page, is_navigation
 from holdfast.server.wire.middleware import RequestMiddleware, error_answer, refusal
-from holdfast.server.wire.written_page import error_page, is_navigation
 
 ROUTERS = (
     threads.router,
@@ -99,7 +99,9 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
         return Health(version=holdfast.__version__, started_at=started_at)
 
     # A key or none: whether one is needed depends on the address that the server listens on.
-    @app.get("/metrics", tags=["server"], response_class=Response, openapi_extra={"security": [{}]})
+    @app.get(
+        "/metrics", tags=["server"], response_class=Response, openapi_extra={"security": [{}]}, responses=METRICS_ERRORS
+    )
     async def metrics(services: UseMetrics) -> Response:
         """Counters and gauges, for Prometheus. Requires a key, unless the server listens on loopback."""
         boxes = services.boxes.opened

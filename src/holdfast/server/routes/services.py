@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
 from fastapi.responses import Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
+from fastapi.security.base import SecurityBase
 from pydantic_core import to_json
 from starlette.requests import Request
 
@@ -45,6 +46,7 @@ from holdfast.threads.service import Threads
 from holdfast.threads.subscriptions import Webhooks
 
 if TYPE_CHECKING:
+    from holdfast.api.thread.threads import ThreadInfo
     from holdfast.compat.daytona.records import RecordStore
     from holdfast.server.interpreter.interpreters import ServerInterpreters
     from holdfast.server.oidc import Oidc
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.server.session.gateway import SessionGateway
     from holdfast.server.session.tools import ServerTools
     from holdfast.server.tenant.tenants import Tenants
+    from holdfast.threads.rows import ThreadRow
 
 bearer = HTTPBearer(auto_error=False, description="An API key, or a token for one thread.")
 
@@ -99,6 +102,8 @@ class Services:
     webhooks: Webhooks
     tenants: Tenants | None
     """The tenants of the server. None in all but the default one, whose owners administer them."""
+    listed_threads: dict[int, tuple[ThreadRow, ThreadInfo]] = field(default_factory=dict)
+    """What was made of the rows of threads that were listed, by their identity."""
 
 
 def services_of(connection: HTTPConnection) -> Services:
@@ -111,17 +116,47 @@ async def _services(request: Request) -> Services:
     return services_of(request)
 
 
-async def _grant(
-    request: Request,
-    services: Annotated[Services, Depends(_services)],
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
-) -> Grant:
-    headers = dict(request.headers.raw)
-    credential = credentials.credentials if credentials else login_of(headers, request.method, services.public_url)
-    grant = await services.access.grant(credential)
-    request.scope[CREDENTIAL] = credential
-    check_route(grant, request.method, request, services)
-    return grant
+_CHECKED: Final = "holdfast.checked"
+"""Where the scope of a request has its grant once the route was checked too: several dependencies may ask for it."""
+
+
+class _Caller(SecurityBase):
+    """The caller of a request, who may use the route. Documented as `bearer`.
+
+    FastAPI solves every dependency of a dependency anew for each request, which takes as long as a small route. So
+    this one has none, and the others of a route ask it directly.
+    """
+
+    model = bearer.model
+    scheme_name = bearer.scheme_name
+
+    async def __call__(self, request: Request) -> Grant:
+        grant: Grant | None = request.scope.get(_CHECKED)
+        if grant is None:
+            grant = request.scope[_CHECKED] = await self._check(request)
+        return grant
+
+    async def _check(self, request: Request) -> Grant:
+        services = services_of(request)
+        credentials = await bearer(request)
+        credential = (
+            credentials.credentials
+            if credentials
+            else login_of(dict(request.headers.raw), request.method, services.public_url)
+        )
+        grant = await services.access.grant(credential)
+        request.scope[CREDENTIAL] = credential
+        check_route(grant, request.method, request, services)
+        return grant
+
+
+class _Administrator(_Caller):
+    """A caller with more than a token for one thread."""
+
+    async def __call__(self, request: Request) -> Grant:
+        grant = await super().__call__(request)
+        grant.check_administer()
+        return grant
 
 
 def check_route(grant: Grant, method: str, connection: HTTPConnection, services: Services) -> None:
@@ -140,24 +175,19 @@ def check_route(grant: Grant, method: str, connection: HTTPConnection, services:
     grant.check_role(least_role(method, path))
 
 
-async def _administrator(grant: Annotated[Grant, Depends(_grant)]) -> Grant:
-    grant.check_administer()
-    return grant
+_caller, _administrator = _Caller(), _Administrator()
 
 
-async def _metrics_reader(
-    request: Request,
-    services: Annotated[Services, Depends(_services)],
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
-) -> Services:
+async def _metrics_reader(request: Request, _: Annotated[object, Depends(bearer)]) -> Services:
+    services = services_of(request)
     if not services.open_metrics:
-        await _administrator(await _grant(request, services, credentials))
+        await _administrator(request)
     return services
 
 
 Use = Annotated[Services, Depends(_services)]
 UseMetrics = Annotated[Services, Depends(_metrics_reader)]
-Caller = Annotated[Grant, Depends(_grant)]
+Caller = Annotated[Grant, Depends(_caller)]
 Administrator = Annotated[Grant, Depends(_administrator)]
 
 
@@ -213,6 +243,10 @@ def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": description, "content": content} for status, description in statuses}
 
 
+METRICS_ERRORS: Final = documented(
+    (401, "No credential, or an invalid one, and the server does not listen on loopback."),
+    (403, "The credential does not allow this."),
+)
 THREAD_ERRORS: Final = documented(
     (400, "The request is invalid."),
     (401, "No credential, or an invalid one."),

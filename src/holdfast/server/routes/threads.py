@@ -33,6 +33,7 @@ from holdfast.threads.protocol.surface import PREFIX, THREADS, start_of
 from holdfast.threads.rows import RowFilter, ThreadRow, parse_cursor
 
 _MOST_WORDS = 10
+_MOST_LISTED = 1024
 router = APIRouter(prefix="/v1", responses=THREAD_ERRORS)
 
 
@@ -70,9 +71,25 @@ async def list_threads(
         )
     )
     costs = await costs_by(services, (row.id for row in page.rows), "thread")
-    return ThreadPage(
-        threads=tuple(thread_info(row, costs.get(row.id)) for row in page.rows), next_cursor=page.next_cursor
-    )
+    infos = [
+        thread_info(row, costs[row.id]) if row.id in costs else _listed(services.listed_threads, row)
+        for row in page.rows
+    ]
+    return ThreadPage(threads=tuple(infos), next_cursor=page.next_cursor)
+
+
+def _listed(known: dict[int, tuple[ThreadRow, ThreadInfo]], row: ThreadRow) -> ThreadInfo:
+    """Returns what was made of a row when it was last listed. A row never changes, and one that did not change is the
+    same object again (`holdfast.storage.sqlite.thread_rows`). `known` holds the rows, so that their ids stay theirs.
+    """
+    found = known.get(id(row))
+    if found is not None:
+        return found[1]
+    if len(known) >= _MOST_LISTED:
+        known.clear()
+    info = thread_info(row)
+    known[id(row)] = row, info
+    return info
 
 
 def _label(text: str) -> tuple[str, str | None]:

@@ -96,7 +96,10 @@ class ThreadSessions:
             return []
         if row.runs.session is None:
             return []
-        return [ProgramView(each.title, each.state.value, each.detail, each.path) for each in await self._programs(row)]
+        return [
+            ProgramView(each.name, each.title, each.state.value, each.detail, each.path)
+            for each in await self._programs(row)
+        ]
 
     @contextlib.asynccontextmanager
     async def open_box(self, session: SessionView) -> AsyncIterator[Box]:

@@ -58,6 +58,8 @@ def _visible(line: str) -> str:
 
 def configure(level: str, stream: TextIO | None = None) -> None:
     """Log to standard error, in the form for a terminal or a program."""
+    # Neither form has these, and finding them out takes longer than the rest of a line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)
     handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter())

@@ -1,4 +1,5 @@
-"""The audit log of a tenant: who asked for what, and what came of it. A stream of entries with the seal of the server.
+"""The audit log of a tenant: who asked for what, what came of it, and which sessions have ended. A stream of entries
+with the seal of the server.
 
 It has the form of a thread, so every client of the stream protocol reads and follows it. It is no thread, because
 members write on threads. Requests that only read, and those that code in boxes makes by the hundred, are not in it.
@@ -26,6 +27,9 @@ from holdfast.threads.store import AppendRequest, StreamConfig, StreamStore
 log = logging.getLogger(__name__)
 
 RECORD: Final = "signal.audit.request"
+SESSION_ENDED: Final = "signal.audit.session_ended"
+_SERVER: Final = "server"
+"""Who ended a session that nobody asked to end."""
 _MOST_WAITING: Final = 10_000
 _AT_ONCE: Final = 200
 _READ_BYTES: Final = 256 * 1024
@@ -68,12 +72,22 @@ class AuditLog:
         for name, value in (("key", grant.key), ("login", grant.login), ("thread", grant.thread)):
             if value is not None:
                 payload[name] = value
-        entry = Entry(new_id("a"), self._clock(), {**payload, "role": grant.role.value, **more}, grant.user)
+        return self._add(Entry(new_id("a"), self._clock(), {**payload, "role": grant.role.value, **more}, grant.user))
+
+    def record_end(
+        self, session: str, state: str, *, by: str | None, why: str | None, parent: str | None
+    ) -> Awaitable[None]:
+        """Note that a session has ended, whoever or whatever ended it. A repetition is not written."""
+        payload: dict[str, Any] = {"type": SESSION_ENDED, "thread": session, "state": state, "user": by or _SERVER}
+        known = {name: value for name, value in (("why", why), ("parent", parent)) if value is not None}
+        return self._add(Entry(f"a-end-{session}-{state}", self._clock(), {**payload, **known}, by or _SERVER))
+
+    def _add(self, entry: Entry) -> Awaitable[None]:
         written = asyncio.get_running_loop().create_future()
         try:
             self._waiting.put_nowait(_Waiting(self._seals.seal(AUDIT, entry), written))
         except asyncio.QueueFull:
-            log.error("the audit log cannot keep up, and lacks %s %s of %s", method, path, grant.user)
+            log.error("the audit log cannot keep up, and lacks an entry: %s", entry.payload)
             written.set_result(None)
         return written
 

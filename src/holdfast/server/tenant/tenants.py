@@ -18,7 +18,8 @@ from holdfast.api.errors import Conflict, InvalidRequest, NotFound
 from holdfast.server.config import Settings
 from holdfast.server.home import Home
 from holdfast.server.lazy import Lazy
-from holdfast.server.tenant.tenant import ServerParts, Tenant, open_tenant
+from holdfast.server.tenant.core import ServerParts
+from holdfast.server.tenant.tenant import Tenant, open_tenant
 from holdfast.server.wire.dispatch import Dispatch
 from holdfast.server.wire.streams import StreamTenant
 from holdfast.threads.access.credentials import ApiKey

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -27,15 +26,14 @@ _GUEST: Final = f"{GUEST_PREFIX}/"
 class Dispatch:
     """The outermost ASGI app.
 
-    The relay is created for the first request to a port, so that the start does not wait for its modules. Requests to
-    the API and to sessions wait until those are loaded.
+    `relay` returns the same relay each time. Requests to the API and to sessions wait until those are loaded.
     """
 
     def __init__(
         self,
         api: Lazy[Any],
         ports: Ports,
-        make_relay: Callable[[], PortRelay],
+        relay: Callable[[], PortRelay],
         guest_api: AsgiApp,
         session_hosts: SessionHosts,
         gateway: Lazy[SessionGateway],
@@ -43,13 +41,13 @@ class Dispatch:
         self._api = api
         self._guest_api = guest_api
         self.ports = ports
-        self._make_relay = make_relay
+        self._relay = relay
         self._session_hosts = session_hosts
         self._gateway = gateway
 
-    @functools.cached_property
+    @property
     def relay(self) -> PortRelay:
-        return self._make_relay()
+        return self._relay()
 
     def is_elsewhere(self, host: bytes, address: PreviewAddress | None) -> bool:
         """Whether all paths of this host belong to a box or a session, and none to the API."""
@@ -92,6 +90,28 @@ class Dispatch:
 
     def _session(self, host: bytes) -> SessionHost | None:
         return self._session_hosts.named(host)
+
+
+class PortDispatch:
+    """What a connection to an address of its own has to know: all its requests are for the port of that address."""
+
+    def __init__(self, ports: Ports, relay: Callable[[], PortRelay]) -> None:
+        self._ports = ports
+        self._relay = relay
+
+    @property
+    def relay(self) -> PortRelay:
+        return self._relay()
+
+    def is_elsewhere(self, host: bytes, address: PreviewAddress | None) -> bool:
+        return True
+
+    def ends_with_client(self, headers: list[Header], path: bytes, address: PreviewAddress | None) -> bool:
+        return True
+
+    def upgraded_site(self, headers: list[Header], path: bytes, address: PreviewAddress | None) -> Site | None:
+        found = self._ports.find(headers, path, address)
+        return None if found is None else self.relay.site(found)
 
 
 class _SessionSite(Site):

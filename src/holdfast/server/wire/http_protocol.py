@@ -15,8 +15,8 @@ import httptools
 
 from holdfast.api.errors import Refused, TooLarge
 from holdfast.server.wire.box_hosts import PreviewAddress
-from holdfast.server.wire.dispatch import Dispatch
-from holdfast.server.wire.held_head import HeldHead
+from holdfast.server.wire.coalesced_writes import CoalescedWrites
+from holdfast.server.wire.dispatch import Dispatch, PortDispatch
 from holdfast.server.wire.streams import StreamService
 from holdfast.server.wire.tenant_dispatch import TenantDispatch
 from holdfast.server.wire.uvicorn_adapter import STATUS_LINE, HttpToolsProtocol
@@ -208,7 +208,7 @@ def _is_live(cycle: Any) -> bool:
     return isinstance(cycle, Exchange) and b"live=" in cycle.request.query and not cycle.response_complete
 
 
-def _ends_with_client(cycle: Any, front: Dispatch | TenantDispatch) -> bool:
+def _ends_with_client(cycle: Any, front: Dispatch | PortDispatch | TenantDispatch) -> bool:
     """Whether a request ends when its client leaves: work in a box, which nothing else would end, and requests to a
     model, which cost money."""
     if cycle is None or isinstance(cycle, Exchange) or cycle.response_complete:
@@ -226,7 +226,7 @@ class StreamProtocol(HttpToolsProtocol):
         self,
         *args: Any,
         service: StreamService,
-        front: Dispatch | TenantDispatch,
+        front: Dispatch | PortDispatch | TenantDispatch,
         preview: PreviewAddress | None = None,
         **kwargs: Any,
     ) -> None:
@@ -389,7 +389,7 @@ class StreamProtocol(HttpToolsProtocol):
         previous = self.cycle
         super().on_headers_complete()
         if self.cycle is not previous:
-            self.cycle.transport = HeldHead(self.transport, self.loop)
+            self.cycle.transport = CoalescedWrites(self.transport, self.loop)
 
     # Upgrading
 

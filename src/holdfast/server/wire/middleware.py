@@ -44,7 +44,7 @@ class Audit(Protocol):
     def record(self, grant: Any, method: str, path: str, status: int) -> Awaitable[None]: ...
 
 
-class EnvelopeServices(Protocol):
+class RequestServices(Protocol):
     @property
     def metrics(self) -> Metrics: ...
 
@@ -98,7 +98,7 @@ def is_streamed(method: str, path: str) -> bool:
 class RequestMiddleware:
     """The outermost ASGI layer of the REST API. No exception leaves it."""
 
-    def __init__(self, app: ASGIApp, services: EnvelopeServices) -> None:
+    def __init__(self, app: ASGIApp, services: RequestServices) -> None:
         self._app = app
         self._services = services
 

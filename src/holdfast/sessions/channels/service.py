@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import logging
 import secrets
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import orjson
 
-from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests
+from holdfast.api.errors import Forbidden, HoldfastError, InvalidRequest, NotFound, TooManyRequests, Unavailable
+from holdfast.api.errors.sessions import AgentAway
+from holdfast.api.session.sessions import MAX_ATTACHMENTS, MOST_ATTACHMENTS, Attachment
 from holdfast.api.tools.channels import ChannelType
 from holdfast.change_limit import ChangeLimit
 from holdfast.runs.run_log import RunLog
@@ -21,7 +26,9 @@ from holdfast.sessions.channels.events import (
     ChatMessage,
     check_slack,
     check_telegram,
+    chosen,
     prompt_of,
+    question_text,
     refused,
     slack_message,
     telegram_message,
@@ -38,6 +45,7 @@ from holdfast.sessions.channels.record import (
     fold,
 )
 from holdfast.sessions.channels.senders import Image, Senders
+from holdfast.sessions.hub.questions import Question
 from holdfast.sessions.service import Sessions
 from holdfast.sessions.tools.caller import Caller, Handler, keyed_id
 from holdfast.sessions.tools.github import SecretSource
@@ -46,6 +54,11 @@ from holdfast.threads.sealed_records import SealedRecords
 from holdfast.threads.store import StreamStore
 
 log = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = MAX_ATTACHMENTS // 4 * 3
+_TAKEN: Final = ("image/", "text/", "application/pdf")
+"""What models can look at."""
+_NO_SPEECH: Final = "Nobody here can listen to speech: this server has no model that understands it. Please write it."
 
 
 class SessionChannels:
@@ -72,6 +85,8 @@ class SessionChannels:
         self._limit = limit
         self._secret = secret
         self._mark = mark
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By session: one at a time puts its questions to chats."""
         self._records = SealedRecords[Channels](
             store, seals, run_log.clock, prefix=PREFIX, begin=lambda life: Channels(), fold=fold
         )
@@ -141,9 +156,54 @@ class SessionChannels:
         if key is None or key not in channels.sent:
             await self._senders.send(kind, self._secrets.reveal(channel.token), chat, text, image)
             if key is not None:
-                sent = {"type": SENT, "channel": kind.value, "chat": chat, "key": key}
-                await self._records.change(caller.id, lambda _: sent)
+                await self._note_sent(caller.id, channel, chat, key)
         return {"success": True}
+
+    # --- questions of agents ---
+
+    async def ask(self, session: str) -> None:
+        """Put what the agent asks to the chat that it works for, each question once. Raises `Unavailable`."""
+        async with self._asking.setdefault(session, asyncio.Lock()):
+            await self._ask(session)
+
+    async def _ask(self, session: str) -> None:
+        label, questions = await self._sessions.asked_in(session)
+        kind, _, chat = label.partition(":")
+        channels = await self._records.get(session)
+        channel = channels.by_type.get(ChannelType(kind)) if kind in set(ChannelType) else None
+        for each in questions:
+            key = _question_key(session, each.id)
+            if channel is None or not _may_answer(channel, chat, each) or key in channels.sent:
+                continue
+            text = question_text(each.text, each.options)
+            await self._senders.send(channel.type, self._secrets.reveal(channel.token), chat, text, None)
+            await self._note_sent(session, channel, chat, key)
+
+    async def _answer(self, session: str, channel: Channel, message: ChatMessage) -> bool:
+        """Returns whether a message is the answer to a question that was put to its chat. The agent gets it."""
+        key = keyed_id("e", "answer", session, message.id)
+        sent = (await self._records.get(session)).sent
+        if key in sent:
+            return True  # the service sends it again
+        label, questions = await self._sessions.asked_in(session)
+        if label != _label(channel, message.chat) or not message.text.strip():
+            return False
+        asked = next((each for each in questions if _question_key(session, each.id) in sent), None)
+        if asked is None or not _may_answer(channel, message.chat, asked):
+            return False
+        answer = chosen(message.text, asked.options)
+        if answer is None and asked.kind == "permission":
+            return False  # it is about something else, and gives no permission
+        try:
+            await self._sessions.answer(session, asked.id, answer or message.text.strip())
+        except (NotFound, AgentAway):
+            return False
+        await self._note_sent(session, channel, message.chat, key)
+        return True
+
+    async def _note_sent(self, session: str, channel: Channel, chat: str, key: str) -> None:
+        sent = {"type": SENT, "channel": channel.type.value, "chat": chat, "key": key}
+        await self._records.change(session, lambda _: sent)
 
     # --- from the services ---
 
@@ -195,25 +255,88 @@ class SessionChannels:
         if not channel.answers(message.chat) and len(channel.seen) < MOST_SEEN:
             seen = {"type": SEEN, "channel": channel.type.value, "chat": message.chat}
             await self._records.change(session, lambda _: seen)
+        if await self._answer(session, channel, message):
+            return
         # The id makes a repetition of the same message no second prompt.
         prompt_id = keyed_id("e", "channel", session, message.id)
         author = f"{channel.type}:{message.author}"[:128]
+        if message.is_speech:
+            await self._refuse_speech(session, channel, message)
+            return
         try:
+            attachments, problems = await self._fetch(session, channel, message, prompt_id)
             await self._sessions.prompt(
                 session,
-                prompt_of(channel.type, message),
+                prompt_of(channel.type, message, problems),
+                attachments=attachments,
                 prompt_id=prompt_id,
                 author=_printable(author),
-                channel=f"{channel.type}:{_printable(message.chat)[:100]}",
+                channel=_label(channel, message.chat),
             )
         except HoldfastError as error:
             log.warning("a message from %s chat %s was not taken: %s", channel.type, message.chat, error)
             if error.status is not None and error.status >= 500:
                 raise
 
+    async def _fetch(
+        self, session: str, channel: Channel, message: ChatMessage, prompt_id: str
+    ) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+        """Returns the files of a message that fit, and why others were not taken."""
+        found: deque[Attachment] = deque()
+        problems: deque[str] = deque()
+        room = _MOST_BYTES
+        if message.files and await self._sessions.has_prompt(session, prompt_id):
+            return (), ()  # the service sends it again
+        token = self._secrets.reveal(channel.token) if message.files else ""
+        for each in message.files[:MOST_ATTACHMENTS]:
+            name = each.name or each.mime
+            if each.mime.startswith("audio/"):
+                problems.append(f"{name}, because this server has no model that understands speech")
+                continue
+            if not each.mime.startswith(_TAKEN):
+                problems.append(f"{name}, because only images, texts and PDFs are")
+                continue
+            try:
+                if each.size is not None and each.size > room:
+                    raise Unavailable(f"it has more than {room:,} bytes")
+                data = await self._senders.fetch(channel.type, token, each, room)
+            except Unavailable as error:
+                problems.append(f"{name}, because {error.message}")
+                continue
+            if data:
+                room -= len(data)
+                encoded = base64.b64encode(data).decode()
+                found.append(Attachment(mime=each.mime, data=encoded, filename=each.name))
+        return tuple(found), tuple(problems)
+
+    async def _refuse_speech(self, session: str, channel: Channel, message: ChatMessage) -> None:
+        """Tell who spoke that nobody listens, once."""
+        key = keyed_id("e", "speech", session, message.id)
+        if key in (await self._records.get(session)).sent:
+            return
+        try:
+            await self._senders.send(channel.type, self._secrets.reveal(channel.token), message.chat, _NO_SPEECH, None)
+        except Unavailable as error:
+            log.warning("%s chat %s was not told that speech is refused: %s", channel.type, message.chat, error)
+        await self._note_sent(session, channel, message.chat, key)
+
     def _webhook_secret(self, session: str, nonce: str) -> str:
         """Another one each time that the channel is connected, also in a thread with the id of a deleted one."""
         return hmac.digest(self._secret, f"telegram\n{session}\n{nonce}".encode(), hashlib.sha256).hex()
+
+
+def _label(channel: Channel, chat: str) -> str:
+    """Returns the channel of the session that a chat is."""
+    return f"{channel.type}:{_printable(chat)[:100]}"
+
+
+def _question_key(session: str, question: str) -> str:
+    return keyed_id("e", "question", session, question)
+
+
+def _may_answer(channel: Channel, chat: str, question: Question) -> bool:
+    """Whether a chat is asked. Where everybody is heard who finds the bot, nobody gives permissions."""
+    return channel.answers(chat) and (question.kind != "permission" or chat in channel.chats)
 
 
 def _printable(author: str) -> str:

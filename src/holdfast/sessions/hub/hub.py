@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
@@ -104,10 +104,12 @@ class Hub:
         *,
         internal_api: Callable[[], Awaitable[InternalApi]] | None = None,
         on_terminate: Callable[[str], Awaitable[object]] | None = None,
+        on_question: Callable[[str], Awaitable[object]] | None = None,
         settings: ServerSettings | None = None,
         beat_seconds: float = BEAT_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
+        """`on_question` is called with a session whose agent asks something, in the background."""
         self._log = run_log
         self._writer = writer
         self._runs = runs
@@ -116,6 +118,7 @@ class Hub:
         self._questions = questions
         self._internal_api = internal_api
         self._on_terminate = on_terminate
+        self._on_question = on_question
         self._settings = settings
         self._beat_seconds = beat_seconds
         self._idle_seconds = idle_seconds
@@ -260,6 +263,8 @@ class Hub:
                 connection.models = fields["models"]
         elif type == "question":
             await self._questions.ask(connection, message)
+            if self._on_question is not None:
+                self._begin(self._tell_question(self._on_question, thread), f"question of {thread}")
         elif type == "question-closed":
             self._questions.close_one(thread, fields["questionId"])
         elif type in _ANSWERS:
@@ -277,6 +282,18 @@ class Hub:
             await self._on_terminate(thread)
         elif type in _RECORDED:
             await self._record(connection, message)
+
+    async def _tell_question(self, tell: Callable[[str], Awaitable[object]], thread: str) -> None:
+        try:
+            await tell(thread)
+        except HoldfastError as error:
+            log.warning("nobody was told of a question of session %s: %s", thread, error)
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return task
 
     async def _record(self, connection: RunnerConnection, message: Message) -> None:
         """Write a message on the thread. Its id is that of the message, so that it is there once."""
@@ -341,15 +358,12 @@ class Hub:
         pending.append(size)
 
         def done(task: asyncio.Task[None]) -> None:
-            self._asking.discard(task)
             pending.remove(size)
             if not pending:
                 self._requests.pop(thread, None)
 
         work = self._answer_request(connection, message.type, message.fields)
-        task = asyncio.create_task(work, name=f"{message.type} of {thread}")
-        self._asking.add(task)
-        task.add_done_callback(done)
+        self._begin(work, f"{message.type} of {thread}").add_done_callback(done)
 
     async def _answer_request(self, connection: RunnerConnection, type: str, fields: Mapping[str, Any]) -> None:
         request = str(fields["requestId"])

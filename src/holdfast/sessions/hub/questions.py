@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.api.errors import HoldfastError, NotFound
+from holdfast.api.errors import NotFound
 from holdfast.guest.hub_messages import EXPIRED
 from holdfast.sessions.hub.connection import Message, RunnerConnection
 from holdfast.sessions.hub.runners import Runners
@@ -18,6 +18,8 @@ QUESTION_SECONDS: Final = 600.0
 _MOST_QUESTIONS: Final = 100
 _LONGEST_QUESTION: Final = 64 * 1024
 _LONGEST_ID: Final = 256
+_MOST_ANSWERS: Final = 1_000
+"""Answers that no runner has confirmed."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,8 @@ class Questions:
         self._seconds = seconds
         self._questions: dict[str, dict[str, Question]] = {}
         """By session and id."""
+        self._answers: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        """Answers that were given, until the runner says that the question is closed: it may not have got them."""
         self._telling: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -69,13 +73,24 @@ class Questions:
                 f"no question {question} waits in session {thread}",
                 hint=f"list them: holdfast session questions {thread}",
             )
-        await self._runners.get(thread).send("answer", {"questionId": question, "answer": answer})
-        self.close_one(thread, question)
+        connection = self._runners.get(thread)
+        await self._give(thread, question, answer, connection)
+
+    async def _give(self, thread: str, question: str, answer: Any, connection: RunnerConnection | None) -> None:
+        self._forget(thread, question)
+        self._answers[thread, question] = answer
+        while len(self._answers) > _MOST_ANSWERS:
+            self._answers.popitem(last=False)
+        if connection is not None:
+            await connection.send("answer", {"questionId": question, "answer": answer})
 
     async def ask(self, connection: RunnerConnection, message: Message) -> None:
         fields = message.fields
         thread, id = connection.thread, str(fields["questionId"])
         waiting = self._questions.get(thread, {})
+        if (thread, id) in self._answers:  # the answer was lost with its connection
+            await connection.send("answer", {"questionId": id, "answer": self._answers[thread, id]})
+            return
         if id in waiting:
             return
         if len(waiting) >= _MOST_QUESTIONS or message.size > _LONGEST_QUESTION or len(id) > _LONGEST_ID:
@@ -97,14 +112,25 @@ class Questions:
 
     def _expire(self, thread: str, question: str) -> None:
         async def tell() -> None:
-            with suppress(HoldfastError):
-                await self.answer(thread, question, EXPIRED)
+            # A runner that is away asks again when it comes back, and gets this answer.
+            await self._give(thread, question, EXPIRED, self._runners.find(thread))
 
         task = asyncio.create_task(tell(), name=f"expiry of a question of {thread}")
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
     def close_one(self, thread: str, id: str) -> None:
+        """The runner says that nobody has to answer any more."""
+        self._answers.pop((thread, id), None)
+        self._forget(thread, id)
+
+    def keep_only(self, thread: str, run: str | None) -> None:
+        """Forget the questions of other runs than the one that is in progress: their runner may have been killed."""
+        for each in self.of(thread):
+            if run is None or each.run not in ("", run):
+                self._forget(thread, each.id)
+
+    def _forget(self, thread: str, id: str) -> None:
         found = self._questions.get(thread, {}).pop(id, None)
         if found is not None and found.expires is not None:
             found.expires.cancel()

@@ -25,6 +25,7 @@ from holdfast.sessions.tools.masking import mask
 
 MAX_TEMPLATE: Final = 256 * 1024
 MAX_OUTPUT: Final = 64 * 1024
+MAX_FILLED: Final = 4 * 1024 * 1024
 _MOST_READ: Final = 16 * 1024 * 1024
 _SECONDS: Final = 60
 _REFERENCE: Final = re.compile(rb"(?:\{\{\s*)?((?:hf|op)://[A-Za-z0-9_./-]{1,400})(?:\s*\}\})?")
@@ -73,15 +74,25 @@ class SecretReferences:
             template = await box.files.read(str(input["templatePath"]), length=MAX_TEMPLATE + 1)
             if len(template) > MAX_TEMPLATE:
                 raise InvalidRequest(f"the template has more than {MAX_TEMPLATE} bytes")
-            count = 0
-
-            def replaced(found: re.Match[bytes]) -> bytes:
-                nonlocal count
-                count += 1
-                return self._seen(caller, found[1].decode()).encode()
-
-            await box.files.write(str(input["outputPath"]), _REFERENCE.sub(replaced, template), mode=0o600)
+            filled, count = self._filled(caller, template)
+            await box.files.write(str(input["outputPath"]), filled, mode=0o600)
         return {"ok": True, "replaced": count}
+
+    def _filled(self, caller: Caller, template: bytes) -> tuple[bytes, int]:
+        """Returns the template with what the box may see of each secret, and how many references it had."""
+        known: dict[bytes, bytes] = {}
+        pieces: list[bytes] = []
+        size = count = end = 0
+        for found in _REFERENCE.finditer(template):
+            name = found[1]
+            if name not in known:
+                known[name] = self._seen(caller, name.decode()).encode()
+            pieces += [template[end : found.start()], known[name]]
+            size += len(pieces[-1])
+            count, end = count + 1, found.end()
+            if size > MAX_FILLED:  # many references to a long value
+                raise InvalidRequest(f"the values in the template have more than {MAX_FILLED} bytes together")
+        return b"".join([*pieces, template[end:]]), count
 
     async def run(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:
         env = input["env"]

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.egress.records import Decision, Figures
+from holdfast.egress.records import Decision, Figures, first_hosts
 from holdfast.storage.sqlite.database import Database
 
 _COLUMNS: Final = (
@@ -17,8 +17,10 @@ _COMPLETE: Final = (
     "UPDATE egress_decisions SET sent = sent + ?, received = received + ?, ms = max(coalesce(ms, 0), ?) WHERE id = ?"
 )
 _TRIM: Final = (
-    "DELETE FROM egress_decisions WHERE box = ?1 AND id <= "
-    "(SELECT id FROM egress_decisions WHERE box = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
+    "DELETE FROM egress_decisions WHERE box = ?1 AND (allowed = 1) = ?2 AND id <= "
+    "(SELECT id FROM egress_decisions WHERE box = ?1 AND (allowed = 1) = ?2 ORDER BY id DESC LIMIT 1 OFFSET ?3) "
+    "AND id NOT IN (SELECT min(id) FROM egress_decisions WHERE box = ?1 AND (allowed = 1) = ?2 "
+    "GROUP BY host, port ORDER BY min(id) LIMIT ?4)"
 )
 _FAILED: Final = 2
 """A value of `allowed`: the request was allowed, but failed."""
@@ -36,7 +38,8 @@ class SqliteDecisions:
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany(_INSERT, [_values(each) for each in added])
             connection.executemany(_COMPLETE, [(*figures, id) for id, figures in completed.items()])
-            connection.executemany(_TRIM, list(trimmed.items()))
+            each_kind = [(box, kind, kept, first_hosts(kept)) for box, kept in trimmed.items() for kind in (0, 1)]
+            connection.executemany(_TRIM, each_kind)
 
         await self._database.change_soon(work)
 

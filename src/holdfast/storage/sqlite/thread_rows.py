@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sqlite3
@@ -27,6 +28,10 @@ _COLUMNS = (
 )
 
 
+_STATUSES: Final = {each.value: each for each in ThreadStatus}
+_ROWS_CACHED: Final = 512
+_MOST_CACHED: Final = 4096
+"""Most characters of the runs of a row that is kept decoded."""
 _CALL_COLUMNS = (
     "thread, id, stream, run, model, at, input, output, cache_read, cache_write, reasoning, nanos, estimated"
 )
@@ -215,6 +220,8 @@ class SqliteThreadRows:
         return [_run(row) for row in await self._all(query, *values, wanted.limit)]
 
     async def spending(self, wanted: SpendingFilter, by: SpendingKey) -> list[Spending]:
+        if by != "all" and wanted.threads is not None and not self._have_calls(wanted.threads):
+            return []
         where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
         tree = ""
         if wanted.tree is not None:
@@ -240,6 +247,13 @@ class SqliteThreadRows:
         )
         found = await self._all(query, *values, *(() if by == "all" else (wanted.limit,)))
         return [Spending(key, *(number or 0 for number in numbers)) for key, *numbers in found]
+
+    def _have_calls(self, threads: tuple[str, ...]) -> bool:
+        """Most threads of a list called no model. Then this answers at once, and no thread has to be woken."""
+        query = (
+            "SELECT 1 FROM model_calls_cache WHERE tenant = ? AND thread IN (SELECT value FROM json_each(?)) LIMIT 1"
+        )
+        return bool(self._streams.look_up(query, (self._tenant, orjson.dumps(threads).decode())))
 
     async def needed_snapshots(self) -> set[str]:
         rows = await self._all("SELECT lineage FROM threads_cache WHERE tenant = ? AND lineage NOT NULL", self._tenant)
@@ -294,11 +308,20 @@ def _run(values: tuple[Any, ...]) -> RunRow:
 
 
 def _row(values: tuple[Any, ...]) -> ThreadRow:
+    runs: str | None = values[12]
+    return _decode(values) if runs is not None and len(runs) > _MOST_CACHED else _decode_once(values)
+
+
+def _decode(values: tuple[Any, ...]) -> ThreadRow:
     row = list(values)
-    row[4] = ThreadStatus(row[4])
+    row[4] = _STATUSES[row[4]]
     row[6] = orjson.loads(row[6])
     row[7] = bool(row[7])
     row[11] = orjson.loads(row[11])
     row[12] = ThreadRuns() if row[12] is None else ThreadRuns.from_json(orjson.loads(row[12]))
     row[13] = NO_LINEAGE if row[13] is None else Lineage.from_json(orjson.loads(row[13]))
     return ThreadRow(*row)
+
+
+# Pages and commands list the same rows again and again. A row never changes: a fold makes another one.
+_decode_once = functools.lru_cache(_ROWS_CACHED)(_decode)

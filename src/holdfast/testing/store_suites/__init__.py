@@ -19,10 +19,10 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "access.api_keys", "access.gateway_cookies", "access.logins", "access.members", "access.shares", "accounts",
-    "box_leases", "box_rows", "egress_decisions", "egress_policies", "environments", "model.budgets",
-    "model.model_prices", "model.models", "named_secrets", "secrets", "session.mailbox", "session.memories",
-    "session.workflows", "streams", "subscriptions", "thread_rows",
+    "access.api_keys", "access.gateway_cookies", "access.logins", "access.members", "access.shares", "access.tenants",
+    "accounts", "box_leases", "box_rows", "daytona_records", "egress_decisions", "egress_policies", "environments",
+    "model.budgets", "model.model_prices", "model.models", "named_secrets", "secrets", "session.mailbox",
+    "session.memories", "session.workflows", "streams", "subscriptions", "thread_rows",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
@@ -31,9 +31,11 @@ from holdfast.testing.store_suites.access.gateway_cookies import CookieSuite  # 
 from holdfast.testing.store_suites.access.logins import LoginSuite  # noqa: E402
 from holdfast.testing.store_suites.access.members import MemberSuite  # noqa: E402
 from holdfast.testing.store_suites.access.shares import ShareSuite  # noqa: E402
+from holdfast.testing.store_suites.access.tenants import TenantSuite  # noqa: E402
 from holdfast.testing.store_suites.accounts import AccountSuite  # noqa: E402 - after the rewrite is asked for
 from holdfast.testing.store_suites.box_leases import BoxLeaseSuite  # noqa: E402
 from holdfast.testing.store_suites.box_rows import BoxRowSuite  # noqa: E402
+from holdfast.testing.store_suites.daytona_records import RecordSuite  # noqa: E402
 from holdfast.testing.store_suites.egress_decisions import DecisionSuite  # noqa: E402
 from holdfast.testing.store_suites.egress_policies import PolicySuite  # noqa: E402
 from holdfast.testing.store_suites.environments import EnvironmentSuite  # noqa: E402
@@ -52,6 +54,6 @@ from holdfast.testing.store_suites.thread_rows import ThreadRowSuite  # noqa: E4
 __all__ = [
     "AccountSuite", "ApiKeySuite", "BoxLeaseSuite", "BoxRowSuite", "BudgetSuite", "CookieSuite", "DecisionSuite",
     "EnvironmentSuite", "LoginSuite", "MemberSuite", "MemorySuite", "MessageSuite", "ModelSuite", "NamedSecretSuite",
-    "PolicySuite", "PriceSuite", "SecretSuite", "ShareSuite", "StreamSuite", "SubscriptionSuite", "ThreadRowSuite",
-    "WorkflowSuite",
+    "PolicySuite", "PriceSuite", "RecordSuite", "SecretSuite", "ShareSuite", "StreamSuite", "SubscriptionSuite",
+    "TenantSuite", "ThreadRowSuite", "WorkflowSuite",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.egress.records import Decision, DecisionStore
+from holdfast.egress.records import Decision, DecisionStore, first_hosts
 from holdfast.testing.store_suites.opener import TENANT, OpenStore
 
 
@@ -87,6 +87,28 @@ class DecisionSuite:
         await store.write([decision(5)], {}, {"b-1": 3, "b-3": 1})
         assert await numbers(store) == [5, 4, 3]
         assert await numbers(store, "b-2") == [14, 13, 12, 11, 10]
+
+    async def test_refused_ones_push_out_no_others(self, store: DecisionStore) -> None:
+        await store.write([decision(number) for number in range(3)], {}, {})
+        refused = [replace(decision(number), allowed=False) for number in range(10, 40)]
+        failed = [replace(decision(number), failed=True) for number in range(40, 60)]
+        await store.write([*refused, *failed], {}, {"b-1": 5})
+        assert await numbers(store) == [59, 58, 57, 56, 55, 2, 1, 0]
+
+    async def test_the_first_to_each_of_the_first_hosts_is_kept(self, store: DecisionStore) -> None:
+        kept = 30
+        assert first_hosts(kept) == 3
+        hosts = ["a", "b", "a", "b", "c", "d"]
+        await store.write([replace(decision(n), host=host) for n, host in enumerate(hosts)], {}, {"b-1": kept})
+        for start in (100, 200):  # again and again
+            later = [replace(decision(start + n), host=f"{n}.example") for n in range(kept)]
+            await store.write(later, {}, {"b-1": kept})
+            assert (await numbers(store))[kept:] == [4, 1, 0]
+        refused = [replace(decision(300 + n), host=host, allowed=False) for n, host in enumerate("efgh")]
+        more = [replace(decision(400 + n), host="x", allowed=False) for n in range(kept)]
+        await store.write([*refused, *more], {}, {"b-1": kept})
+        found = await numbers(store)
+        assert [each for each in found if each < 400] == [302, 301, 300, *range(229, 199, -1), 4, 1, 0]
 
     async def test_one_box_is_forgotten(self, store: DecisionStore) -> None:
         await store.write([decision(1), decision(2), decision(3, box="b-2")], {}, {})

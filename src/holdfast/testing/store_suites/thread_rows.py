@@ -364,6 +364,8 @@ class ThreadRowSuite:
         assert await sums(tree="t-2") == {"": (2, 107, 0)}
         assert await sums(since=DAY) == {"": (1, 7, 0)}
         assert await sums("thread") == {"t-3": (1, 100, 0), "t-2": (1, 7, 0), "t-1": (2, 5, 1)}
+        assert await sums("thread", threads=("t-1", "t-unknown")) == {"t-1": (2, 5, 1)}
+        assert await sums("thread", threads=("t-unknown",)) == {}
         assert await sums("model", tree="t-1") == {"mine/a": (3, 112, 0), "mine/b": (1, 0, 1)}
         assert await sums("run", threads=("t-1",)) == {"r-1": (1, 5, 0), "r-2": (1, 0, 1)}
         assert await sums("day") == {"1970-01-01": (3, 105, 1), "1970-01-02": (1, 7, 0)}

@@ -17,6 +17,7 @@ from typing import Final
 from holdfast.api.box.box import Metrics
 from holdfast.api.box.records import BoxState
 from holdfast.api.box.spec import Lifetime, OnIdle
+from holdfast.api.errors.boxes import BoxConflict
 from holdfast.boxes.rows import BoxRow, BoxRows
 from holdfast.time_limit import time_limit
 
@@ -176,6 +177,8 @@ class Activity:
         self._working: Counter[str] = Counter()
         self._worked: set[str] = set()
         self._active: dict[str, int] = {}
+        self._writing: dict[str, int] = {}
+        """What is being written to the store."""
         self._one_shots: set[str] = set()
 
     def remember(self, row: BoxRow) -> None:
@@ -215,6 +218,12 @@ class Activity:
     def is_working(self, id: str) -> bool:
         return id in self._working
 
+    def check_unused(self, row: BoxRow) -> None:
+        """Raises `BoxConflict` if the box is in use, or was used in this process since its row was written."""
+        last = max(self._active.get(row.id, 0), self._writing.get(row.id, 0))
+        if row.id in self._working or last > row.last_active_at:
+            raise BoxConflict(f"box {row.id} is in use")
+
     def has_worked(self, row: BoxRow) -> bool:
         """Returns whether the work of a one-shot box has ended, in this process or another that recorded activity."""
         return row.id in self._worked or row.last_active_at > row.created_at
@@ -223,9 +232,10 @@ class Activity:
         """Write to the store which boxes were used since the last call."""
         for id in self._working:
             self.note(id)
-        used, self._active = self._active, {}
-        for id, when in used.items():
+        self._writing, self._active = self._active, {}
+        for id, when in self._writing.items():
             await self._rows.touch(self._tenant, id, BoxState.RUNNING, when)
+        self._writing = {}
 
 
 class OneShots:

@@ -32,6 +32,10 @@ _MOST_LEFT_OUT: Final = 5
 APPLIED: Final = "applied"
 """The folder of a home that remembers what was applied to folders without git."""
 IGNORED: Final = ", excluded by a .gitignore or as caches (__pycache__, node_modules)"
+AcceptOption = Annotated[
+    str | None,
+    Option("--accept", metavar="DIGEST", help="Do not ask, if the changes still have this digest: see holdfast diff."),
+]
 DirectoryOption = Annotated[
     Path | None, Option("--dir", metavar="PATH", help="Checkout to use. Default: the current git repository.")
 ]
@@ -45,6 +49,7 @@ def apply(
     check: Annotated[bool, Option("--check", help="Only say what would happen.")] = False,
     again: Annotated[bool, Option("--again", help="Also what was applied before, and discarded since.")] = False,
     directory: DirectoryOption = None,
+    accept: AcceptOption = None,
     yes: YesOption = False,
     *,
     where: Where,
@@ -55,17 +60,21 @@ def apply(
     Your own work is safe: files that you changed too are merged line by line, conflicts look as git makes them, and
     uncommitted changes that would conflict stop the command before anything is written. Applying again, after the
     agent's next turn, brings only what is new. A folder without git works, too. Files that run without being started,
-    such as those of a CI, are named, and need your consent.
+    such as those of a CI, are named, and need your consent. With --accept it is for exactly the changes that
+    holdfast diff showed, whatever the agent has done since.
 
     \b
     holdfast apply t-1
     holdfast apply t-1 --check
     holdfast apply t-1 --branch fix-price
+    holdfast apply t-1 --accept 0f343b0931126a20f133d67c2b018a3b
     """
     if branch is not None and check:
         raise CommandError("--branch and --check exclude each other", next_step="give only one", exit=Exit.USAGE)
     folder, is_repository = checkout_of(directory)
     with changed_files(where, thread) as (changed, work), explained():
+        check_accepted(changed, accept)
+        yes = yes or accept is not None
         from holdfast.repositories.apply import Apply
         from holdfast.repositories.branch import files_at_begin, make_branch
         from holdfast.repositories.git import Git
@@ -101,7 +110,7 @@ def apply(
         consent(changed, work_here.around, command, yes=yes or check, prefix=work_here.prefix, planned=planned)
         done = work_here.check() if check else work_here.apply()
     if as_json:
-        write_json({**_document(done), **_left_out(changed), "checked": check})
+        write_json({**_document(done), **_left_out(changed), "digest": changed.digest, "checked": check})
     else:
         _print(done, changed, None if is_repository else folder, check=check)
     return Exit.CONFLICT if done.conflicts or done.skipped else Exit.OK
@@ -133,6 +142,16 @@ def _no_repository(folder: Path) -> CommandError:
     )
 
 
+def check_accepted(changed: ChangedFiles, accept: str | None) -> None:
+    """Raises `CommandError` if the changes are not those that were accepted."""
+    if accept is not None and accept != changed.digest:
+        raise CommandError(
+            f"thread {changed.thread} has other changes than those you accepted: their digest is {changed.digest}",
+            next_step=f"look at them, and accept those: holdfast diff {changed.thread}",
+            exit=Exit.CONFLICT,
+        )
+
+
 def consent(
     changed: ChangedFiles,
     around: Surroundings,
@@ -144,7 +163,7 @@ def consent(
 ) -> None:
     """Name the changed files that run without being started, and ask, unless `yes`. Raises `CommandError`.
 
-    `command` with `--yes` does it without asking. `around` is where the changes go, and `prefix` the folder of the
+    `command` with `--accept` does it without asking. `around` is where the changes go, and `prefix` the folder of the
     workspace there. `planned` returns the files that are written, if these are not all.
     """
     from holdfast.repositories.startup_files import startup_files
@@ -161,9 +180,10 @@ def consent(
     if found and not yes:
         count = "a file that runs" if len(found) == 1 else f"{len(found)} files that run"
         confirm(
-            f"Thread {changed.thread} changes {count} without being started. Have you looked at the changes?",
+            f"Thread {changed.thread} changes {count} without being started. Have you looked at the changes, "
+            f"{changed.digest}?",
             refusal=f"thread {changed.thread} changes {count} without being started, and there is no terminal to ask",
-            command=f"holdfast diff {changed.thread}, then {command} --yes",
+            command=f"holdfast diff {changed.thread}, then {command} --accept {changed.digest}",
             unchanged="nothing was changed",
         )
 
@@ -251,6 +271,7 @@ def _print(done: Applied, changed: ChangedFiles, plain_folder: Path | None, *, c
         note("nothing", f"thread {changed.thread} has no {'other ' if done.discarded else ''}change{already}")
     elif check:
         note("checked", f"nothing was written; without --check, {_files(len(done.changed))} would change")
+        note("digest", changed.digest, hint(f"  holdfast apply {changed.thread} --accept {changed.digest}"))
     elif plain_folder is None:
         note("applied", f"{_files(len(done.changed))}, not staged", hint("  see them with git status and git diff"))
     else:

@@ -62,6 +62,8 @@ def diff(
     elif not is_patch:
         for line in patch_lines(changes.patch):
             write_line(*line)
+    if changes.files and changes.digest and not is_patch:
+        note("digest", changes.digest, hint(f"  bring these changes home with holdfast apply {thread} --accept DIGEST"))
     if changes.ignored:
         count = f"{changes.ignored} new file{'' if changes.ignored == 1 else 's'}"
         note("ignored", f"{count}{IGNORED}", hint("  copy them with holdfast box cp"))

@@ -13,7 +13,15 @@ from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import JsonOption, Where
 from holdfast.cli.parsing.parameters import Option
-from holdfast.cli.run.changes.apply import DirectoryOption, changed_files, consent, explained, print_left_out
+from holdfast.cli.run.changes.apply import (
+    AcceptOption,
+    DirectoryOption,
+    changed_files,
+    check_accepted,
+    consent,
+    explained,
+    print_left_out,
+)
 from holdfast.cli.run.options import RunThreadArgument
 from holdfast.cli.run.workspace.files import MIRRORS
 from holdfast.cli.session import home_or_default
@@ -39,6 +47,7 @@ def push(
     branch: BranchOption = None,
     remote: RemoteOption = "origin",
     directory: DirectoryOption = None,
+    accept: AcceptOption = None,
     yes: YesOption = False,
     *,
     where: Where,
@@ -53,7 +62,7 @@ def push(
     holdfast push t-1
     holdfast push t-1 --branch fix-price --remote origin
     """
-    pushed = _pushed(where, thread, branch, remote, directory, "push", yes=yes, prepare=_nothing)
+    pushed = _pushed(where, thread, branch, remote, directory, accept, "push", yes=yes, prepare=_nothing)
     with pushed as (made, url, is_new, changed, _, _):
         if as_json:
             write_json({"branch": made.name, "commit": made.commit, "remote": url, "new": is_new})
@@ -75,6 +84,7 @@ def pull_request(
     branch: BranchOption = None,
     remote: RemoteOption = "origin",
     directory: DirectoryOption = None,
+    accept: AcceptOption = None,
     yes: YesOption = False,
     *,
     where: Where,
@@ -98,7 +108,7 @@ def pull_request(
         host, owner, name = place_of(url)
         return Forge(api or api_of(host), owner, name, _token(url, host, os.environ, is_named=api is not None))
 
-    pushed = _pushed(where, thread, branch, remote, directory, "pr", yes=yes, prepare=find_forge)
+    pushed = _pushed(where, thread, branch, remote, directory, accept, "pr", yes=yes, prepare=find_forge)
     with pushed as (made, url, is_new, changed, work, forge):
         into = base or forge.default_branch()
         text = body if body is not None else f"Made by an agent on thread {changed.thread} of Holdfast."
@@ -120,6 +130,7 @@ def _pushed(
     branch: str | None,
     remote: str,
     directory: Path | None,
+    accept: str | None,
     command: str,
     *,
     yes: bool,
@@ -134,6 +145,8 @@ def _pushed(
     from holdfast.repositories.surroundings import outside_repositories
 
     with changed_files(where, thread) as (changed, work), explained():
+        check_accepted(changed, accept)
+        yes = yes or accept is not None
         git = Git.of_user(os.environ, PROTOCOLS)
         name = branch or f"holdfast/{changed.thread}"
         with _repository(git, changed, remote, directory, home_or_default(where.home)) as (folder, url, to):

@@ -11,10 +11,8 @@ from typing import Final
 from holdfast.compat.daytona.http.errors import bad_request
 
 _MOST_STEPS: Final = 200
-_IGNORED: Final = frozenset(
-    {"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER", "VOLUME"}
-)
-"""They say nothing about the files, a sandbox runs no process of its image, and a box has one user."""
+_IGNORED: Final = frozenset({"CMD", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER", "VOLUME"})
+"""They say nothing about the files, Daytona runs no CMD, and a box has one user."""
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
@@ -36,6 +34,7 @@ class BuildPlan:
     env: dict[str, str] = field(default_factory=dict)
     """What processes of the sandbox get."""
     workdir: str | None = None
+    entrypoint: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -79,6 +78,8 @@ def _add(plan: BuildPlan, name: str, rest: str, arguments: dict[str, str]) -> No
         path = _unquoted(_expanded(rest, known))
         plan.workdir = path if path.startswith("/") else f"{plan.workdir or ''}/{path}"
         plan.steps.append(Run(("mkdir", "-p", plan.workdir), {}, "/", f"WORKDIR {plan.workdir}"))
+    elif name == "ENTRYPOINT":
+        plan.entrypoint = _json_list(rest) or ((rest and ("/bin/sh", "-c", rest)) or ())
     elif name in ("COPY", "ADD"):
         raise bad_request(
             f"{name} {rest[:100]}: this server takes no build context;"

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from holdfast.api.box.box import Box
@@ -39,6 +39,8 @@ class Origin:
     workdir: str | None = None
     user: str | None = None
     """The user of the image."""
+    entrypoint: tuple[str, ...] = ()
+    """What a sandbox runs when it starts. That of an image itself is not run."""
 
 
 class Images:
@@ -95,7 +97,7 @@ class Images:
         plan = read_dockerfile(dockerfile)
         base = await self.named(plan.image, provider, log)
         if plan.is_plain:
-            return base
+            return replace(base, entrypoint=plan.entrypoint)
         env, workdir = dict(plan.env), plan.workdir or base.workdir
         digest = _digest(dockerfile, provider)
         lock = self._building.setdefault(digest, asyncio.Lock())
@@ -108,7 +110,7 @@ class Images:
                 document = {"snapshot": snapshot}
                 await self._records.insert(self._boxes.tenant, Record(KIND, digest, digest, document, now, now))
         self._building.pop(digest, None)
-        return Origin(base.image, snapshot, env, workdir, base.user)
+        return Origin(base.image, snapshot, env, workdir, base.user, plan.entrypoint)
 
     async def _earlier(self, digest: str) -> str | None:
         record = await self._records.find(self._boxes.tenant, KIND, digest)

@@ -71,7 +71,12 @@ class Snapshots:
             return Origin()
         await self._change(record.id, used_at=self._boxes.clock())
         return Origin(
-            document["image"], document["box_snapshot"], document["env"], document["workdir"], document.get("user")
+            document["image"],
+            document["box_snapshot"],
+            document["env"],
+            document["workdir"],
+            document.get("user"),
+            tuple(document["entrypoint"]),
         )
 
     async def create(self, new: NewSnapshot, provider: str) -> Record:
@@ -163,6 +168,7 @@ class Snapshots:
                 env=origin.env,
                 workdir=origin.workdir,
                 user=origin.user,
+                entrypoint=document["entrypoint"] or list(origin.entrypoint),
             )
         except asyncio.CancelledError:
             raise

@@ -23,7 +23,7 @@ class Opened:
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The variables of a process: the sandbox's, and those of the request."""
-        return {**self.sandbox.details.env, **(more or {})}
+        return {**self.sandbox.details.variables, **(more or {})}
 
 
 @contextlib.asynccontextmanager

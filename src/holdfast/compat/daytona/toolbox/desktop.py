@@ -19,6 +19,7 @@ from starlette.routing import Route
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ExecTimeout, OutputTooLarge
+from holdfast.box_json import parse
 from holdfast.boxes.capabilities import Capability
 from holdfast.compat.daytona.http.errors import ApiError, bad_request, not_found, not_supported
 from holdfast.compat.daytona.http.requests import answer
@@ -129,8 +130,8 @@ async def look(at: Opened, environment: dict[str, str], **asked: Any) -> tuple[d
 def document_in(output: bytes) -> dict[str, Any]:
     """Returns the JSON in the first line of what the program has written. Empty if it is something else."""
     try:
-        found = json.loads(output.partition(b"\n")[0])
-    except (ValueError, RecursionError):
+        found = parse(output.partition(b"\n")[0])
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

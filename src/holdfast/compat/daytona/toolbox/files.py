@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import secrets
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -25,12 +27,17 @@ from holdfast.compat.daytona.models import Body
 from holdfast.compat.daytona.sandbox_record import timestamp
 from holdfast.compat.daytona.service import daytona_of
 from holdfast.compat.daytona.toolbox.access import Opened, opened
+from holdfast.compat.daytona.toolbox.many_files import SMALL, Writes, ahead, in_turns
 
 _MOST_FILES: Final = 10_000
 _MOST_MATCHES: Final = 10_000
+_MOST_SINGLE: Final = 4
+"""More files than that are changed at once, if possible."""
 _MAX_PATH: Final = 65_536
 _UPLOAD_ERRORS: Final = 100
 _LINKS_AT_ONCE: Final = 20
+_MOST_OF_LINK: Final = 200
+"""Bytes that are printed about what one link leads to."""
 _DESCRIBE_TARGETS: Final = 'for link; do stat -L -c "%f %s %Y" -- "$link" 2>/dev/null || echo -; done'
 
 
@@ -132,7 +139,9 @@ async def _targets(box: Box, links: list[str]) -> list[FileInfo | None]:
     found: list[FileInfo | None] = []
     for start in range(0, len(links), _LINKS_AT_ONCE):
         some = links[start : start + _LINKS_AT_ONCE]
-        lines = (await box.exec(["sh", "-c", _DESCRIBE_TARGETS, "sh", *some], timeout=60)).text.splitlines()
+        command = ["sh", "-c", _DESCRIBE_TARGETS, "sh", *some]
+        done = await box.exec(command, timeout=60, max_output=_MOST_OF_LINK * len(some))
+        lines = done.text.splitlines()
         if len(lines) != len(some):
             raise bad_request("links cannot be followed: the sandbox has no sh or no stat command")
         found += [_described(line, link) for line, link in zip(lines, some, strict=True)]
@@ -232,14 +241,47 @@ def _absolute(folder: str, path: str) -> str:
 async def replace_in_files(request: Request) -> Response:
     async with opened(request) as at:
         asked = await body_of(request, Replacement)
-        results: list[dict[str, Any]] = []
-        for file in asked.files:
-            try:
-                await at.box.files.replace(asked.pattern, asked.new_value, [file])
-                results.append({"file": file, "success": True, "error": ""})
-            except BoxError as error:
-                results.append({"file": file, "success": False, "error": error.message})
-    return answer(results)
+        problems = await _replace(at.box, asked)
+    return answer(
+        [{"file": file, "success": file not in problems, "error": problems.get(file, "")} for file in asked.files]
+    )
+
+
+async def _replace(box: Box, asked: Replacement) -> dict[str, str]:
+    """Returns what is wrong with the files that were not changed."""
+    files, problems = list(dict.fromkeys(asked.files)), dict[str, str]()
+    if len(files) > _MOST_SINGLE:
+        # All in one call, which is much faster. It looks at all before it changes the first.
+        try:
+            await box.files.replace(asked.pattern, asked.new_value, files)
+            return {}
+        except FileProblem as error:
+            found = zip(files, await in_turns(files, partial(_plain_file_problem, box)), strict=True)
+            problems = {file: problem for file, problem in found if problem}
+            if not problems:  # it failed at one of them, and changed those before it
+                return dict.fromkeys(files, error.message)
+            files = [file for file in files if file not in problems]
+            return {**problems, **await _replace(box, asked.model_copy(update={"files": files}))}
+        except BoxError:
+            pass  # one is too large, for example
+    found = zip(files, await in_turns(files, partial(_replace_in_one, box, asked)), strict=True)
+    return {file: problem for file, problem in found if problem}
+
+
+async def _plain_file_problem(box: Box, path: str) -> str | None:
+    try:
+        kind = (await box.files.stat(path)).kind
+    except FileProblem as error:
+        return error.message
+    return None if kind is FileKind.FILE else f"{path} is a {kind.value}"
+
+
+async def _replace_in_one(box: Box, asked: Replacement, file: str) -> str | None:
+    try:
+        await box.files.replace(asked.pattern, asked.new_value, [file])
+    except BoxError as error:
+        return error.message
+    return None
 
 
 # --- up and down ---
@@ -266,19 +308,16 @@ async def upload_files(request: Request) -> Response:
     async with opened(request) as at:
         paths: dict[str, str] = {}
         errors: list[str] = []
-        async for part in parts_of(request.stream(), request.headers.get("content-type", "")):
-            index, _, field = part.name.rpartition(".")
-            if field == "path":
-                paths[index] = await _small(part.data)
-            elif field == "file":
-                path = paths.get(index) or part.filename
-                if not path:
-                    errors.append(f"{part.name}: its path is missing")
-                    continue
-                try:
-                    await at.box.files.write(path, part.data)
-                except BoxError as error:
-                    errors.append(f"{path}: {error.message}")
+        async with Writes(at.box, errors) as writes:
+            async for part in parts_of(request.stream(), request.headers.get("content-type", "")):
+                index, _, field = part.name.rpartition(".")
+                if field == "path":
+                    paths[index] = await _small(part.data)
+                elif field == "file":
+                    if path := paths.get(index) or part.filename:
+                        await writes.add(path, part.data)
+                    else:
+                        errors.append(f"{part.name}: its path is missing")
         if errors:
             shown = document(bad_request("; ".join(errors[:5])), TOOLBOX, request.url.path, "POST")
             return answer({**shown, "errors": errors[:_UPLOAD_ERRORS]}, 400)
@@ -350,9 +389,10 @@ async def download_files(request: Request) -> Response:
 
     async def body() -> AsyncIterator[bytes]:
         try:
-            for path in dict.fromkeys(asked.paths):
-                async for piece in _file_part(at.box, path, boundary, where):
-                    yield piece
+            async with contextlib.aclosing(ahead(dict.fromkeys(asked.paths), partial(_small_file, at.box))) as files:
+                async for path, known in files:
+                    async for piece in _file_part(at.box, path, known, boundary, where):
+                        yield piece
             yield f"--{boundary}--\r\n".encode()
         finally:
             await stack.__aexit__(None, None, None)
@@ -361,23 +401,43 @@ async def download_files(request: Request) -> Response:
     return StreamingResponse(streamed, media_type=f"multipart/form-data; boundary={boundary}")
 
 
-async def _file_part(box: Box, path: str, boundary: str, where: str) -> AsyncIterator[bytes]:
+async def _small_file(box: Box, path: str) -> bytes | ApiError | None:
+    """A file that is read at once. None for one that is larger, or no plain file."""
     try:
         info = await box.files.stat(path)
         if info.kind is FileKind.FOLDER:
             raise ApiError(400, f"{path} is a directory", "INVALID_FILE_PATH")
-        pieces = box.files.stream(path)
-        first = await anext(pieces, b"")
+        if info.kind is FileKind.FILE and info.size <= SMALL:
+            return await box.files.read(path)
+    except (BoxError, ApiError) as error:
+        return api_error(error)
+    return None
+
+
+async def _file_part(
+    box: Box, path: str, known: bytes | ApiError | None, boundary: str, where: str
+) -> AsyncIterator[bytes]:
+    length: int | None
+    try:
+        if isinstance(known, ApiError):
+            raise known
+        if known is None:
+            info = await box.files.stat(path)
+            length = info.size if info.kind is FileKind.FILE else None
+            pieces = box.files.stream(path)
+            first = await anext(pieces, b"")
+        else:
+            length, pieces, first = len(known), None, known
     except (BoxError, ApiError) as error:
         shown = document(api_error(error), TOOLBOX, where, "POST")
         yield _head(boundary, "error", path, "application/json")
         yield json.dumps(shown).encode() + b"\r\n"
         return
-    length = info.size if info.kind is FileKind.FILE else None
     yield _head(boundary, "file", path, "application/octet-stream", length)
     yield first
-    async for piece in pieces:
-        yield piece
+    if pieces is not None:
+        async for piece in pieces:
+            yield piece
     yield b"\r\n"
 
 

@@ -5,12 +5,12 @@ Other code in the box can write into the same output, so a frame may be anything
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.api.box.process import Process
+from holdfast.box_json import parse
 from holdfast.compat.daytona.http.errors import ApiError
 
 _MAX_HEAD: Final = 65_536
@@ -68,9 +68,9 @@ class Parser:
                 raise BrokenFrames
             return None
         try:
-            head = json.loads(bytes(self._buffer[:line]))
+            head = parse(self._buffer[:line])
             size, command, kind = head["n"], head["c"], head["t"]
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise BrokenFrames from error
         if type(size) is not int or not 0 <= size <= _MAX_DATA or type(command) is not str or type(kind) is not str:
             raise BrokenFrames

@@ -5,6 +5,7 @@ Credentials go to git in its environment, never in its arguments, which every pr
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -24,6 +25,11 @@ from holdfast.compat.daytona.toolbox.access import Opened, opened
 
 _SECONDS: Final = 1800.0
 _MAX_OUTPUT: Final = 16 * 1024 * 1024
+_MOST_NAMES: Final = 100_000
+"""Files of a status, and branches and remotes of a repository. A box can have another program called git."""
+_EXCERPT: Final = 4096
+"""Bytes at the start and at the end of an output in which the reason of a failure is searched."""
+_SMALL: Final = 65_536
 _MOST_COMMITS: Final = 10_000
 _SCOPES: Final = ("global", "local", "system", "worktree")
 _HELPER: Final = '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$GIT_USERNAME" "$GIT_PASSWORD"; }; f'
@@ -213,13 +219,27 @@ _FAILURES: Final = (
 
 
 def _failure(done: Completed) -> ApiError:
-    text = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-    known = text.lower()
-    both = f"{known}\n{done.stdout.decode('utf-8', 'replace').lower()}"
+    # Only in excerpts: some patterns take time that grows with the square of the length.
+    text = _excerpt(done.stderr or done.stdout)
+    both = f"{text}\n{_excerpt(done.stdout)}".lower()
     for status, code, pattern in _FAILURES:
         if re.search(pattern, both):
             return ApiError(status, text[-2000:] or both.strip()[-2000:], code)
     return ApiError(500, text[-2000:] or f"git exited with {done.exit_code}")
+
+
+def _excerpt(output: bytes) -> str:
+    if len(output) > 2 * _EXCERPT:
+        output = output[:_EXCERPT] + b"\n" + output[-_EXCERPT:]
+    return output.decode("utf-8", "replace").strip()
+
+
+def _split(text: str, separator: str | None, what: str) -> list[str]:
+    """Split the output of git. Raises if it has more parts than any repository."""
+    parts = text.split(separator, _MOST_NAMES)
+    if len(parts) > _MOST_NAMES:
+        raise ApiError(500, f"git lists more than {_MOST_NAMES} {what}")
+    return parts
 
 
 # --- repositories ---
@@ -261,14 +281,22 @@ async def status(request: Request) -> Response:
     async with opened(request) as at:
         git = _Git(request, at, text_of(request, "path"))
         done = await git("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all")
-    return answer(read_status(done.stdout.decode("utf-8", "replace")))
+    # On a thread, because it may take a while, and the server has other requests.
+    return answer(await asyncio.to_thread(read_status, done.stdout.decode("utf-8", "replace")))
 
 
 def read_status(text: str) -> dict[str, Any]:
     """The output of `git status --porcelain=v2 --branch -z` as Daytona tells it."""
+    try:
+        return _read_status(text)
+    except (IndexError, ValueError):
+        raise ApiError(500, "git of this sandbox printed something else than a status") from None
+
+
+def _read_status(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {"currentBranch": "", "fileStatus": [], "ahead": 0, "behind": 0, "branchPublished": False}
     commit = ""
-    parts = iter(text.split("\0"))
+    parts = iter(_split(text, "\0", "files"))
     for part in parts:
         kind, _, rest = part.partition(" ")
         if kind == "#":
@@ -331,7 +359,7 @@ async def history(request: Request) -> Response:
         git = _Git(request, at, text_of(request, "path"))
         done = await git("log", f"--max-count={_MOST_COMMITS}", "-z", "--format=%H%x1f%an%x1f%ae%x1f%cI%x1f%B")
     commits = []
-    for entry in done.text.split("\0"):
+    for entry in done.text.split("\0", _MOST_COMMITS)[:_MOST_COMMITS]:
         fields = entry.split("\x1f", 4)
         if len(fields) == 5:
             names = ("hash", "author", "email", "timestamp", "message")
@@ -374,7 +402,7 @@ async def list_branches(request: Request) -> Response:
         git = _Git(request, at, text_of(request, "path"))
         done = await git("for-each-ref", "--format=%(refname:short)", "refs/heads")
         current = await git("symbolic-ref", "--short", "-q", "HEAD", check=False)
-    return answer({"branches": done.text.split(), "current": current.text.strip()})
+    return answer({"branches": _split(done.text, None, "branches"), "current": current.text.strip()})
 
 
 async def create_branch(request: Request) -> Response:
@@ -407,7 +435,9 @@ async def list_remotes(request: Request) -> Response:
         await git("rev-parse", "--git-dir")
         done = await git("config", "--get-regexp", r"^remote\..*\.url$", check=False)
     remotes = []
-    for line in done.text.splitlines():
+    for line in _split(done.text, "\n", "remotes"):
+        if not line:
+            continue
         key, _, url = line.partition(" ")
         remotes.append({"name": key.removeprefix("remote.").removesuffix(".url"), "url": url})
     return answer({"remotes": remotes})
@@ -508,7 +538,11 @@ async def log_in(request: Request) -> Response:
             f"protocol={asked.protocol or 'https'}\nhost={host}\nusername={asked.username}\npassword={asked.password}\n"
         )
         done = await at.box.exec(
-            ["git", "credential", "approve"], env=at.environment(), stdin=f"{told}\n".encode(), timeout=60
+            ["git", "credential", "approve"],
+            env=at.environment(),
+            stdin=f"{told}\n".encode(),
+            timeout=60,
+            max_output=_SMALL,
         )
         if not done.ok:
             raise _failure(done)

@@ -7,9 +7,10 @@ interpreters of Holdfast itself do more (callbacks, saved state) and need a host
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
-import signal
+import posixpath
 import uuid
 from typing import Annotated, Any, Final
 
@@ -57,6 +58,8 @@ class Code(Body):
 
 
 _CODE: Final = TypeAdapter(Code)
+Locks = Recent[asyncio.Lock]
+"""Of sandboxes, while a context is looked for and begun."""
 Offsets = Recent[int]
 """Up to where the output of contexts was read, by process. What is older belongs to earlier code."""
 
@@ -71,7 +74,7 @@ async def _all(box: Box) -> dict[str, ProcessInfo]:
 
 
 async def _spawn(at: Opened, id: str, folder: str) -> Process:
-    done = await at.box.exec(["/bin/sh", "-c", _PYTHON], env=at.environment(), timeout=30)
+    done = await at.box.exec(["/bin/sh", "-c", _PYTHON], env=at.environment(), timeout=30, max_output=4096)
     python = (done.text.strip(),) if done.text.strip() else await at.box.python()
     argv = bootstrap.argv(python, _PROGRAM, id, folder)
     process = await at.box.spawn(argv, env=at.environment(), cwd=folder, stdin=True, tree=True)
@@ -93,7 +96,8 @@ async def create_context(request: Request) -> Response:
             raise bad_request(f"language {new.language!r}: contexts run python")
         if len(await _all(at.box)) >= _MOST:
             raise conflict(f"a sandbox has at most {_MOST} contexts: delete some")
-        folder = new.cwd or at.sandbox.row.spec.workdir
+        home = at.sandbox.row.spec.workdir
+        folder = posixpath.normpath(posixpath.join(home, new.cwd or home))
         await _check_folder(at.box, folder)
         id = str(uuid.uuid4())
         process = await _spawn(at, id, folder)
@@ -142,18 +146,21 @@ async def execute(socket: WebSocket) -> None:
         async with opened(socket) as at:
             await socket.accept()
             code = await _first(socket)
-            process = await _context(at, code.context_id or DEFAULT)
+            locks: Locks = socket.app.state.context_locks
+            async with locks.get_or_make(at.sandbox.row.id, asyncio.Lock):  # or two would begin the default context
+                process = await _context(at, code.context_id or DEFAULT)
+            id = str(uuid.uuid4())
             seconds = _DEFAULT_SECONDS if code.timeout is None else code.timeout
             try:
                 async with time_limit(seconds or None):
-                    await both(_run(socket, process, code), ignore(socket))
+                    await both(_run(socket, process, id, code), ignore(socket))
             except TimeoutError:
-                await _interrupt(process)
+                await _interrupt(process, id)
                 await close(socket, _TIMED_OUT, "execution timed out")
                 return
             except BaseException:
                 # The client left, or the server stops: nobody would read what comes.
-                await asyncio.shield(_interrupt(process))
+                await asyncio.shield(_interrupt(process, id))
                 raise
             await close(socket)
 
@@ -177,8 +184,7 @@ async def _context(at: Opened, id: str) -> Process:
     return await _spawn(at, DEFAULT, at.sandbox.row.spec.workdir)
 
 
-async def _run(socket: WebSocket, process: Process, code: Code) -> None:
-    id = str(uuid.uuid4())
+async def _run(socket: WebSocket, process: Process, id: str, code: Code) -> None:
     offsets: Offsets = socket.app.state.context_offsets
     offset = offsets.get(process.id) or 0
     try:
@@ -186,19 +192,27 @@ async def _run(socket: WebSocket, process: Process, code: Code) -> None:
     except BoxConflict:
         raise ApiError(410, "the context has ended") from None
     kinds = {"out": "stdout", "err": "stderr"}
+    # A program may write a letter in two pieces.
+    decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in kinds}
     async for frame in following(process, offset):
         if frame.command != id:
             continue
         if frame.kind in kinds:
-            message: dict[str, Any] = {"type": kinds[frame.kind], "text": frame.data.decode("utf-8", "replace")}
-            await socket.send_text(json.dumps(message))
+            await _say(socket, kinds[frame.kind], decoders[frame.kind].decode(frame.data))
         elif frame.kind == "exit":
+            for kind, decoder in decoders.items():
+                await _say(socket, kinds[kind], decoder.decode(b"", final=True))
             if error := frame.head.get("error"):
                 await socket.send_text(json.dumps({"type": "error", **_problem(error)}))
             offsets.set(process.id, frame.end)
             await socket.send_text(json.dumps({"type": "control", "text": "completed"}))
             return
     raise ApiError(410, "the context ended while the code ran")
+
+
+async def _say(socket: WebSocket, kind: str, text: str) -> None:
+    if text:
+        await socket.send_text(json.dumps({"type": kind, "text": text}))
 
 
 def _problem(told: Any) -> dict[str, str]:
@@ -208,10 +222,10 @@ def _problem(told: Any) -> dict[str, str]:
     return {name: str(told.get(name) or "") for name in ("name", "value", "traceback")}
 
 
-async def _interrupt(process: Process) -> None:
-    """Interrupt the code that runs. The context keeps its variables."""
+async def _interrupt(process: Process, id: str) -> None:
+    """Interrupt code that runs or waits. The context keeps its variables, unless the code does not end when asked."""
     with contextlib.suppress(BoxError):
-        await process.signal(signal.SIGINT)
+        await process.write(json.dumps({"interrupt": id}).encode() + b"\n")
 
 
 def routes() -> list[BaseRoute]:

@@ -20,6 +20,8 @@ from holdfast.compat.daytona.models import Body
 from holdfast.compat.daytona.toolbox.access import Opened, opened
 
 _MOST: Final = 100
+_SMALL: Final = 4096
+_MOST_TEXT: Final = 8 * 1024 * 1024
 _MOST_SYMBOLS: Final = 10_000
 
 Path = Annotated[str, Field(min_length=1, max_length=4095, pattern=r"^[^\x00]+$")]
@@ -94,13 +96,17 @@ async def _command(at: Opened, language: str) -> str:
         raise bad_request(f"languageId {language!r}: one of {', '.join(COMMANDS)} is expected")
     names = [shlex.split(command)[0] for command in COMMANDS[language]]
     script = 'for each in "$@"; do if command -v $each >/dev/null; then echo $each; exit; fi; done'
-    done = await at.box.exec(["/bin/sh", "-c", script, "sh", *names], env=at.environment(), timeout=30)
+    command = ["/bin/sh", "-c", script, "sh", *names]
+    done = await at.box.exec(command, env=at.environment(), timeout=30, max_output=_SMALL)
     found = done.text.strip()
     if not found:
         raise not_supported(
             f"this sandbox has no language server for {language}: use an image that has one of {', '.join(names)}"
         )
-    return next(command for command in COMMANDS[language] if command.partition(" ")[0] == found)
+    for each in COMMANDS[language]:
+        if each.partition(" ")[0] == found:
+            return each
+    raise not_supported(f"the sh of this sandbox does not tell which language server for {language} it has")
 
 
 def _servers(request: Request) -> LanguageServers:
@@ -133,7 +139,7 @@ async def did_open(request: Request) -> Response:
         asked = await body_of(request, Document)
         server = _servers(request).find(at, asked)
         uri = _uri(at, asked.uri)
-        text = (await at.box.files.read(uri.removeprefix("file://"))).decode("utf-8", "replace")
+        text = (await at.box.files.read(uri.removeprefix("file://"), length=_MOST_TEXT)).decode("utf-8", "replace")
         document = {"uri": uri, "languageId": asked.language_id, "version": 1, "text": text}
         await server.tell("textDocument/didOpen", {"textDocument": document})
     return nothing()

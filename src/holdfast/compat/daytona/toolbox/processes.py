@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from holdfast.api.box.box import Box
 from holdfast.api.box.files import FileKind
 from holdfast.api.errors.boxes import BoxError, CannotExecute, ConnectRefused, ExecTimeout
+from holdfast.box_json import parse
 from holdfast.compat.daytona.http.errors import ApiError, bad_request
 from holdfast.compat.daytona.http.requests import answer, body_of, port_of, while_connected
 from holdfast.compat.daytona.in_box import bootstrap
@@ -111,7 +112,10 @@ _DRAWING: Final = ("matplotlib", "pylab", "seaborn", ".plot")
 _BACKEND: Final = "daytona_charts"
 _CHARTS: Final = "charts.jsonl"
 _MOST_CHARTS: Final = 50
-_CHART: Final = TypeAdapter(dict[str, Any])
+_MOST_VALUES: Final = 500_000
+"""Of all charts of a program."""
+_SMALL: Final = 65_536
+_MOST_PORTS: Final = 1024 * 1024
 
 
 async def run_code(request: Request) -> Response:
@@ -120,7 +124,7 @@ async def run_code(request: Request) -> Response:
         asked = await body_of(request, CodeRun)
         if asked.language not in _PROGRAMS:
             raise bad_request(f"language {asked.language!r}: one of {', '.join(_PROGRAMS)} is expected")
-        done = await at.box.exec(["mktemp", "-d", "/tmp/daytona-code-XXXXXXXX"], timeout=30)
+        done = await at.box.exec(["mktemp", "-d", "/tmp/daytona-code-XXXXXXXX"], timeout=30, max_output=_SMALL)
         folder = done.text.strip()
         file = f"{folder}/main.{_SUFFIXES[asked.language]}"
         charts: list[Any] = []
@@ -151,25 +155,29 @@ async def _charts(box: Box, path: str) -> list[Any]:
         info = await box.files.stat(path)
         if info.kind is not FileKind.FILE or info.size > MAX_OUTPUT:
             return []  # not by us: reading a pipe would never end
-        lines = (await box.files.read(path)).splitlines()
+        lines = (await box.files.read(path, length=MAX_OUTPUT)).split(b"\n", _MOST_CHARTS)
     except BoxError:
         return []  # it has shown none
-    charts = []
+    charts, room = [], _MOST_VALUES
     for line in lines[:_MOST_CHARTS]:
-        with contextlib.suppress(ValidationError):
-            charts.append(_CHART.validate_json(line))
+        with contextlib.suppress(ValueError):
+            chart = parse(line, most_bytes=MAX_OUTPUT, most_values=room)
+            room -= line.count(b",")
+            if isinstance(chart, dict):
+                charts.append(chart)
     return charts
 
 
 async def work_dir(request: Request) -> Response:
     async with opened(request) as at:
-        done = await at.box.exec(["pwd"], timeout=30)
+        done = await at.box.exec(["pwd"], timeout=30, max_output=_SMALL)
         return answer({"dir": done.text.strip()})
 
 
 async def home_dir(request: Request) -> Response:
     async with opened(request) as at:
-        done = await at.box.exec(["/bin/sh", "-c", 'printf %s "$HOME"'], env=at.environment(), timeout=30)
+        command = ["/bin/sh", "-c", 'printf %s "$HOME"']
+        done = await at.box.exec(command, env=at.environment(), timeout=30, max_output=_SMALL)
         return answer({"dir": done.text.strip() or "/"})
 
 
@@ -209,8 +217,14 @@ print(json.dumps(sorted(ports)))
 
 async def list_ports(request: Request) -> Response:
     async with opened(request) as at:
-        done = await at.box.exec([*await at.box.python(), "-c", _LISTENING], timeout=30)
-    return Response(b'{"ports": %s}' % done.stdout.strip(), media_type="application/json")
+        done = await at.box.exec([*await at.box.python(), "-c", _LISTENING], timeout=30, max_output=_MOST_PORTS)
+    try:
+        ports = parse(done.stdout)
+    except ValueError:
+        ports = None
+    if not isinstance(ports, list) or not all(type(port) is int for port in ports):
+        raise ApiError(500, "the ports of this sandbox cannot be read")
+    return answer({"ports": ports})
 
 
 async def port_in_use(request: Request) -> Response:

@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process, ProcessInfo, ProcessState
 from holdfast.api.errors.boxes import BoxConflict
+from holdfast.compat.daytona import entrypoint
 from holdfast.compat.daytona.http.errors import ApiError, conflict, not_found
 from holdfast.compat.daytona.http.requests import answer, body_of, nothing, while_connected
 from holdfast.compat.daytona.http.websockets import MAX_FRAME, both, close, ignore, serve
@@ -41,7 +42,6 @@ _MOST_COMMANDS: Final = 10_000
 _MOST_CHARACTERS: Final = 32 * 1024 * 1024
 _MAX_LOG: Final = 16 * 1024 * 1024
 _TAGS: Final = {"out": b"\x01\x01\x01", "err": b"\x02\x02\x02"}
-ENTRYPOINT: Final = "entrypoint"
 
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")]
 
@@ -223,7 +223,7 @@ async def _make_room(request: Request, box: Box, there: dict[str, ProcessInfo]) 
         async with time_limit(_MAKING_ROOM):
             for name, info in sorted(there.items(), key=lambda each: each[1].started_at):
                 session = _Session(name, await box.process(info.id), _index(request, box, info))
-                if await session.retire():
+                if name != entrypoint.SESSION and await session.retire():
                     return
     raise conflict(f"a sandbox has at most {_MOST} sessions, and commands are running in all of them: delete some")
 
@@ -240,7 +240,7 @@ async def list_sessions(request: Request) -> Response:
     async with opened(request) as at:
         shown = []
         for name, info in (await _all(at.box)).items():
-            if name != ENTRYPOINT:
+            if name != entrypoint.SESSION:
                 session = _Session(name, await at.box.process(info.id), _index(request, at.box, info))
                 shown.append(await _shown(session))
     return answer(shown)
@@ -357,23 +357,40 @@ async def _send_logs(socket: WebSocket, session: _Session, command: Command) -> 
                 await socket.send_bytes(_TAGS[frame.kind] + frame.data[start : start + MAX_FRAME])
 
 
-# --- the entrypoint: sandboxes here have none, so its session has no commands ---
+# --- the entrypoint: the one command of its session, if the sandbox has one ---
 
 
 async def get_entrypoint(request: Request) -> Response:
-    async with opened(request):
-        return answer({"sessionId": ENTRYPOINT, "commands": []})
+    async with opened(request) as at:
+        session = await _entrypoint(request, at.box)
+        return answer({"sessionId": entrypoint.SESSION, "commands": []} if session is None else await _shown(session))
+
+
+async def _entrypoint(connection: HTTPConnection, box: Box) -> _Session | None:
+    info = (await _all(box)).get(entrypoint.SESSION)
+    if info is None:
+        return None
+    return _Session(entrypoint.SESSION, await box.process(info.id), _index(connection, box, info))
 
 
 async def get_entrypoint_logs(request: Request) -> Response:
-    async with opened(request):
-        return answer({"output": "", "stdout": "", "stderr": ""})
+    async with opened(request) as at:
+        session = await _entrypoint(request, at.box)
+        command = None if session is None else (await session.commands()).get(entrypoint.SESSION)
+        if session is None or command is None:
+            return answer({"output": "", "stdout": "", "stderr": ""})
+        output, _ = await _collect(_until_now(session, command))
+    return answer(output)
 
 
 async def follow_entrypoint_logs(socket: WebSocket) -> None:
     async def work() -> None:
-        async with opened(socket):
+        async with opened(socket) as at:
+            session = await _entrypoint(socket, at.box)
+            command = None if session is None else (await session.commands()).get(entrypoint.SESSION)
             await socket.accept()
+            if session is not None and command is not None:
+                await both(_send_logs(socket, session, command), ignore(socket))
             await close(socket)
 
     await serve(socket, work)
@@ -384,8 +401,8 @@ def routes() -> list[BaseRoute]:
     table: list[tuple[str, str, Any]] = [
         ("GET", "/process/session", list_sessions),
         ("POST", "/process/session", create_session),
-        ("GET", f"/process/session/{ENTRYPOINT}", get_entrypoint),
-        ("GET", f"/process/session/{ENTRYPOINT}/logs", get_entrypoint_logs),
+        ("GET", f"/process/session/{entrypoint.SESSION}", get_entrypoint),
+        ("GET", f"/process/session/{entrypoint.SESSION}/logs", get_entrypoint_logs),
         ("GET", one, get_session),
         ("DELETE", one, delete_session),
         ("POST", f"{one}/exec", execute),
@@ -395,6 +412,6 @@ def routes() -> list[BaseRoute]:
     ]
     return [
         *(Route(path, endpoint, methods=[method]) for method, path, endpoint in table),
-        WebSocketRoute(f"/process/session/{ENTRYPOINT}/logs", follow_entrypoint_logs),
+        WebSocketRoute(f"/process/session/{entrypoint.SESSION}/logs", follow_entrypoint_logs),
         WebSocketRoute(f"{one}/command/{{command}}/logs", follow_logs),
     ]

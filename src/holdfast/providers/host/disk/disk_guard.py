@@ -94,7 +94,7 @@ class DiskGuard:
         self._measured_all = -math.inf
         self._free_then = 0
         self._stopped: dict[str, int] = {}
-        """By box: bytes on disk when its processes were last killed. Removed when it is below its limit again."""
+        """By box: bytes on disk after its processes were last killed. Removed when it is below its limit again."""
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -126,6 +126,9 @@ class DiskGuard:
                 self._stopped[verdict.id] = used[verdict.id]
                 (boxes[verdict.id].folder / NOTE).write_text(verdict.why)
                 await self._stop_writers(verdict.id)
+                # What they wrote until their end is not the growth of whoever starts now.
+                after = await asyncio.to_thread(self._measure, boxes[verdict.id])
+                self._stopped[verdict.id] = max(after, used[verdict.id])
         full = {verdict.id for verdict in verdicts}
         for id in used.keys() - full:  # the others were not measured
             (boxes[id].folder / NOTE).unlink(missing_ok=True)

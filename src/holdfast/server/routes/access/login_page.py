@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from holdfast.server.routes.services import Use
-from holdfast.server.wire.written_page import written_page
+from holdfast.server.wire.html_page import html_page
 
 router = APIRouter(include_in_schema=False)
 
@@ -40,4 +40,4 @@ async def show_login(services: Use) -> Response:
         name = html.escape(services.oidc.settings.name)
         provider = f'<p><a href="/login/oidc">Log in with {name}</a></p>'
     said = '<p id="said" role="status">Get a link with <code>holdfast login</code>, and open it in this browser.</p>'
-    return written_page("Log in", said + provider, script=_SCRIPT)
+    return html_page("Log in", said + provider, script=_SCRIPT)

@@ -167,6 +167,7 @@ async def move_box(id: BoxId, move: MoveBox, services: Use, boxes: UseBoxes) -> 
         await _check_no_pull(row, move.to, boxes)
     if row.spec.network.mode is not Network.NONE:
         await (await services.egress.get()).ready()
+    await (await services.runs.get()).settle_box(row)
     progress = ProgressLines()
     moving = boxes.move(
         id,

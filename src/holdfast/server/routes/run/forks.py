@@ -20,7 +20,7 @@ from holdfast.api.thread.threads import ForkSource
 from holdfast.runs.checkpoint.turns import Turn
 from holdfast.runs.launch.plan import Prompt
 from holdfast.server.routes.requests import BOX_ERRORS
-from holdfast.server.routes.services import UseRuns
+from holdfast.server.routes.services import Use, UseRuns, UseSessions
 from holdfast.threads.protocol.offsets import format_offset_text
 from holdfast.threads.run_events import IMPORT
 
@@ -39,13 +39,20 @@ async def fork_thread(id: ThreadId, new: NewFork, runs: UseRuns) -> Forked:
     """Fork a thread at the end of a turn: its entries up to there, its files as they were, and a run if a prompt is
     given.
     """
-    if new.prompt is None and (new.agent is not None or new.model is not None):
+    if new.prompt is None and (new.agent is not None or new.model is not None or new.fallbacks):
         raise InvalidRequest("an agent or a model needs a prompt", hint="add a prompt, or leave them out")
     prompt = None
     if new.prompt is not None:
         prompt = Prompt(new.prompt, new.prompt_id, new.author_id)
     fork, launched = await runs.fork(
-        id, new.at, prompt, new_id=new.id, title=new.title, agent=new.agent, model=new.model
+        id,
+        new.at,
+        prompt,
+        new_id=new.id,
+        title=new.title,
+        agent=new.agent,
+        model=new.model,
+        fallbacks=new.fallbacks,
     )
     source = fork.row.lineage.fork_of
     assert source is not None
@@ -60,16 +67,21 @@ async def fork_thread(id: ThreadId, new: NewFork, runs: UseRuns) -> Forked:
 
 
 @router.post("/rewind")
-async def rewind_thread(id: ThreadId, rewind: Rewind, runs: UseRuns) -> Rewound:
+async def rewind_thread(id: ThreadId, rewind: Rewind, runs: UseRuns, sessions: UseSessions, services: Use) -> Rewound:
     """Take a thread back to the end of a turn, with its files, or undo that. What came after stays on the thread."""
     if rewind.undo and rewind.at is not None:
         raise InvalidRequest("an undo takes no turn", hint="leave out one of them")
-    done = await (runs.rewinds.undo(id) if rewind.undo else runs.rewinds.rewind(id, rewind.at))
+    key = rewind.key
+    if (await services.threads.get(id)).runs.session is not None:  # its agent may have a server that has to end first
+        done = await (sessions.undo_rewind(id, key=key) if rewind.undo else sessions.rewind(id, rewind.at, key=key))
+    else:
+        rewinds = runs.rewinds
+        done = await (rewinds.undo(id, key=key) if rewind.undo else rewinds.rewind(id, rewind.at, key=key))
     latest = done.row.runs.latest
     return Rewound(
         thread=id,
         turn=0 if latest is None else latest.turn,
-        box=done.box.id,
+        box=None if done.box is None else done.box.id,
         can_undo=done.row.lineage.undo is not None,
     )
 

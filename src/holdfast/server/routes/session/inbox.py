@@ -60,7 +60,7 @@ async def list_waiting(services: Use, sessions: UseSessions, mailbox: UseMailbox
             asked_at=each.asked_at,
             expires_at=each.expires_at,
         )
-        for thread, each in sessions.all_questions()
+        for thread, each in await sessions.all_questions()
     ]
     for execution in await executions.waiting():
         asked = execution["requiresApproval"]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from holdfast.api.errors import InvalidRequest
 from holdfast.api.limits import EntryId, ThreadId
 from holdfast.api.run.info import RunError
 from holdfast.api.run.runs import NewRun
@@ -31,6 +32,7 @@ from holdfast.api.session.sessions import (
     SessionInfo,
     SessionPage,
     SessionState,
+    SessionWork,
 )
 from holdfast.runs.launch.plan import Options
 from holdfast.server.environments import require_agent, spec_of
@@ -154,19 +156,23 @@ async def abort_session(id: ThreadId, sessions: UseSessions, change: SessionChan
 @router.post("/sessions/{id}/commands", status_code=201)
 async def command_session(id: ThreadId, new: NewCommand, sessions: UseSessions) -> PromptInfo:
     """Queue a slash command of the agent, as a prompt."""
-    return _prompt(await sessions.command(id, new.command, new.args, author=new.author_id))
+    return _prompt(await sessions.command(id, new.command, new.args, prompt_id=new.prompt_id, author=new.author_id))
 
 
 @router.post("/sessions/{id}/revert")
 async def revert_session(id: ThreadId, revert: RevertRequest, sessions: UseSessions) -> SessionInfo:
-    """Take the conversation and the files back to where they were before a prompt."""
-    return await _info(sessions, await sessions.revert(id, revert.prompt))
+    """Take the conversation and the files back to where they were before a prompt, or undo the latest time."""
+    if revert.undo is (revert.prompt is not None):
+        raise InvalidRequest("name the prompt to go back to before, or undo, and not both")
+    if revert.prompt is None:
+        return await _info(sessions, await sessions.undo_revert(id, key=revert.key))
+    return await _info(sessions, await sessions.revert(id, revert.prompt, key=revert.key))
 
 
 @router.post("/sessions/{id}/reviews", status_code=201)
 async def review_session(id: ThreadId, new: NewReview, sessions: UseSessions) -> PromptInfo:
     """Queue a review of the changes in the workspace, as a prompt."""
-    return _prompt(await sessions.review(id, new.base, author=new.author_id))
+    return _prompt(await sessions.review(id, new.base, prompt_id=new.prompt_id, author=new.author_id))
 
 
 @router.get("/sessions/{id}/reviews/{prompt}")
@@ -298,6 +304,7 @@ async def _info(sessions: Sessions, row: ThreadRow) -> SessionInfo:
         else RunError(code=error.get("code", "failed"), message=error.get("message", ""), hint=error.get("hint")),
         released=session.released,
         workspace=session.workspace,
+        work=SessionWork.from_json(session.work) if session.work else None,
         created_at=row.created_at,
         changed_at=session.changed_at,
         last_activity_at=row.last_activity_at,

@@ -23,11 +23,13 @@ class SqliteTenants:
         return [TenantRecord(name=name, created_at=created_at) for name, created_at in rows]
 
     async def add(self, name: str, now: int) -> bool:
-        return await self._change("INSERT OR IGNORE INTO tenants (name, created_at) VALUES (?, ?)", (name, now))
+        return await self._change("INSERT OR IGNORE INTO tenants (name, created_at) VALUES (?, ?)", values=(name, now))
 
     async def remove(self, name: str) -> bool:
-        await self._change("DELETE FROM tenant_quotas WHERE name = ?", (name,))
-        return await self._change("DELETE FROM tenants WHERE name = ?", (name,))
+        # In one commit: a tenant that stays because the server died in between would have no limits.
+        return await self._change(
+            "DELETE FROM tenant_quotas WHERE name = ?", "DELETE FROM tenants WHERE name = ?", values=(name,)
+        )
 
     async def quotas(self) -> dict[str, TenantQuotas]:
         query = "SELECT name, quotas FROM tenant_quotas"
@@ -36,14 +38,16 @@ class SqliteTenants:
 
     async def put_quotas(self, name: str, quotas: TenantQuotas) -> None:
         text = orjson.dumps(quotas.to_json()).decode()
-        await self._change("INSERT OR REPLACE INTO tenant_quotas (name, quotas) VALUES (?, ?)", (name, text))
+        await self._change("INSERT OR REPLACE INTO tenant_quotas (name, quotas) VALUES (?, ?)", values=(name, text))
 
-    async def _change(self, statement: str, values: tuple[object, ...]) -> bool:
+    async def _change(self, *statements: str, values: tuple[object, ...]) -> bool:
+        """Returns whether the last statement changed something."""
         changed = 0
 
         def write(connection: sqlite3.Connection) -> None:
             nonlocal changed
-            changed = connection.execute(statement, values).rowcount
+            for each in statements:
+                changed = connection.execute(each, values).rowcount
 
         await self._streams.write(write)
         return changed > 0
