@@ -65,6 +65,7 @@ cp "$FOLDER/script" opt/test/script
 touch opt/test/output
 mount --bind "$FOLDER/output" opt/test/output
 mkdir -p mnt/machine
+touch "$FOLDER/booting"
 pivot_root . mnt/machine
 umount --lazy /mnt/machine
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=other "$SYSTEMD" --system --unit=test.service \
@@ -125,6 +126,8 @@ def run_under_systemd(folder: Path, script: str) -> str:
         )
     finally:
         _remove(group)
+    if not (folder / "booting").exists():  # such as in a container, whose root may not mount
+        pytest.skip(f"no systemd of its own here: {done.stderr.strip()[-300:]}")
     output = (folder / "output").read_text()
     sys.stdout.write(f"{done.stdout}{done.stderr}{output}")  # pytest shows it if the test fails
     return output

@@ -22,7 +22,12 @@ cd /
 home=/var/lib/holdfast
 as_holdfast() { setpriv --reuid holdfast --regid holdfast --clear-groups env HOME=$home HOLDFAST_HOME=$home "$@"; }
 server() { systemctl show holdfast --property MainPID --value; }
-serving() { until grep -q '"pid": *'"$(server)"'[,}]' $home/server.json 2>/dev/null; do sleep 0.1; done; }
+serving() {
+    until grep -q '"pid": *'"$(server)"'[,}]' $home/server.json 2>/dev/null; do
+        if systemctl is-failed --quiet holdfast; then journalctl --no-pager -u holdfast; exit 1; fi
+        sleep 0.1
+    done
+}
 holdfast() { as_holdfast /opt/holdfast/bin/holdfast "$@"; }
 
 serving

@@ -32,6 +32,7 @@ BODIES: Final[Mapping[tuple[str, str], dict[str, Any]]] = {
     ("PUT", "/v1/secrets/{name}"): {"value": "a-value-of-somebody", "bindings": [{"host": "elsewhere.example"}]},
     ("POST", "/v1/secrets/{name}/rotate"): {"value": "another-value-of-somebody"},
     ("PUT", "/v1/budgets/{scope}/{id}"): {"cost": 7},
+    ("POST", "/v1/sessions/{id}/revert"): {"prompt": "own"},
 }
 """Where the schema does not tell what makes sense."""
 

@@ -274,5 +274,7 @@ def _session_hosts(hosts: BoxHosts, listener: socket.socket, tenant: str) -> Ses
 
 
 def _url(listener: socket.socket, host: str) -> str:
+    """Returns an address that this machine can open: 0.0.0.0 means all addresses, and not every browser opens it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     port = listener.getsockname()[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
