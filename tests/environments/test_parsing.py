@@ -135,7 +135,7 @@ def test_no_network_is_a_choice_that_differs_from_none_at_all() -> None:
         ('repositories = ["file:///home/me/private"]', "is on the machine of whoever runs it: use https or ssh"),
         ('repositories = ["ext::sh -c evil"]', "names a program for git to start, and is refused"),
         ('repositories = ["http://a.example/b"]', "http:// is not allowed for repositories"),
-        ('repositories = ["ssh://-oProxyCommand=evil/x"]', "has no valid host and path"),
+        ('repositories = ["ssh://-oProxyCommand=evil/x"]', "has a host that programs read differently"),
         ('repositories = ["https://a.example/b@--upload-pack=evil"]', "is not a branch, tag or commit"),
         ('repositories = [{ url = "https://a.example/b", path = "../b" }]', "is not a path in the workspace"),
         ('repositories = [{ url = "https://a.example/b", path = "/etc" }]', "is not a path in the workspace"),
