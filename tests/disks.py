@@ -70,7 +70,7 @@ class SmallDisk:
 
     def run(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
         """A command that sees the disk at `there`."""
-        return subprocess.run([*self._enter, *argv], capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([*self._enter, *argv], capture_output=True, text=True, timeout=240, check=False)
 
     @property
     def there(self) -> Path:
@@ -101,7 +101,7 @@ class SmallDisk:
         """Make the disk this large, under the feet of whoever uses it."""
         # With the source named, mount does not repeat the old options, which a user namespace may refuse.
         remount = ["mount", "-o", f"remount,size={size}", "holdfast", str(self._mount_point)]
-        subprocess.run([*self._enter, *remount], check=True, timeout=30)
+        subprocess.run([*self._enter, *remount], check=True, timeout=240)
 
     def _mount(self) -> None:
         tried = []

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.testing.server import ServerProcess
 
-TIMEOUT = 60.0
+TIMEOUT = 240.0
 
 
 @dataclass(frozen=True)

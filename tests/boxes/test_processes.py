@@ -40,12 +40,12 @@ def race(folder: Path, racers: int) -> list[list[str]]:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    return [racer.communicate(timeout=60)[0].split() for racer in running]
+    return [racer.communicate(timeout=240)[0].split() for racer in running]
 
 
 def die(folder: Path, work: str, point: str) -> None:
     """Let a process kill itself at a point of some work."""
-    assert subprocess.run(command(folder, "die", point, work), timeout=60, check=False).returncode == -9
+    assert subprocess.run(command(folder, "die", point, work), timeout=240, check=False).returncode == -9
 
 
 @asynccontextmanager

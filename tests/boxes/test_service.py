@@ -465,7 +465,7 @@ async def test_a_box_that_works_is_not_idle(boxes: Boxes, clock: ManualClock) ->
         clock.advance(100_000)
         assert (await boxes.sweep()).removed == ()
         await process.close_stdin()
-        await process.wait(10)
+        await process.wait(240)
         async with await box.channel(["cat"]):
             clock.advance(100_000)
             assert (await boxes.sweep()).removed == ()
@@ -542,7 +542,7 @@ async def test_a_one_shot_goes_with_its_first_work(boxes: Boxes, provider: Dummy
     with boxes.working(row.id):
         async with await boxes.open(row.id) as box:
             await box.exec(["true"])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(240):
         await removed.wait()
     await boxes.delete(row.id)
     assert (await boxes.get(row.id)).ended_why == "one-shot, and its work has ended"
@@ -555,7 +555,7 @@ async def test_a_one_shot_stays_while_something_runs_in_it(boxes: Boxes, clock: 
             process = await box.spawn(["cat"], stdin=True)
         assert (await boxes.sweep()).removed == ()
         await process.close_stdin()
-        await process.wait(10)
+        await process.wait(240)
     assert [each.id for each in (await boxes.sweep()).removed] == [row.id]
 
 
@@ -660,7 +660,7 @@ async def test_the_periodic_sweep_runs_until_closed(
     await boxes.start()
     swept = asyncio.Event()
     provider.at["sweep"] = swept.set
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(240):
         await swept.wait()
     await boxes.close()
 

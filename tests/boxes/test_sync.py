@@ -36,7 +36,7 @@ def test_a_life_without_await(provider: SyncProvider, tmp_path: Path) -> None:
         process.write(b"in")
         process.close_stdin()
         assert b"".join(chunk.data for chunk in process.output()) == b"out\nin"
-        assert process.wait(10) == 0
+        assert process.wait(240) == 0
         assert box.process(process.id).read(offset=4) == b"in"
         with box.channel(["cat"]) as channel:
             channel.write(b"ping")
@@ -68,7 +68,7 @@ def test_a_port_without_await(provider: SyncProvider) -> None:
         there, _ = listening.accept()
         with there:
             connection.write(b"ping")
-            assert there.recv(10) == b"ping"
+            assert there.recv(240) == b"ping"
             there.sendall(b"pong")
             assert connection.read() == b"pong"
 
@@ -79,7 +79,7 @@ def test_output_that_is_left_early_is_let_go(provider: SyncProvider) -> None:
         with process.output() as output:
             assert next(output).data == b"one\n"
         process.kill()
-        assert process.wait(10) == 137
+        assert process.wait(240) == 137
 
 
 def test_threads_share_a_provider(provider: SyncProvider) -> None:

@@ -26,7 +26,7 @@ def modules_after(*arguments: str) -> set[str]:
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "sys.stderr.write(json.dumps(sorted(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True)
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
@@ -97,7 +97,7 @@ def test_version_is_the_packages(bare_cli: Cli) -> None:
 def test_output_to_a_full_disk_is_an_error_and_no_traceback(server: ServerProcess, form: list[str]) -> None:
     command = [sys.executable, "-m", "holdfast", "thread", "list", "--home", str(server.home), *form]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
     assert done.returncode == Exit.FAILURE
     assert "cannot write the output: the disk is full" in done.stderr
     assert "Traceback" not in done.stderr
@@ -145,7 +145,7 @@ def test_completion_is_there(bare_cli: Cli) -> None:
         "COMP_CWORD": "2",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "holdfast"], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert set(done.stdout.split()) == {"tail", "token", "trace", "tree", "turns"}
     shown = subprocess.run(
@@ -181,7 +181,7 @@ def on_terminal(*arguments: str, **environment: str) -> str:
             break
         seen += data
     os.close(ours)
-    process.wait(timeout=30)
+    process.wait(timeout=240)
     return seen.decode()
 
 
@@ -205,9 +205,9 @@ def test_up_says_where_it_is_and_refuses_a_second_one(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         lines = [server.stdout.readline() for _ in range(3)]
-        second = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+        second = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=240, check=False)
         server.terminate()
-        _, err = server.communicate(timeout=30)
+        _, err = server.communicate(timeout=240)
     assert lines[0].startswith("  server       http://127.0.0.1:")
     assert lines[1] == f"  home         {home}\n"
     assert lines[2].startswith("  api key      hf_")
@@ -227,7 +227,7 @@ def test_up_says_where_it_is_and_refuses_a_second_one(tmp_path: Path) -> None:
 )
 def test_up_says_why_it_cannot(bare_cli: Cli, tmp_path: Path, arguments: tuple[str, ...], what: str) -> None:
     command = [sys.executable, "-m", "holdfast", "up", "--home", str(tmp_path), "--port", "0", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == Exit.FAILURE
     assert what in done.stderr
     assert "Traceback" not in done.stderr

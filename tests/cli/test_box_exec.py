@@ -51,13 +51,13 @@ def test_a_command_answers_while_its_input_is_still_open(boxes: BoxCli, box: str
             talking.stdin.write(line)
             talking.stdin.flush()
             assert talking.stdout.readline() == line
-        out, err = talking.communicate(timeout=30)
+        out, err = talking.communicate(timeout=240)
     assert (talking.returncode, out, err) == (0, b"", b"")
 
 
 def test_a_command_that_reads_nothing_ends_all_the_same(boxes: BoxCli, box: str) -> None:
     with boxes.start("exec", box, "--", "true") as deaf:  # its input stays open
-        assert deaf.wait(timeout=30) == 0
+        assert deaf.wait(timeout=240) == 0
 
 
 def test_failures_of_ours_differ_from_those_of_commands(box_cli: Cli, box: str) -> None:
@@ -79,13 +79,13 @@ def running(box_cli: Cli, box: str, name: str) -> bool:
 
 
 def wait_until_running(box_cli: Cli, box: str, name: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not running(box_cli, box, name):
         assert time.monotonic() < deadline, f"sleep {name} does not run"
 
 
 def wait_until_gone(box_cli: Cli, box: str, name: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while running(box_cli, box, name):
         assert time.monotonic() < deadline, f"sleep {name} runs on"
 
@@ -106,7 +106,7 @@ def test_the_command_ends_with_us(box_cli: Cli, boxes: BoxCli, box: str, stdin: 
         assert command.stdout.readline() == b"ready\n"
         wait_until_running(box_cli, box, f"77{number:d}")
         command.send_signal(number)
-        _, err = command.communicate(timeout=30)
+        _, err = command.communicate(timeout=240)
     assert b"Traceback" not in err
     if number is signal.SIGINT:
         assert command.returncode == Exit.INTERRUPTED
@@ -120,7 +120,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(box_cli: Cli, boxes: BoxC
         command.stdout.read(10)
         command.stdout.close()
         assert command.stderr.read() == b""
-        command.wait(timeout=30)
+        command.wait(timeout=240)
     wait_until_gone(box_cli, box, "7799")
 
 
@@ -140,7 +140,7 @@ def test_a_detached_command_goes_on_and_its_output_is_kept(boxes: BoxCli, box_cl
         assert reading.stdout.readline() == b"one\n"
         assert process in box_cli("box", "logs", box).out
         box_cli("box", "exec", box, "--", "touch", "go")
-        out, err = reading.communicate(timeout=30)
+        out, err = reading.communicate(timeout=240)
     assert (reading.returncode, out) == (0, b"two\n")
     assert b"exit 5" in err
     assert box_cli("box", "logs", box, process).out == "one\ntwo\n"
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_reading_and_not_the_process(box_cli: Cli, boxes: BoxCli
         assert reading.stdout is not None
         assert reading.stdout.readline() == b"one\n"
         reading.send_signal(signal.SIGINT)
-        _, err = reading.communicate(timeout=30)
+        _, err = reading.communicate(timeout=240)
     assert reading.returncode == Exit.INTERRUPTED
     assert f"holdfast box logs {box} {process} --follow --offset 4".encode() in err
     wait_until_running(box_cli, box, "7788")

@@ -48,13 +48,13 @@ def test_any_tcp_is_forwarded_and_both_ends_can_close(box_cli: Cli, boxes: BoxCl
         assert address[0] == own_addresses(box, 4567)[0] != "127.0.0.1"  # whose cookies others would share
         data = bytes(range(256)) * 2000
         for _ in range(3):
-            with socket.create_connection(address, timeout=30) as talk:
+            with socket.create_connection(address, timeout=240) as talk:
                 talk.sendall(data)
                 talk.shutdown(socket.SHUT_WR)
                 answer = b"".join(iter(lambda: talk.recv(65536), b""))
             assert answer == data[::-1]
         forwarding.send_signal(signal.SIGINT)
-        _, err = forwarding.communicate(timeout=30)
+        _, err = forwarding.communicate(timeout=240)
     assert forwarding.returncode == Exit.INTERRUPTED
     assert b"the box keeps running" in err
     assert b"Traceback" not in err
@@ -67,11 +67,11 @@ def test_a_port_where_nothing_listens_is_told_once(boxes: BoxCli, box: str) -> N
         match = re.search(rb":(\d+) to", forwarding.stdout.readline())
         assert match is not None
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", int(match.group(1))), timeout=30) as talk:
+            with socket.create_connection(("127.0.0.1", int(match.group(1))), timeout=240) as talk:
                 assert talk.recv(1) == b""
         assert b"4568" in forwarding.stderr.readline()
         forwarding.send_signal(signal.SIGINT)
-        _, err = forwarding.communicate(timeout=30)
+        _, err = forwarding.communicate(timeout=240)
     assert err.count(b"4568") == 1  # in what is said at the end
 
 

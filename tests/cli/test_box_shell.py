@@ -23,7 +23,7 @@ from tests.cli.conftest import BoxCli, Cli
 from holdfast.cli.exits import Exit
 from holdfast.testing.server import ServerProcess
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 class Person:

@@ -38,11 +38,11 @@ def test_a_hint_names_the_command_as_it_was_typed(folder: Path, typed: str, tmp_
     environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
     environment["PATH"] = environment["PATH"].replace(str(CHECKOUT / "bin"), "/nowhere")
     done = subprocess.run(
-        [typed, "thread", "list"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [typed, "thread", "list"], cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert f"next         start one with {typed} up" in done.stderr
     help = subprocess.run(
-        [typed, "run", "--help"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
+        [typed, "run", "--help"], cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=True
     )
     assert help.stdout.startswith(f"Usage: {typed} run")
     assert f'\n  {typed} run "fix the failing test"' in help.stdout
@@ -51,7 +51,7 @@ def test_a_hint_names_the_command_as_it_was_typed(folder: Path, typed: str, tmp_
 def test_a_command_on_the_path_is_called_by_its_name(tmp_path: Path) -> None:
     environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path), "PATH": f"{CHECKOUT / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["holdfast", "thread", "list"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["holdfast", "thread", "list"], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert "next         start one with holdfast up" in done.stderr
 
@@ -135,7 +135,7 @@ def test_a_target_is_forgotten_when_its_command_has_ended(monkeypatch: pytest.Mo
 
 def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bin/holdfast", *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
+        ["bin/holdfast", *arguments], cwd=CHECKOUT, capture_output=True, text=True, timeout=240, check=False
     )
 
 

@@ -98,7 +98,7 @@ def test_a_server_uses_the_file_of_its_home(home: Path) -> None:
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(3)]
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
     assert "http://127.0.0.2:" in said[0]
     assert "none needed" in said[2]
 

@@ -232,7 +232,7 @@ def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
         if not piece:
             break
         said += piece
-    process.wait(60)
+    process.wait(240)
     os.close(here)
     return said.decode()
 

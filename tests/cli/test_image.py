@@ -18,9 +18,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     (folder / "busybox.tar").write_bytes(busybox().done())
     (folder / "tree").mkdir()
-    subprocess.run(["tar", "-xf", "busybox.tar", "-C", "tree"], cwd=folder, check=True, timeout=60)
+    subprocess.run(["tar", "-xf", "busybox.tar", "-C", "tree"], cwd=folder, check=True, timeout=240)
     (folder / "tree" / "etc" / "from").write_text("a directory")
-    subprocess.run(["gzip", "-k", "busybox.tar"], cwd=folder, check=True, timeout=60)
+    subprocess.run(["gzip", "-k", "busybox.tar"], cwd=folder, check=True, timeout=240)
     return folder
 
 

@@ -118,7 +118,7 @@ def test_on_a_terminal_bytes_are_shown_as_they_come(
         pass
     finally:
         os.close(leader)
-    assert process.wait(60) == 0, said.decode()
+    assert process.wait(240) == 0, said.decode()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
     assert re.search(r"[\d.]+ [kM]?B of [\d.]+ MB", plain), plain
     assert "holdfast box create" in plain

@@ -82,7 +82,7 @@ def test_what_is_missing_is_said_with_what_to_do(cli: Cli) -> None:
 
 def until_shown(cli: Cli, text: str, *command: str) -> Outcome:
     """Programs take a moment to start. Returns what is shown when this is a part of it."""
-    last = time.monotonic() + 30
+    last = time.monotonic() + 240
     while text not in (shown := cli(*command)).out:
         assert time.monotonic() < last, shown.out + shown.err
     return shown

@@ -224,7 +224,7 @@ def test_tail_follows_and_ctrl_c_says_how_to_come_back(cli: Cli, thread: str, se
         offset = cli("thread", "append", thread, "live", "--json").json()["nextOffset"]
         assert tail.stdout.readline().endswith("user: live\n")
         tail.send_signal(signal.SIGINT)
-        out, err = tail.communicate(timeout=30)
+        out, err = tail.communicate(timeout=240)
     assert tail.returncode == Exit.INTERRUPTED
     assert out == ""
     assert err == (

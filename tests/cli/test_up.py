@@ -21,7 +21,7 @@ from holdfast.testing.server import ServerProcess
 def up(home: Path, *options: str) -> Outcome:
     """In a process of its own: a server configures its process."""
     with start("up", "--home", str(home), *options) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     return Outcome(process.returncode, out, err)
 
 
@@ -42,7 +42,7 @@ def test_a_link_that_logs_in_is_printed_on_a_terminal_only(server: ServerProcess
     ours, theirs = pty.openpty() if on_terminal else os.pipe()
     try:
         command = [sys.executable, "-m", "holdfast", "up", "--home", str(server.home)]
-        done = subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=60, check=False)
+        done = subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=240, check=False)
         shown = os.read(ours, 65_536).decode()
     finally:
         os.close(ours)
@@ -86,7 +86,7 @@ def test_the_first_key_waits_for_who_starts_the_server_by_hand(background: Path,
         assert read_running(background) is not None
     finally:
         up.terminate()
-        up.communicate(timeout=60)
+        up.communicate(timeout=240)
 
 
 @pytest.mark.parametrize(

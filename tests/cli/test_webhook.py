@@ -53,7 +53,7 @@ def test_a_webhook_is_added_tested_rotated_and_removed(cli: Cli, receiver: tuple
     made = cli("webhook", "add", url, "--event", "run.finished", "--json").json()
     id, secret = made["webhook"]["id"], made["secret"]
     assert "delivered" in cli("webhook", "test", id).out
-    headers, body = received.get(timeout=30)
+    headers, body = received.get(timeout=240)
     assert json.loads(body)["type"] == "webhook.test"
     signature = sign(secret, headers["webhook-id"], int(headers["webhook-timestamp"]), body)
     assert headers["webhook-signature"] == signature

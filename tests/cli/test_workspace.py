@@ -63,7 +63,7 @@ def test_a_repository_goes_with_what_git_knows_or_would_and_its_history(reposito
     copy.mkdir()
     file = io.BytesIO()
     pack(Folder(repository, repository=True), file)
-    subprocess.run(["tar", "-x", "-C", str(copy)], input=file.getvalue(), check=True, timeout=60)
+    subprocess.run(["tar", "-x", "-C", str(copy)], input=file.getvalue(), check=True, timeout=240)
     done = subprocess.run(["git", "status", "--short"], cwd=copy, check=True, capture_output=True, text=True)
     assert done.stdout == "?? deep/\n?? new.py\n"
 

@@ -103,7 +103,7 @@ client = SyncClient({server.url!r}, api_key={server.api_key!r})
 tail = client.threads.create().tail()
 print(next(tail).type)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "signal.thread.created\n", "")
 
 

@@ -39,7 +39,7 @@ def long_stream(server: ServerProcess, headers: Headers, request: pytest.Fixture
     """The URL of a stream of six megabytes."""
     url = f"{server.url}/v1/stream/{request.node.name}"
     plain = {"Authorization": str(headers["Authorization"]), "Content-Type": "application/json"}
-    with httpx.Client(headers=plain, trust_env=False, timeout=60) as http:
+    with httpx.Client(headers=plain, trust_env=False, timeout=240) as http:
         http.put(url).raise_for_status()
         for begin in range(0, MESSAGES, 1000):
             batch = [{"n": number, "text": "x" * 1000} for number in range(begin, begin + 1000)]

@@ -84,7 +84,7 @@ def test_every_method_of_the_sdk_for_typescript(tmp_path: Path) -> None:
     language_server.write_text(SYMBOLS_OF_PYTHON)
     with ServerProcess(tmp_path / "home", daytona=True) as server:
         headers = {"Authorization": f"Bearer {server.api_key}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False) as api:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as api:
             params = {"name": "tiny:1"}
             assert api.post("/v1/images/import", params=params, content=busybox().done()).status_code == 201
         words = [f"{server.url}/compat/daytona", server.api_key or "", str(tmp_path), "tiny:1", str(language_server)]

@@ -33,7 +33,7 @@ def install(clone: Path, how: str) -> subprocess.CompletedProcess[str]:
     machine = clone / "bin" / "lib" / "machine.bash"
     machine.write_text(machine.read_text().replace("((EUID == 0))", "true").replace("command -v apt-get", "true"))
     return subprocess.run(
-        ["bash", "-c", INSTALL % how, "bash", str(clone)], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", INSTALL % how, "bash", str(clone)], capture_output=True, text=True, timeout=240, check=False
     )
 
 

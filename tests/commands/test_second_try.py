@@ -62,7 +62,7 @@ def clone(tmp_path: Path) -> Path:
 def run(clone: Path, *arguments: str, fail: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     (clone / "fail").write_text("\n".join(fail))
     command = [str(clone / "bin" / "test"), *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_test_that_passes_alone_is_named_with_how_it_failed(clone: Path) -> None:

@@ -143,7 +143,7 @@ def _cgroup2() -> Path | None:
 
 def _remove(group: Path) -> None:
     """End what is in a control group, and remove it. Its processes have ended with their process 1 as a rule."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             for folder, _, _ in os.walk(group, topdown=False):

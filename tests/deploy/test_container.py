@@ -71,7 +71,7 @@ def server(engine: DockerEngine, compose_options: list[str]) -> Iterator[DockerE
 
 
 def wait_until_it_serves(engine: DockerEngine) -> None:
-    asking = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8484/health', timeout=60)"
+    asking = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8484/health', timeout=240)"
     loop = f'until "{sys.executable}" -c "{asking}" 2>/dev/null; do sleep 0.1; done'
     docker(engine, "exec", NAME, "timeout", str(SECONDS), "sh", "-c", loop)
 

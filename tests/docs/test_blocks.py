@@ -40,7 +40,7 @@ def commands_of(code: str) -> str:
 
 
 def shell_mistake(code: str) -> str:
-    done = subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True, timeout=240, check=False)
     return done.stderr
 
 

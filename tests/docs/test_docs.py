@@ -67,7 +67,7 @@ class Tour:
 
     def close(self) -> None:
         self.up.terminate()
-        self.up.communicate(timeout=60)
+        self.up.communicate(timeout=240)
 
 
 @pytest.fixture(scope="module")

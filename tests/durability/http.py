@@ -15,7 +15,7 @@ import httptools
 
 from holdfast.time_limit import time_limit
 
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 240.0
 """Seconds that an answer may take."""
 _SILENCE: Final = 90.0
 """Seconds that one which goes on may be silent: the server ends it earlier."""

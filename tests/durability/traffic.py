@@ -22,7 +22,7 @@ from holdfast.time_limit import time_limit
 
 STREAMS: Final = "/v1/stream/"
 THREADS: Final = "threads/"
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 240.0
 """Seconds without any progress after which a trial is given up."""
 _FULL: Final = (503, 507)
 """Not written, try again: the disk is full, or something written before on the same stream found it so."""

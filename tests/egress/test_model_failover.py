@@ -241,7 +241,7 @@ async def test_a_provider_that_never_ends_its_error_is_not_read_for_ever(world: 
 
     async with serving(provider) as port:
         await world.models.put("mine", base_url=f"http://127.0.0.1:{port}", apis=[Api.ANTHROPIC])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(240):
             assert "From the" in (await ask(world)).text
 
 

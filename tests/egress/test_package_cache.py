@@ -103,7 +103,7 @@ async def answer_of(client: Client) -> tuple[int, dict[str, str], bytes]:
     head = (await client.head()).decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
     body = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(240):
         if headers.get("transfer-encoding") == "chunked":
             while size := int(await client.reader.readline(), 16):
                 body += await client.reader.readexactly(size)

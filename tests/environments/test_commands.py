@@ -66,7 +66,7 @@ class Terminal:
 
     def end(self) -> int:
         self.expect(None)
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=240)
 
 
 class Commands:
@@ -373,7 +373,7 @@ def test_options_make_asking_unnecessary(scene: Scene, commands: Commands) -> No
 def commit(folder: Path) -> None:
     author = ("-c", "user.name=A", "-c", "user.email=a@example.com")
     for command in (("init", "-q", "-b", "master"), ("add", "."), (*author, "commit", "-qm", "One.")):
-        subprocess.run(["git", *command], cwd=folder, check=True, timeout=60)
+        subprocess.run(["git", *command], cwd=folder, check=True, timeout=240)
 
 
 def test_the_file_in_a_clone_asks_as_any_file_does(scene: Scene, commands: Commands) -> None:
@@ -511,7 +511,7 @@ def test_a_clone_has_the_consent_of_its_address_and_not_of_its_origin(commands: 
         (each / "holdfast.toml").write_text('agent = "pi"\nprovider = "no-such"\n')
         commit(each)
     origin = ("git", "remote", "add", "origin", str(own))
-    subprocess.run(origin, cwd=evil, check=True, timeout=60)
+    subprocess.run(origin, cwd=evil, check=True, timeout=240)
     assert commands("env", "allow", "--repo", "own", "--yes").exit == 0
     options = ("run", "do it", "--model", "scripted", "--repo")
     assert "asks for" not in commands(*options, str(own)).err

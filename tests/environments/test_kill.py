@@ -56,7 +56,7 @@ def test_a_server_killed_in_a_setup_leaves_nothing_and_the_next_one_builds_it(tm
 
         building = threading.Thread(target=build)
         building.start()
-        assert reached.wait(60)
+        assert reached.wait(240)
         with client_of(server) as client:
             assert left(client) == (1, 0)
         server.kill()
@@ -102,7 +102,7 @@ def test_a_server_killed_at_any_step_of_a_setup_leaves_nothing_half(tmp_path: Pa
             assert left(client) == (0, int(STEPS[step]))
             assert client.environments.build("killed").built is not STEPS[step]
             assert left(client) == (0, 1)
-            until = time.monotonic() + 60
+            until = time.monotonic() + 240
             while there := [each.name for each in (home / "local" / "boxes").iterdir()]:
                 assert time.monotonic() < until, there
                 time.sleep(0.05)

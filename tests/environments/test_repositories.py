@@ -45,7 +45,7 @@ class World:
         return self.git("rev-parse", "HEAD")
 
     def git(self, *arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=self.remote, check=True, timeout=60, capture_output=True)
+        done = subprocess.run(["git", *arguments], cwd=self.remote, check=True, timeout=240, capture_output=True)
         return done.stdout.decode().strip()
 
 

@@ -62,7 +62,7 @@ def test_a_service_is_ready_before_the_agent_and_is_started_again_only_in_a_fres
     assert scene.client.runs.get(thread).box == box
     last = services_of(scene, thread)[-1]
     assert last["web"] != first["web"]
-    until = time.monotonic() + 30
+    until = time.monotonic() + 240
     with scene.client.boxes.open(box) as handle:
         while (running := running_in(handle)) != [last["web"]]:
             assert time.monotonic() < until, running  # the runner ends a moment after its run
@@ -73,7 +73,7 @@ def test_a_port_that_a_service_listens_on_does_not_keep_its_box_awake(scene: Sce
     file = "\n".join(PAGE.splitlines()[2:])
     thread, _ = run(scene, "true", environment_file=file, box={"idleSeconds": 1})
     box, [first] = scene.client.runs.get(thread).box or "", services_of(scene, thread)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while (state := scene.client.boxes.get(box).state) is not BoxState.HIBERNATED:
         assert time.monotonic() < until, state
         time.sleep(0.1)

@@ -66,7 +66,7 @@ class Session:
         **more: Any,
     ) -> httpx.Response:
         """One request to the gateway, without cookies or credentials other than those in `headers`."""
-        with httpx.Client(base_url=self.server.url, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=self.server.url, timeout=240, trust_env=False) as client:
             return client.request(method, path, headers={"host": host or self.host, **(headers or {})}, **more)
 
     def cookie(self, subject: str = "ada", role: str | None = "owner") -> dict[str, str]:

@@ -499,7 +499,7 @@ def test_an_enormous_frame_closes_a_terminal_and_not_the_server(session: Session
     with session.socket("/tty/ws", session.bearer(), subprotocols=["tty"]) as client:
         client.socket.sendall(b"\x82\xff" + struct.pack(">Q", 1 << 40) + b"mask")
         with pytest.raises(ConnectionClosed) as closed:
-            client.recv(timeout=10)
+            client.recv(timeout=240)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1009
     assert session.visit("/health").status_code == 200
@@ -511,7 +511,7 @@ def test_a_member_who_is_removed_is_out_at_once(session: Session) -> None:
         assert removed.status_code == 204
         client.send(b'{"columns":80,"rows":24}')
         with pytest.raises(ConnectionClosed) as closed:
-            client.recv(timeout=10)
+            client.recv(timeout=240)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
 
@@ -524,7 +524,7 @@ def test_what_waits_for_a_program_is_not_passed_on_for_a_member_who_was_removed(
 
     def answers_late(taken: socket.socket, head: bytes) -> None:
         asked.set()
-        assert removed.wait(10)
+        assert removed.wait(240)
         taken.sendall(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
         while piece := taken.recv(1024):
             got.append(piece)
@@ -537,7 +537,7 @@ def test_what_waits_for_a_program_is_not_passed_on_for_a_member_who_was_removed(
         bearer = session.bearer("bob")
         client.send(request("GET", "/t/app/", host=session.host, sec_websocket_key=key, **upgrade, **bearer))
         client.send(b"typed")
-        assert asked.wait(10)
+        assert asked.wait(240)
         session.api.delete(f"/v1/sessions/{session.id}/members", params={"subject": "bob"})
         removed.set()
         while client.socket.recv(1024):
@@ -591,7 +591,7 @@ def test_a_link_ends_with_the_rights_of_who_issued_it(
     inside = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
     assert session.visit("/", host=session.tunnel_host("app"), headers=inside).status_code == 200
     start = f"GET /endless HTTP/1.1\r\nhost: {session.tunnel_host('app')}\r\ncookie: {inside['cookie']}\r\n\r\n"
-    with socket.create_connection(session.server.address, timeout=20) as opened:
+    with socket.create_connection(session.server.address, timeout=240) as opened:
         opened.sendall(start.encode())
         assert opened.recv(12) == b"HTTP/1.1 200"
         lose(kim)

@@ -22,7 +22,7 @@ from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.box
 
-TIMEOUT = 20.0
+TIMEOUT = 240.0
 _marks = itertools.count(1)
 
 

@@ -27,7 +27,7 @@ from holdfast.threads.protocol.surface import PREFIX, StreamSurface, stream_path
 from holdfast.threads.store import AppendRequest, Producer
 from holdfast.time_limit import time_limit
 
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 240.0
 _READ: Final = 1 << 30
 
 Fault = Callable[[Request], Awaitable[Response | None]]

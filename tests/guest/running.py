@@ -14,7 +14,7 @@ from tests.harnesses import scripted_reader
 from holdfast.harnesses import runner_archive
 
 READER: Final = Path(scripted_reader.__file__)
-PATIENCE: Final = 30.0
+PATIENCE: Final = 240.0
 PRELUDE: Final = """\
 import json, os, signal, subprocess, sys, time
 def say(**record):

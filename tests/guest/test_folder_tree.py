@@ -21,7 +21,7 @@ PROGRAM = Path(folder_tree.__file__).read_text()
 
 def ask(folder: Path, **request: Any) -> dict[str, Any]:
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(request)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=240)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

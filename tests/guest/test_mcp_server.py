@@ -84,7 +84,7 @@ class Agent:
     def close(self) -> int:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        code = self._process.wait(30)
+        code = self._process.wait(240)
         assert self._process.stdout is not None
         self._process.stdout.close()
         return code

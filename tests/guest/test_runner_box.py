@@ -26,7 +26,7 @@ from holdfast.providers.local import LocalProvider
 from holdfast.testing.provider_suite.base import appears, number_in, runs
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 20.0
+PATIENCE = 240.0
 TOKEN = "a-token-that-nobody-sees"
 
 
@@ -257,7 +257,7 @@ def test_the_archive_of_a_harness_needs_nothing_else(harness: str, tmp_path: Pat
         f"if importlib.util.find_spec('holdfast.harnesses.{harness}.driver'):\n"
         f"    import holdfast.harnesses.{harness}.driver\n"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -32,7 +32,7 @@ from holdfast.threads.protocol.surface import StreamSurface
 from holdfast.threads.store import AppendRequest, Producer, StreamConfig
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 20.0
+PATIENCE = 240.0
 THREAD = "threads/t-1"
 
 

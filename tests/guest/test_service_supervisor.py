@@ -21,7 +21,7 @@ from holdfast.guest.service_supervisor import remove_stale
 
 pytestmark = pytest.mark.anyio
 SOURCE = str(Path(service_supervisor.__file__))
-PATIENCE = 20
+PATIENCE = 240.0
 LISTEN = """
 import socket, sys, time
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))

@@ -26,7 +26,7 @@ from holdfast.guest.session_runner.outbox import Outbox
 from holdfast.guest.session_runner.websocket import Closed, Refused, WebSocket, masked
 from holdfast.guest.turn_messages import entry_of, message_of
 
-PATIENCE = 20.0
+PATIENCE = 240.0
 Speak = Callable[[ServerConnection], None]
 
 

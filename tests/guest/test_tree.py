@@ -345,14 +345,14 @@ def test_our_archives_are_read_by_other_tools(tmp_path: Path) -> None:
         *("./b", "./b/c", "./b/c/deep"),
     }
     (tmp_path / "again").mkdir()
-    subprocess.run(["tar", "-x", "-C", tmp_path / "again"], input=data, check=True, timeout=30)
+    subprocess.run(["tar", "-x", "-C", tmp_path / "again"], input=data, check=True, timeout=240)
     assert picture(tmp_path / "again") == picture(source)
 
 
 def test_an_archive_of_gnu_tar_is_read(tmp_path: Path) -> None:
     (tmp_path / "source" / "a").mkdir(parents=True)
     (tmp_path / "source" / "a" / ("n" * 120)).write_bytes(b"content")
-    done = subprocess.run(["tar", "-c", "-C", tmp_path / "source", "."], capture_output=True, check=True, timeout=30)
+    done = subprocess.run(["tar", "-c", "-C", tmp_path / "source", "."], capture_output=True, check=True, timeout=240)
     unpack(io.BytesIO(done.stdout), str(tmp_path / "again"))
     assert picture(tmp_path / "again") == picture(tmp_path / "source")
 
@@ -361,7 +361,7 @@ def test_the_module_works_alone() -> None:
     program = (
         f"import runpy, sys; runpy.run_path({tree.__file__!r}); print(sorted(n for n in sys.modules if 'holdf' in n))"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, timeout=240)
     assert done.stdout == b"[]\n"
 
 

@@ -41,7 +41,7 @@ from holdfast.harnesses.harness import (
 )
 from holdfast.testing.model import ScriptedModel
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 240.0
 TOKEN: Final = "eyJ-token.of.a-run"
 _GRACE: Final = 2.0
 _SOURCE: Final = Path(__file__).parents[2] / "src"

@@ -24,7 +24,7 @@ from holdfast.harnesses.harness import AbortByLine, Api, ModelAccess, Place, Tas
 from holdfast.harnesses.tool_server import ToolAccess
 
 Payload = dict[str, Any]
-_SECONDS = 60.0
+_SECONDS = 240.0
 _SOURCE = Path(__file__).parents[2] / "src"
 
 

@@ -22,7 +22,7 @@ from holdfast.harnesses import node, npm, registry
 from holdfast.harnesses.installation import Progress, Tools, processor
 
 pytestmark = pytest.mark.anyio
-_SECONDS = 60.0
+_SECONDS = 240.0
 _OTHER_CPU = "arm64" if processor(platform.machine()) == "x64" else "x64"
 
 

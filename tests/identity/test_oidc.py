@@ -27,7 +27,7 @@ class World:
         self.issuer = issuer
 
     def browser(self) -> httpx.Client:
-        return httpx.Client(base_url=self.server.url, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.server.url, timeout=240, trust_env=False)
 
     def be(self, name: str) -> None:
         """Who sits at the keyboard."""

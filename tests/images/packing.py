@@ -172,6 +172,6 @@ class Key:
 
     def _gpg(self, *arguments: str, data: bytes = b"") -> bytes:
         command = ["gpg", "--homedir", str(self._home), "--batch", "--no-tty", "--pinentry-mode", "loopback"]
-        done = subprocess.run([*command, *arguments], input=data, capture_output=True, check=False, timeout=60)
+        done = subprocess.run([*command, *arguments], input=data, capture_output=True, check=False, timeout=240)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout

@@ -121,7 +121,7 @@ class RegistryProcess:
         self.url = f"http://{self.host}"
 
     def _port(self) -> int:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             if found := re.search(r"listening on [^ \"]*:(\d+)", self._log.read_text()):
                 return int(found[1])
@@ -151,7 +151,7 @@ class RegistryProcess:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(240)
 
 
 def htpasswd(folder: Path) -> str:

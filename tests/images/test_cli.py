@@ -190,7 +190,7 @@ def test_on_a_terminal_there_is_a_line_that_moves_and_what_to_do_next(command: C
         pass
     finally:
         os.close(leader)
-    assert process.wait(60) == 0, said.decode()
+    assert process.wait(240) == 0, said.decode()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
     assert "halfway" in plain
     assert re.search(r"run +echo halfway; sleep 0.3; echo there +\d+\.\d s", plain)

@@ -193,7 +193,7 @@ async def test_a_box_that_a_failed_shutdown_leaves_is_collected(
         async with await client.boxes.open(box) as left:
             # Its Python ends by itself when nobody was there for a quarter of an hour. That is not waited for here.
             await left.exec(["sh", "-c", "kill -9 -1"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (await client.boxes.get(box)).ended_at is None:  # noqa: ASYNC110 - only asking tells
                 await asyncio.sleep(0.1)
 
@@ -228,7 +228,7 @@ async def test_a_server_is_started_where_none_runs(tmp_path: Path, monkeypatch: 
         await host.close()
         await other.close()
         os.kill(running.pid, signal.SIGTERM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while is_alive(running.pid):  # noqa: ASYNC110 - it is nobody's child here
                 await asyncio.sleep(0.02)
 

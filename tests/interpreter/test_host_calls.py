@@ -29,7 +29,7 @@ class Connection:
         self.sent.append((document["call"], content or document["message"].encode()))
 
     async def until_sent(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(240):
             while len(self.sent) < count:
                 self.tried.clear()
                 await self.tried.wait()

@@ -167,7 +167,7 @@ def visit(preview: Preview, path: str, *, token: bool = True) -> httpx.Response:
     url = httpx.URL(preview.url)
     place = url.copy_with(host="127.0.0.1", path=path, query=url.query if token else None)
     headers = {**preview.headers, "host": f"{url.host}:{url.port}"}
-    return httpx.get(place, headers=headers, timeout=30, follow_redirects=False)
+    return httpx.get(place, headers=headers, timeout=240, follow_redirects=False)
 
 
 @pytest.mark.places(*ALL)

@@ -433,7 +433,7 @@ async def test_a_kernel_whose_host_does_not_come_back_ends_by_itself(box: Box) -
     assert (await context.execute("import time\ntime.sleep(1)\n1")).value == 1  # not while somebody is there
     await kernels.close()
     process = await box.process(kernels.process)
-    assert await process.wait(60) == 0
+    assert await process.wait(240) == 0
     with pytest.raises(KernelLost):
         await Kernel.attach(box, kernels.process, kernels.endpoint.token)
 

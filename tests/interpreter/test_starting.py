@@ -33,7 +33,7 @@ async def ready(server: ServerProcess) -> int:
 
 async def fill(host: ClientHost, server: ServerProcess) -> None:
     """Until there is one for whoever comes next."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         for _ in range(2):
             async with Interpreter(host=host):
                 pass

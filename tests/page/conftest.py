@@ -154,7 +154,7 @@ def fetched(api: httpx.Client, path: str) -> Any:
 @pytest.fixture
 def api(server: ServerProcess) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server.api_key}"}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as client:
         yield client
 
 

@@ -203,7 +203,7 @@ async def test_it_follows_until_you_scroll_up_and_jumps_to_now(page: Page, api: 
 async def test_it_goes_on_when_the_server_comes_back(page: Page, tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("restarted") / "home"
     with ServerProcess(home, auth=False) as server:
-        with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as api:
+        with httpx.Client(base_url=server.url, timeout=240, trust_env=False) as api:
             thread = make_thread(api, "Held fast")
             await page.goto(f"{server.url}/t/{thread.id}")
             await expect(page.locator("#link")).to_have_text("live")

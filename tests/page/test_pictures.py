@@ -94,7 +94,7 @@ def story_told(bench: Workbench) -> tuple[str, str]:
     branch = bench.client.forks.fork(thread, prompt="Try it with a table of discounts.").thread
     runs.wait(branch)
     headers = {"Authorization": f"Bearer {bench.key}"}
-    with httpx.Client(base_url=bench.server.url, headers=headers, trust_env=False, timeout=60) as api:
+    with httpx.Client(base_url=bench.server.url, headers=headers, trust_env=False, timeout=240) as api:
         api.patch(f"/v1/threads/{branch}", json={"title": "The same with a table of discounts"}).raise_for_status()
     return thread, branch
 

@@ -66,7 +66,7 @@ def server(installed: Installed) -> Iterator[subprocess.Popen[str]]:
             yield running
         finally:
             running.send_signal(signal.SIGTERM)
-        assert running.wait(timeout=60) == 0
+        assert running.wait(timeout=240) == 0
 
 
 def test_its_settings_are_options_of_up(installed: Installed) -> None:

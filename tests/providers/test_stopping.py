@@ -18,7 +18,7 @@ from holdfast.providers.sprites import guest_setup as sprites_guest
 from holdfast.providers.sprites.provider import SpritesProvider
 
 pytestmark = pytest.mark.anyio
-PATIENCE: Final = 120.0
+PATIENCE: Final = 240.0
 CLOUDS: Final = [pytest.param(name, marks=MARKS[name]) for name in ("docker", "daytona", "sprites", "modal")]
 
 

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from holdfast.egress.bound.certificates import BoxAuthority
 
-_SECONDS: Final = 60
+_SECONDS: Final = 240.0
 
 
 class HttpsGit:

@@ -195,7 +195,7 @@ def _client(server: ServerProcess) -> httpx.AsyncClient:
     """Somebody else with the same account at Daytona, who goes through no proxy."""
     headers = {"Authorization": f"Bearer {server.api_key}"}
     url = f"{server.url}/compat/daytona"
-    return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False)
+    return httpx.AsyncClient(base_url=url, headers=headers, timeout=240, trust_env=False)
 
 
 async def take_agents_snapshot(server: ServerProcess) -> None:

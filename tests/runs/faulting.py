@@ -35,7 +35,7 @@ from holdfast.testing.server import ServerProcess
 from holdfast.threads.access.credentials import Access, ApiKey, RunScope
 from holdfast.threads.run_events import end_id
 
-PATIENCE: Final = 150.0
+PATIENCE: Final = 240.0
 PROMPT: Final = "Please look into the workspace and say what is there."
 FIRST: Final = "I will look around first, and then tell you all that there is to be told."
 LAST: Final = "That is all there is here: I have looked into every corner of it, twice."
@@ -635,7 +635,7 @@ class Struck:
         """All there are, live text too."""
         found: list[dict[str, Any]] = []
         headers = {"authorization": f"Bearer {self.world.key}"}
-        async with httpx.AsyncClient(base_url=self.world.server.url, headers=headers, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=self.world.server.url, headers=headers, timeout=240) as client:
             offset = "-1"
             while True:
                 answer = await client.get(f"/v1/stream/threads/{self.thread}", params={"offset": offset})

@@ -44,7 +44,7 @@ from holdfast.threads.run_events import PRODUCER, Run
 from holdfast.threads.service import Threads
 from holdfast.threads.store import Producer
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 SEALS = Seals(b"of these tests")
 SPEC = with_life(BoxSpec(provider="dummy"))
 

@@ -31,7 +31,7 @@ def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
 
 def api_of(server: ServerProcess) -> httpx.Client:
     headers = {} if server.api_key is None else {"Authorization": f"Bearer {server.api_key}"}
-    return httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False)
+    return httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False)
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def furnish(server: ServerProcess, owner: httpx.Client) -> Furnished:
     ids["workflow-executions"] = tool("run_workflow", workflowId=workflow)["execution"]["executionId"]
     ids["inbox"] = tool("send_notification", content=SECRET, toUserId=MARK)["messageId"]
     code = ask("POST", "/v1/login/links")["path"].partition("#code=")[2]
-    with httpx.Client(base_url=server.url, headers={"Origin": server.url}, timeout=60, trust_env=False) as browser:
+    with httpx.Client(base_url=server.url, headers={"Origin": server.url}, timeout=240, trust_env=False) as browser:
         assert browser.post("/v1/login", json={"code": code}).status_code < 300
     ids["logins"] = ask("GET", "/v1/logins")["logins"][0]["id"]
     ids |= dict.fromkeys(("images", "volumes", "secrets", "environments", "members", "policies", "models"), MARK)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-TIMEOUT = 30.0
+TIMEOUT = 240.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Furnished,
         assert made.status_code == 201, made.text
         key = made.json()["key"]["key"]
         headers = {"Authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False) as stranger:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as stranger:
             try:
                 yield furnish(server, owner), stranger, key
             finally:
@@ -287,7 +287,7 @@ def test_another_tenant_finds_nothing_by_any_route_of_the_daytona_api(
 
     routes = sorted(daytona_routes(), key=order)
     headers = {"Authorization": f"Bearer {made.json()['key']['key']}"}
-    with httpx.Client(base_url=own.server.url, headers=headers, timeout=60, trust_env=False) as stranger:
+    with httpx.Client(base_url=own.server.url, headers=headers, timeout=240, trust_env=False) as stranger:
         strangers = {route: answer(stranger, *route) for route in routes}
     # 400 and 501: what is wrong with a request, or what nobody can do, may be said before anything is looked up.
     assert {route: told for route, told in strangers.items() if told[0] not in (400, 404, 501)} == {}

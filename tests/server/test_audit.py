@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def as_(server: ServerProcess, key: str) -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"}
-    return httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False)
+    return httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False)
 
 
 def recorded(owner: httpx.Client, method: str, path: str) -> dict[str, Any]:

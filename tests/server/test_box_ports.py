@@ -27,7 +27,7 @@ from websockets.sync.server import serve as serve_websockets
 
 from holdfast.testing.server import ServerProcess
 
-TIMEOUT = 30.0
+TIMEOUT = 240.0
 Script = Callable[[socket.socket, bytes], None]
 
 

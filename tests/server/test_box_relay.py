@@ -113,7 +113,7 @@ async def visit(stub: Stub, body: int = 0) -> tuple[int, bytes]:
         "headers": [(b"host", b"localhost"), (b"content-length", str(body).encode())],
         "state": {},
     }
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(240):
         await relay(scope, receive, send)
     return answered[0]["status"], b"".join(each.get("body", b"") for each in answered[1:])
 

@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from holdfast.testing.server import ServerProcess
 
-TIMEOUT = 30.0
+TIMEOUT = 240.0
 STDIN, STDOUT, STDERR, END = b"\x00", b"\x01", b"\x02", b"\x04"
 SOCKETS = ["exec", "channel", "processes/p-1/attach", "connect/80"]
 
@@ -378,7 +378,7 @@ def settled(look: Callable[[], int]) -> int:
 
 
 def eventually(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if found := look():
             return found

@@ -23,7 +23,7 @@ from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
-TIMEOUT = 30.0
+TIMEOUT = 240.0
 """Less than a completion may take: nothing of what is waited for here ends by that."""
 USER = [{"role": "user", "content": "What is it?"}]
 

@@ -42,7 +42,7 @@ def test_a_home_is_free_again_after_its_server_died(tmp_path: Path) -> None:
         server.kill()
         assert read_running(tmp_path / "home") is not None, "the dead leave their note"
         server.start()
-        assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+        assert httpx.get(f"{server.url}/health", timeout=240).status_code == 200
     assert read_running(tmp_path / "home") is None, "the living take it back"
 
 
@@ -106,7 +106,7 @@ os.read(told, 1)
 os._exit(0)
 """
     server = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
-    server.wait(30)
+    server.wait(240)
     assert server.stdin is not None
     letting_go = threading.Timer(0.3, server.stdin.close)
     letting_go.start()
@@ -136,7 +136,7 @@ def test_a_port_that_is_taken_in_the_last_moment_is_replaced_by_another(
         running, started = find_or_start(tmp_path)
     try:
         assert started
-        assert httpx.get(f"{running.url}/health", timeout=60).status_code == 200
+        assert httpx.get(f"{running.url}/health", timeout=240).status_code == 200
     finally:
         os.kill(running.pid, signal.SIGKILL)
 
@@ -169,7 +169,7 @@ def test_who_comes_second_waits_until_the_server_of_the_first_answers(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as listener, Home(home) as first:
         running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", os.getpid(), "0", 0, "hf_x")
         second.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while "already running" not in _text_of(home / "server.log"):
             assert second.is_alive(), "it gave up"
             assert time.monotonic() < deadline
@@ -195,7 +195,7 @@ def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
         assert server.stdout.readline()
         home.rename(tmp_path / "elsewhere")
         try:
-            _, said = server.communicate(timeout=60)
+            _, said = server.communicate(timeout=240)
         finally:
             server.kill()
     assert f"the home {home} was deleted, moved or replaced" in said

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.testing.server import ServerProcess
 
-TIMEOUT = 30.0
+TIMEOUT = 240.0
 MINE, OTHER = "t-mine", "t-other"
 ENTRY = {"payload": {"type": "chat", "text": "hello"}}
 

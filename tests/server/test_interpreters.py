@@ -123,7 +123,7 @@ def test_code_that_runs_is_interrupted_and_its_state_stays(
 
     running = threading.Thread(target=run)
     running.start()
-    assert began.wait(30)
+    assert began.wait(240)
     assert api.post(f"/v1/interpreters/{made}/interrupt").status_code == 204
     running.join(30)
     assert ended[-1]["error"]["kind"] == "KeyboardInterrupt"
@@ -161,7 +161,7 @@ def test_a_port_that_its_code_listens_on_has_a_url(api: httpx.Client, made: str)
     assert url.host == f"{port}-{box}.localhost"
     for query, status in ((url.query, 200), (None, 401)):
         place = url.copy_with(host="127.0.0.1", query=query)
-        answer = httpx.get(place, headers={**told["headers"], "host": f"{url.host}:{url.port}"}, timeout=30)
+        answer = httpx.get(place, headers={**told["headers"], "host": f"{url.host}:{url.port}"}, timeout=240)
         assert answer.status_code == status, answer.text
     for id, wanted, status in ((made, 0, 422), (made, 70_000, 422), ("i-nobody", 80, 404)):
         assert api.get(f"/v1/interpreters/{id}/preview", params={"port": wanted}).status_code == status
@@ -177,7 +177,7 @@ def test_a_port_that_its_code_listens_on_has_a_url(api: httpx.Client, made: str)
 def called(server: ServerProcess, api: httpx.Client, name: str) -> Iterator[tuple[httpx.Client, str]]:
     """A client with a key of this name, and the id of the key."""
     key = api.post("/v1/keys", json={"name": name}).json()
-    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key['key']}"}, timeout=60) as client:
+    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key['key']}"}, timeout=240) as client:
         yield client, key["id"]
 
 

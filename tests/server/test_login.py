@@ -26,7 +26,7 @@ class World:
         self.owner = api_of(server)
 
     def browser(self) -> httpx.Client:
-        return httpx.Client(base_url=self.server.url, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.server.url, timeout=240, trust_env=False)
 
     @property
     def own_page(self) -> dict[str, str]:
@@ -137,7 +137,7 @@ def test_streams_and_sockets_take_the_cookie_of_own_pages(world: World) -> None:
     for origin, status in ((world.server.url, 404), ("https://evil.example", 403)):
         headers = {"Cookie": cookie, "Origin": origin}
         with pytest.raises(InvalidStatus) as refused, connect(url, additional_headers=headers) as socket:
-            socket.recv(timeout=10)
+            socket.recv(timeout=240)
         assert refused.value.response.status_code == status
 
 

@@ -19,7 +19,7 @@ def counted(api: httpx.Client) -> dict[str, float]:
 
 
 def wait_for(api: httpx.Client, name: str, value: float) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while counted(api).get(name) != value:
         assert time.monotonic() < deadline, counted(api)
         time.sleep(0.02)

@@ -14,7 +14,7 @@ from holdfast.testing.server import ServerProcess
 @pytest.fixture(scope="module")
 def api(server: ServerProcess) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server.api_key}"}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=240) as client:
         yield client
 
 
@@ -200,7 +200,7 @@ def test_metrics_want_a_key_where_other_machines_reach_the_server(tmp_path: Path
     with ServerProcess(tmp_path / "home", host="0.0.0.0") as server:
         url = server.url
         assert url.startswith("http://127.0.0.1:"), "an address that this machine can open"
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=240) as client:
             assert client.get("/health").status_code == 200
             assert client.get("/metrics").status_code == 401
             document = client.get("/v1/openapi.json", headers={"Authorization": f"Bearer {server.api_key}"}).json()

@@ -40,7 +40,7 @@ class Kim:
 
     def client(self, credential: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {credential or self.key}"}
-        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.server.url, headers=headers, timeout=240, trust_env=False)
 
     def token(self, scope: str = "write") -> str:
         with self.client() as client:
@@ -96,7 +96,7 @@ def read_on(lines: Iterator[str]) -> str:
 
 def receive_all(opened: ClientConnection) -> None:
     while True:
-        opened.recv(timeout=20)
+        opened.recv(timeout=240)
 
 
 @WAYS
@@ -244,14 +244,14 @@ def test_a_connection_to_a_port_ends_with_the_right_to_it(kim: Kim, lose: Lose, 
     more = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-key: x\r\n" if upgrade else ""
     head = f"GET /v1/boxes/{box}/ports/{program.port}/ HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {kim.key}\r\n{more}"
     try:
-        with socket.create_connection(kim.server.address, timeout=30) as client:
+        with socket.create_connection(kim.server.address, timeout=240) as client:
             client.sendall(f"{head}\r\n".encode())
             assert client.recv(12) == (b"HTTP/1.1 101" if upgrade else b"HTTP/1.1 200")
             lose(kim)
             with suppress(ConnectionResetError):
                 while client.recv(65536):
                     pass
-            assert ended.wait(30)  # the program in the box sees it, too
+            assert ended.wait(240)  # the program in the box sees it, too
     finally:
         program.close()
 
@@ -264,9 +264,9 @@ def test_a_socket_of_the_daytona_api_ends_with_the_right_to_it(tmp_path: Path) -
 def check_daytona_socket(kim: Kim) -> None:
     url = f"{kim.server.url.replace('http', 'ws', 1)}/compat/daytona/socket.io/?EIO=4&transport=websocket"
     with connect(url, proxy=None) as events:
-        assert str(events.recv(timeout=20)).startswith("0")
+        assert str(events.recv(timeout=240)).startswith("0")
         events.send("40" + json.dumps({"token": kim.key}))
-        assert str(events.recv(timeout=20)).startswith("40")
+        assert str(events.recv(timeout=240)).startswith("40")
         revoke_key(kim)
         with pytest.raises(ConnectionClosed) as closed:
             receive_all(events)

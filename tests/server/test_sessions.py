@@ -21,7 +21,7 @@ from holdfast.api.session.sessions import Attachment, PromptInfo, SessionInfo
 from holdfast.testing.model.gates import Gate
 from holdfast.testing.model.steps import bash, held, text, write
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 pytestmark = pytest.mark.xdist_group("sessions")
 
 

@@ -30,7 +30,7 @@ class World:
         return made.json()["path"], made.json()["share"]["id"]
 
     def visit(self, path: str) -> httpx.Response:
-        with httpx.Client(base_url=self.server.url, timeout=30, trust_env=False) as nobody:
+        with httpx.Client(base_url=self.server.url, timeout=240, trust_env=False) as nobody:
             return nobody.get(path)
 
 

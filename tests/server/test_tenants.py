@@ -90,7 +90,7 @@ class World:
 
     def with_key(self, key: str) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.server.url, headers=headers, timeout=240, trust_env=False)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         assert made.status_code == 201, made.text
         key = made.json()["key"]["key"]
         headers = {"Authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as stranger:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as stranger:
             world = World(server, owner, stranger, key)
             furnish(world)
             yield world
@@ -171,7 +171,7 @@ def ask_socket(world: World, path: str, key: str) -> int:
     try:
         with connect(url, additional_headers={"Authorization": f"Bearer {key}"}, open_timeout=10) as socket:
             socket.send("{}")
-            assert "error" in json.loads(socket.recv(timeout=10))
+            assert "error" in json.loads(socket.recv(timeout=240))
             return 404
     except InvalidStatus as refused:
         return refused.response.status_code
@@ -209,7 +209,7 @@ def test_the_lists_of_a_tenant_have_nothing_of_another(world: World) -> None:
 
 
 def test_no_route_answers_without_a_credential(world: World) -> None:
-    with httpx.Client(base_url=world.server.url, timeout=30, trust_env=False) as nobody:
+    with httpx.Client(base_url=world.server.url, timeout=240, trust_env=False) as nobody:
         for method, pattern in GUARDED:
             path = world.path_of(pattern)
             if method == roles.SOCKET:
@@ -447,10 +447,10 @@ def test_tenants_survive_a_restart(tmp_path: Path) -> None:
         with api_of(server) as owner:
             key = owner.post("/v1/tenants", json={"name": "acme"}).json()["key"]["key"]
         headers = {"Authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as client:
             assert client.post("/v1/threads", json={"id": "t-kept"}).status_code == 201
         server.restart()
-        with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as client:
             assert client.get("/v1/stream/threads/t-kept?offset=-1").status_code == 200
             assert client.get("/v1/threads/t-kept").status_code == 200
 
@@ -468,7 +468,7 @@ def test_a_tenant_whose_data_is_damaged_harms_no_other(tmp_path: Path) -> None:
         statuses = []
         for key in keys:
             headers = {"Authorization": f"Bearer {key}"}
-            with httpx.Client(base_url=server.url, headers=headers, timeout=30, trust_env=False) as client:
+            with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as client:
                 statuses.append(
                     [
                         client.get(path).status_code

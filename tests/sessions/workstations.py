@@ -16,7 +16,7 @@ from tests.server.conftest import api_of
 
 from holdfast.testing.server import ServerProcess
 
-PATIENCE = 60
+PATIENCE = 240.0
 _DESKTOP = ("Xvfb", "fluxbox", "x11vnc", "websockify", "xterm")
 needs_desktop = pytest.mark.skipif(
     not all(map(shutil.which, _DESKTOP)),
@@ -80,7 +80,7 @@ def run(session: Session, command: str) -> str:
     """Run a command in the box."""
     import base64
 
-    answer = session.api.post(f"/v1/boxes/{session.box}/exec", json={"argv": ["sh", "-c", command]}, timeout=60)
+    answer = session.api.post(f"/v1/boxes/{session.box}/exec", json={"argv": ["sh", "-c", command]}, timeout=240)
     assert answer.status_code == 200, answer.text
     done = answer.json()
     assert done["exitCode"] == 0, base64.b64decode(done["stderr"])

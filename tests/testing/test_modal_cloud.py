@@ -157,7 +157,7 @@ async def test_volumes_are_shared_and_limits_and_networks_are_asked_for(
 
 def run(command: list[str], variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **(variables or {})}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
 async def test_a_tunnel_leads_to_a_port(app: modal.App, client: modal.Client) -> None:

@@ -112,7 +112,7 @@ async def model() -> AsyncIterator[ScriptedModel]:
 
 @pytest.fixture
 async def client(model: ScriptedModel) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=model.url, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=model.url, timeout=240) as client:
         yield client
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def ask(model: ScriptedModel, api: Api = Api.ANTHROPIC, prompt: str = "hello", **more: Any) -> str:
-    async with httpx.AsyncClient(base_url=model.url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=model.url, timeout=240) as client:
         return streamed(api, events_of(await client.post(PATHS[api], json=body_of(api, prompt, **more))))[1]
 
 
@@ -27,7 +27,7 @@ async def ask(model: ScriptedModel, api: Api = Api.ANTHROPIC, prompt: str = "hel
 async def test_a_gate_holds_a_stream_at_its_point_until_it_is_released(api: Api) -> None:
     first, middle, last = Gate("start"), Gate(2), Gate("end")
     step = Step(text="a" * 12 + "b" * 12 + "c" * 12, gates=(first, middle, last))
-    async with ScriptedModel([step]) as model, httpx.AsyncClient(base_url=model.url, timeout=30) as client:
+    async with ScriptedModel([step]) as model, httpx.AsyncClient(base_url=model.url, timeout=240) as client:
         request = client.build_request("POST", PATHS[api], json=body_of(api))
         asking = asyncio.create_task(client.send(request, stream=True))
         await first.reached()
@@ -234,7 +234,7 @@ async def test_it_is_a_program_too(tmp_path: Path) -> None:
         assert program.stdout is not None
         url = (await program.stdout.readline()).decode().strip().removeprefix("listening on ")
         assert url == f"http://127.0.0.1:{(tmp_path / 'port').read_text()}"
-        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=240) as client:
             api = Api.OPENAI_CHAT
             asking = asyncio.create_task(client.post(PATHS[api], json=body_of(api)))
             assert (await client.get("/_/gates/first")).status_code == 200
@@ -250,7 +250,7 @@ async def test_it_is_a_program_too(tmp_path: Path) -> None:
             assert (await client.post("/_/script", json={"steps": [{"what": 1}]})).status_code == 400
     finally:
         program.terminate()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(240):
             assert await program.wait() == 0
 
 

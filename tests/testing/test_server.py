@@ -29,28 +29,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def threads(server: ServerProcess) -> list[str]:
     headers = {"authorization": f"Bearer {server.api_key}"}
-    listed = httpx.get(f"{server.url}/v1/threads", headers=headers, timeout=30).raise_for_status().json()
+    listed = httpx.get(f"{server.url}/v1/threads", headers=headers, timeout=240).raise_for_status().json()
     return [thread["id"] for thread in listed["threads"]]
 
 
 def create(server: ServerProcess, id: str) -> None:
     headers = {"authorization": f"Bearer {server.api_key}"}
-    httpx.post(f"{server.url}/v1/threads", json={"id": id}, headers=headers, timeout=30).raise_for_status()
+    httpx.post(f"{server.url}/v1/threads", json={"id": id}, headers=headers, timeout=240).raise_for_status()
 
 
 def ask_until_it_fails(server: ServerProcess) -> None:
     while True:
-        httpx.get(f"{server.url}/health", timeout=30)
+        httpx.get(f"{server.url}/health", timeout=240)
 
 
 def fail_after_asking(server: ServerProcess) -> None:
-    httpx.get(f"{server.url}/nowhere", timeout=30)
+    httpx.get(f"{server.url}/nowhere", timeout=240)
     raise AssertionError("something is wrong")
 
 
 def test_it_answers_with_the_key_it_announces(server: ServerProcess) -> None:
-    assert httpx.get(f"{server.url}/health", timeout=30).json()["status"] == "ok"
-    assert httpx.get(f"{server.url}/v1/threads", timeout=30).status_code == 401
+    assert httpx.get(f"{server.url}/health", timeout=240).json()["status"] == "ok"
+    assert httpx.get(f"{server.url}/v1/threads", timeout=240).status_code == 401
     assert isinstance(threads(server), list)
 
 
@@ -60,7 +60,7 @@ def test_it_comes_back_on_the_same_port_with_what_it_had(server: ServerProcess, 
     url = server.url
     getattr(server, end)()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health", timeout=30)
+        httpx.get(f"{url}/health", timeout=240)
     server.start()
     assert server.url == url
     assert f"t-{end}" in threads(server)
@@ -74,7 +74,7 @@ def test_starting_twice_is_a_mistake(server: ServerProcess) -> None:
 def test_it_logs_to_a_file(server: ServerProcess) -> None:
     # A request is logged after it is answered, so it may take another answer until the line is there.
     assert any(
-        httpx.get(f"{server.url}/nowhere", timeout=30).status_code and "/nowhere" in server.read_log()
+        httpx.get(f"{server.url}/nowhere", timeout=240).status_code and "/nowhere" in server.read_log()
         for _ in range(100)
     )
 
@@ -105,7 +105,7 @@ def test_a_failing_test_shows_the_log(tmp_path: Path) -> None:
 async def test_async_code_can_use_it(tmp_path: Path) -> None:
     async with ServerProcess(tmp_path / "home", auth=False) as server, httpx.AsyncClient() as http:
         assert server.api_key is None
-        assert (await http.get(f"{server.url}/v1/threads", timeout=30)).json()["threads"] == []
+        assert (await http.get(f"{server.url}/v1/threads", timeout=240)).json()["threads"] == []
 
 
 async def told_where_it_runs(settings: Settings, egress: Egress) -> Mapping[str, Provider]:
@@ -120,14 +120,14 @@ def test_it_has_the_folder_and_the_environment_of_its_start(
     monkeypatch.setenv("TOLD", told)
     monkeypatch.chdir(tmp_path)
     with ServerProcess(tmp_path / "home", auth=False, providers=told_where_it_runs) as server:
-        httpx.get(f"{server.url}/v1/boxes", timeout=30)  # which waits for the providers
+        httpx.get(f"{server.url}/v1/boxes", timeout=240)  # which waits for the providers
         assert (server.home / "told").read_text() == f"{told} in {tmp_path}"
 
 
 def test_servers_run_side_by_side_each_with_a_log_of_its_own(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "one", auth=False) as one, ServerProcess(tmp_path / "two", auth=False) as two:
         one.kill()
-        assert httpx.get(f"{two.url}/health", timeout=30).status_code == 200
+        assert httpx.get(f"{two.url}/health", timeout=240).status_code == 200
         one.start()
         assert one.pid != two.pid
         assert one.url not in two.read_log()

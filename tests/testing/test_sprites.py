@@ -137,7 +137,7 @@ def test_the_network_policy_is_applied(client: SpritesClient) -> None:
     sprite = client.create_sprite("networked")
 
     def ask(what: str) -> bytes:
-        return bytes(sprite.run("python3", "-c", _ASK, what, capture_output=True, timeout=30).stdout)
+        return bytes(sprite.run("python3", "-c", _ASK, what, capture_output=True, timeout=240).stdout)
 
     assert ask("other") == b"502\n"  # nothing denies it, and nothing is there
     rules = [PolicyRule("allowed.invalid", "allow"), PolicyRule("*", "deny")]

@@ -57,7 +57,7 @@ class Heard:
     async def drain(self) -> None: ...
 
     async def until(self, wanted: bytes) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while wanted not in self.data:
                 self._grown.clear()
                 await self._grown.wait()

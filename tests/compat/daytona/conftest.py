@@ -38,7 +38,7 @@ def daytona_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
     with ServerProcess(home, daytona=True) as server:
         yield server
         headers = {"Authorization": f"Bearer {server.api_key}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False) as api:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as api:
             for box in api.get("/v1/boxes", params={"limit": 200}).json()["boxes"]:
                 assert api.delete(f"/v1/boxes/{box['id']}").status_code == 200
 

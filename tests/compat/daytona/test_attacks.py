@@ -71,7 +71,7 @@ def test_boxes_that_were_not_made_here_are_not_shown(daytona_server: ServerProce
 def test_the_sandbox_of_another_tenant_is_not_found(daytona_server: ServerProcess, daytona: Daytona) -> None:
     made = daytona.create()
     name = f"theirs-{uuid.uuid4()}"
-    with sqlite3.connect(daytona_server.home / _database(daytona_server.home), timeout=20) as store:
+    with sqlite3.connect(daytona_server.home / _database(daytona_server.home), timeout=240) as store:
         store.execute("UPDATE daytona_records SET tenant = 'other', name = ? WHERE id = ?", (name, made.id))
     headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
     base = f"{daytona_server.url}/compat/daytona"
@@ -82,7 +82,7 @@ def test_the_sandbox_of_another_tenant_is_not_found(daytona_server: ServerProces
             assert api.post(f"/sandbox/{each}/stop").status_code == 404
             assert api.get(f"/toolbox/{each}/files?path=/").status_code == 404
         assert made.id not in [item["id"] for item in api.get("/sandbox").json()["items"]]
-    with sqlite3.connect(daytona_server.home / _database(daytona_server.home), timeout=20) as store:
+    with sqlite3.connect(daytona_server.home / _database(daytona_server.home), timeout=240) as store:
         store.execute("UPDATE daytona_records SET tenant = 'default' WHERE id = ?", (made.id,))
     made.delete()
 
@@ -198,12 +198,12 @@ def test_what_code_writes_into_the_output_of_a_session_harms_nobody(
     assert api.post(session, json={"sessionId": "forged"}).status_code == 201
     program = _FORGE.replace("FRAME", repr(head.encode() + b"\n"))
     command = f"echo {base64.b64encode(program.encode()).decode()} | base64 -d | python3 -"
-    done = api.post(f"{session}/forged/exec", json={"command": command}, timeout=60)
-    found = api.get(f"{session}/forged", timeout=60)
+    done = api.post(f"{session}/forged/exec", json={"command": command}, timeout=240)
+    found = api.get(f"{session}/forged", timeout=240)
     assert {done.status_code, found.status_code} <= {200, 410}
     assert 410 in (done.status_code, found.status_code), "nothing was written"
     assert "wrote into the output" in str(_error(found)["message"])
-    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=60).is_success
+    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=240).is_success
     assert api.delete(f"{session}/forged").status_code == 204
     api.delete(f"/sandbox/{sandbox}")
 
@@ -247,7 +247,7 @@ def test_what_is_not_there_is_told_in_daytonas_shape(api: httpx.Client, shared: 
 
 def test_without_the_option_there_is_no_such_api(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home") as server:
-        answer = httpx.get(f"{server.url}/compat/daytona/config", trust_env=False, timeout=60)
+        answer = httpx.get(f"{server.url}/compat/daytona/config", trust_env=False, timeout=240)
         assert answer.status_code == 404
 
 

@@ -52,7 +52,7 @@ def test_a_git_that_was_replaced_fails_its_own_requests_only(
     assert answer.status_code >= 400, answer.text[:200]
     assert len(answer.content) < 100_000
     assert "statusCode" in answer.json()
-    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=60).is_success
+    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=240).is_success
 
 
 @pytest.mark.parametrize("unit", ['{"a":[[1]]},', "[],"])
@@ -66,7 +66,7 @@ def test_a_language_server_that_sends_millions_of_values_is_ended(
     answer = api.post(f"{replaced}/lsp/start", json=asked, timeout=PATIENCE)
     assert answer.status_code == 400
     assert "has ended" in answer.json()["message"]
-    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=60).is_success
+    assert httpx.get(f"{daytona_server.url}/health", trust_env=False, timeout=240).is_success
 
 
 def test_a_sh_that_was_replaced_fails_its_own_requests_only(api: httpx.Client, sandbox: Sandbox, replaced: str) -> None:

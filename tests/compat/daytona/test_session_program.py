@@ -45,7 +45,7 @@ class Program:
         return heads
 
     def wait(self) -> int:
-        return self._process.wait(30)
+        return self._process.wait(240)
 
     def close(self) -> None:
         with suppress(ProcessLookupError):
@@ -147,7 +147,7 @@ def is_running(pid: int) -> bool:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -22,7 +22,7 @@ Limit = Callable[..., None]
 @pytest.fixture(scope="module")
 def owner(daytona_server: ServerProcess) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
-    with httpx.Client(base_url=daytona_server.url, headers=headers, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=daytona_server.url, headers=headers, timeout=240, trust_env=False) as client:
         yield client
 
 
@@ -61,13 +61,13 @@ def events(server: ServerProcess, token: object, *, header: str | None = None) -
     url = server.url.replace("http", "ws", 1) + "/compat/daytona/socket.io/?EIO=4&transport=websocket"
     headers = {} if header is None else {"Authorization": f"Bearer {header}"}
     with connect(url, additional_headers=headers, open_timeout=30) as socket:
-        assert str(socket.recv(timeout=30)).startswith("0{")
+        assert str(socket.recv(timeout=240)).startswith("0{")
         socket.send("40" + json.dumps({"token": token}))
         yield socket
 
 
 def told(socket: ClientConnection) -> str:
-    return str(socket.recv(timeout=30))
+    return str(socket.recv(timeout=240))
 
 
 def test_the_socket_of_events_is_that_of_the_tenant_of_the_key(
@@ -103,7 +103,7 @@ def test_no_credential_opens_the_events_of_another_tenant(daytona_server: Server
         with events(daytona_server, token, header=header) as socket:
             assert told(socket).startswith("44"), (token, header)
             with pytest.raises(ConnectionClosed):
-                socket.recv(timeout=30)
+                socket.recv(timeout=240)
 
 
 def test_signed_files_count_as_requests_of_the_tenant(theirs: Sandbox, limit: Limit) -> None:
@@ -111,7 +111,7 @@ def test_signed_files_count_as_requests_of_the_tenant(theirs: Sandbox, limit: Li
     down, up = theirs.download_url("/tmp/signed"), theirs.upload_url("/tmp/more")
     broken = down.replace("signature=v1_", "signature=v1_0")
     assert broken != down
-    with httpx.Client(timeout=60, trust_env=False) as anybody:
+    with httpx.Client(timeout=240, trust_env=False) as anybody:
         limit("acme", requests=0.05)
         answers = [anybody.get(url).status_code for url in (broken, broken, broken, down, down, down)]
         assert answers == [401, 401, 401, 200, 429, 429], "strangers use up nothing"
@@ -134,5 +134,5 @@ def test_events_count_as_requests_and_end_with_the_tenant(
         assert "0.01 requests a second" in refused
         assert owner.delete("/v1/tenants/brief").status_code == 204
         with pytest.raises(ConnectionClosed):
-            socket.recv(timeout=30)
+            socket.recv(timeout=240)
         assert told(of_default).startswith("40{"), "of another tenant"

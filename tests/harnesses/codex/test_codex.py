@@ -214,7 +214,7 @@ def test_an_abort_while_a_tool_runs_ends_the_tool_too_and_the_session_goes_on(be
     with bench.start("wait") as agent:
         agent.wait_for("call")
         agent.abort()
-        agent.process.wait(10)
+        agent.process.wait(240)
         assert agent.children() == []
         agent.finish()
     assert agent.outcome["error"]["code"] == "agent_aborted"

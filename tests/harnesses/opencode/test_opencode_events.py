@@ -19,7 +19,7 @@ import pytest
 from holdfast.guest.session_runner.mailbox import Mailbox
 from holdfast.harnesses.opencode.host import Host
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 240.0
 PROMPT: Final = {
     "messageId": "r-1",
     "content": "do it",

@@ -23,7 +23,7 @@ def serving(home: Path) -> Iterator[ServerProcess]:
     with ServerProcess(home, daytona=True) as server:
         yield server
         headers = {"Authorization": f"Bearer {server.api_key}"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False) as api:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=240, trust_env=False) as api:
             for box in api.get("/v1/boxes", params={"limit": 200}).json()["boxes"]:
                 api.delete(f"/v1/boxes/{box['id']}")
 

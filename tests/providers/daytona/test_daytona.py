@@ -99,7 +99,7 @@ async def test_ports_have_addresses_at_daytona_signed_or_with_a_header(provider:
     await box.spawn(["python3", "-m", "http.server", "8000", "--bind", "127.0.0.1"])
     plain, signed = await box.preview(8000), await box.signed_preview(8000, 60)
     assert not signed.headers
-    async with httpx.AsyncClient(timeout=30, trust_env=False, follow_redirects=True) as client:
+    async with httpx.AsyncClient(timeout=240, trust_env=False, follow_redirects=True) as client:
 
         async def answers() -> bool:
             return (await client.get(f"{plain.url}/", headers=plain.headers)).text == "hello from the box"

@@ -60,7 +60,7 @@ def test_the_descriptor_is_read_without_the_sdk() -> None:
         "import sys; sys.modules['daytona'] = None; from holdfast.providers.daytona.descriptor import DAYTONA;"
         "assert 'aiohttp' not in sys.modules; print(DAYTONA.name)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout == "daytona\n", done.stderr
 
 

@@ -42,7 +42,7 @@ async def daytona(daytona_server: ServerProcess) -> AsyncIterator[httpx.AsyncCli
     """Somebody else with the same key, who does not go through the proxy."""
     headers = {"Authorization": f"Bearer {daytona_server.api_key}"}
     url = f"{daytona_server.url}/compat/daytona"
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=240, trust_env=False) as client:
         yield client
 
 
@@ -143,7 +143,7 @@ async def test_a_box_lives_on_without_its_control_plane(
     with contextlib.suppress(BoxUnreachable):  # whoever uses the stream when it is lost is told so
         await box.exec(["true"])
     await box.files.write("go", b"")
-    assert await process.wait(30) == 5
+    assert await process.wait(240) == 5
     assert await all_of(process) == b"one\ntwo\n"
     proxy.clear()
     assert await provider.probe(box.id) is Liveness.LIVE
@@ -172,7 +172,7 @@ async def test_output_is_whole_although_streams_are_cut(box: Box, proxy: FaultyP
     for _ in range(3):
         await asyncio.sleep(0.2)
         proxy.cut()
-    assert await process.wait(60) == 0
+    assert await process.wait(240) == 0
     assert await all_of(process) == b"".join(b"%d\n" % number for number in range(300))
 
 

@@ -38,7 +38,7 @@ def client(
 
 def sandboxes(server: ServerProcess) -> list[dict[str, Any]]:
     headers = {"Authorization": f"Bearer {server.api_key}"}
-    answer = httpx.get(f"{server.url}/compat/daytona/sandbox", headers=headers, timeout=30, trust_env=False)
+    answer = httpx.get(f"{server.url}/compat/daytona/sandbox", headers=headers, timeout=240, trust_env=False)
     found: list[dict[str, Any]] = answer.json()["items"]
     return found
 

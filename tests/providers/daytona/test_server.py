@@ -34,7 +34,7 @@ async def test_a_sandbox_outlives_its_server(daytona_server: ServerProcess, tmp_
             async with await client.boxes.open(made.box.id) as box:
                 await box.files.write("go", b"")
                 found = await box.process(process.id)
-                assert await found.wait(20) == 6
+                assert await found.wait(240) == 6
                 assert await found.read() == b"end\n"
                 await box.delete()
 

@@ -28,9 +28,9 @@ PYTHON_IMAGE: Final = "holdfast-test/python:1"
 """The usual commands and Python."""
 BUSYBOX_IMAGE: Final = "holdfast-test/busybox:1"
 """One static program, and nothing else: no Python, no C library."""
-_START_SECONDS: Final = 30.0
-_STOP_SECONDS: Final = 30.0
-_IMPORT_SECONDS: Final = 120.0
+_START_SECONDS: Final = 240.0
+_STOP_SECONDS: Final = 240.0
+_IMPORT_SECONDS: Final = 240.0
 _PIECE: Final = 1 << 20
 _PROGRAMS: Final = (
     "sh", "bash", "awk", "basename", "cat", "chmod", "chown", "cmp", "cp", "cut", "date", "dd", "df", "dirname", "du",
@@ -184,7 +184,7 @@ def busybox_files() -> bytes:
     if found is None:
         raise CannotStart("there is no busybox: apt-get install busybox-static")
     busybox = Path(found).resolve()
-    listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=10).stdout.split()
+    listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=240).stdout.split()
     root = _Root()
     root.copy(busybox, "usr/bin/busybox")
     root.link("bin", "usr/bin")
@@ -240,7 +240,7 @@ def _module_files(library: Path) -> Iterator[Path]:
 
 def _libraries(programs: Iterable[Path]) -> list[Path]:
     """The shared libraries that these need, and the loader, at the places where they are looked for."""
-    done = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False, timeout=240)
     found = set()
     for line in done.stdout.splitlines():
         words = line.split()

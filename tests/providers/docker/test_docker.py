@@ -209,7 +209,7 @@ async def test_an_image_without_python_or_a_c_library_makes_a_whole_box(provider
     process = await box.spawn(["sh", "-c", "cat; exit 3"], stdin=True)
     await process.write(b"hello")
     await process.close_stdin()
-    assert await process.wait(20) == 3
+    assert await process.wait(240) == 3
     assert await process.read() == b"hello"
     await box.stop()
     assert await box.power() is Power.STOPPED
@@ -372,7 +372,7 @@ async def test_a_stream_that_is_lost_is_dialled_again_and_processes_go_on(provid
     process = await box.spawn(["sh", "-c", "until [ -e go ]; do sleep 0.05; done; echo end; exit 4"])
     await provider.lifecycle.guest("b-lost").close()
     await box.files.write("go", b"")
-    assert await process.wait(20) == 4
+    assert await process.wait(240) == 4
     assert await process.read() == b"end\n"
 
 

@@ -18,7 +18,7 @@ from holdfast.api.box.spec import BoxSpec
 from holdfast.api.ids import new_id
 from holdfast.providers.local import LocalProvider
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 240.0
 """Seconds for what has to come at once on any machine that is not broken."""
 PRELUDE: Final = """
 import ctypes, errno, json, os, resource, signal, socket, sys

@@ -304,7 +304,7 @@ def package(folder: Path, name: str, files: Mapping[str, bytes], scripts: Mappin
         for each in files:
             os.chown(tree / each, 33, 1000)
     made = folder / f"{name}_1.0_all.deb"
-    subprocess.run(["dpkg-deb", "-Zgzip", "-b", str(tree), str(made)], check=True, capture_output=True, timeout=60)
+    subprocess.run(["dpkg-deb", "-Zgzip", "-b", str(tree), str(made)], check=True, capture_output=True, timeout=240)
     shutil.rmtree(tree)
     return made
 
@@ -314,7 +314,7 @@ def repository(packages: Sequence[Path]) -> dict[str, bytes]:
     files = {each.name: each.read_bytes() for each in packages}
     stanzas = []
     for each in packages:
-        told = subprocess.run(["dpkg-deb", "-f", str(each)], check=True, capture_output=True, text=True, timeout=60)
+        told = subprocess.run(["dpkg-deb", "-f", str(each)], check=True, capture_output=True, text=True, timeout=240)
         data = files[each.name]
         stanzas.append(
             f"{told.stdout.strip()}\nFilename: ./{each.name}\nSize: {len(data)}\nSHA256: {sha256(data)[7:]}\n"

@@ -16,7 +16,7 @@ from holdfast.providers.pipes import readable
 
 pytestmark = pytest.mark.anyio
 
-_SECONDS = 60.0
+_SECONDS = 240.0
 
 
 async def test_a_box_ends_when_its_home_is_deleted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from holdfast.testing.provider_suite.base import sh
 
 pytestmark = pytest.mark.anyio
 MEGABYTE = 1 << 20
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 async def test_only_what_is_written_after_the_end_ends_processes_again(tmp_path: Path) -> None:

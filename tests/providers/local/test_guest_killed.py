@@ -33,7 +33,7 @@ _SEIZE, _DETACH = 0x4206, 17
 _TRACE_EXIT = 0x40
 _EXIT_STOP = signal.SIGTRAP | 6 << 8
 _WALL = 0x40000000
-_SECONDS = 30.0
+_SECONDS = 240.0
 
 
 @pytest.fixture

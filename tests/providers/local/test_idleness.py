@@ -101,7 +101,7 @@ async def spawned(box: Box, *argv: str) -> Callable[[], Awaitable[None]]:
 
     async def end() -> None:
         await process.signal(9)
-        await process.wait(10)
+        await process.wait(240)
 
     return end
 

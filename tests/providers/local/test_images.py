@@ -109,7 +109,7 @@ async def test_env_workdir_and_user_of_an_image_are_honoured(provider: LocalProv
 async def test_limits_volumes_terminals_and_ports_are_as_in_other_boxes(provider: LocalProvider, box_of: Make) -> None:
     box = await box_of(memory=64 << 20, pids=32)
     process = await box.spawn(["sh", "-c", "test -t 0 && echo terminal"], pty=True)
-    assert await process.wait(20) == 0
+    assert await process.wait(240) == 0
     assert (await process.read()).strip() == b"terminal"
     assert all(step.ok for step in await box.ping())
 

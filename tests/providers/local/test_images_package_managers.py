@@ -127,7 +127,7 @@ async def _publish(net: Net, folder: Path) -> None:
     await sh(maker, "rpmbuild -bb --quiet /root/tide.spec && tar -C /root/rpmbuild/RPMS/noarch -cf /out .")
     folder.mkdir()
     archive = await maker.files.read("/out")
-    await asyncio.to_thread(subprocess.run, ["tar", "-x", "-C", str(folder)], input=archive, check=True, timeout=60)
+    await asyncio.to_thread(subprocess.run, ["tar", "-x", "-C", str(folder)], input=archive, check=True, timeout=240)
     await maker.delete()
     _sign(folder)
 
@@ -140,10 +140,10 @@ def _sign(folder: Path) -> None:
         packages = [str(each) for each in folder.glob("*.rpm")]
         assert len(packages) == 3
         defined = [part for name, value in macros.items() for part in ("--define", f"{name} {value}")]
-        subprocess.run(["rpmsign", *defined, "--addsign", *packages], check=True, capture_output=True, timeout=60)
+        subprocess.run(["rpmsign", *defined, "--addsign", *packages], check=True, capture_output=True, timeout=240)
     finally:
         key.close()
-    subprocess.run(["createrepo_c", "--quiet", str(folder)], check=True, capture_output=True, timeout=60)
+    subprocess.run(["createrepo_c", "--quiet", str(folder)], check=True, capture_output=True, timeout=240)
     (folder / "key").write_bytes(key.armoured.read_bytes())
 
 

@@ -86,7 +86,7 @@ def member(group: BoxGroup, script: str) -> Iterator[subprocess.Popen[str]]:
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
-        process.wait(10)
+        process.wait(240)
 
 
 def tell(process: subprocess.Popen[str], line: str) -> None:
@@ -211,7 +211,7 @@ sys.stdin.readline()
         assert group.processes()
         assert group.kill()
         assert group.processes() == set()
-        assert process.wait(10) == -9
+        assert process.wait(240) == -9
 
 
 @each_backend
@@ -295,7 +295,7 @@ def test_a_group_given_to_the_server_is_opened_for_limited_groups_by_moving_down
         assert Path(folder, "cgroup.subtree_control").read_text().split() == controllers[:1]
         assert Path(folder, "holdfast-server", "cgroup.procs").read_text().split() == [str(process.pid)]
         tell(process, "end")
-        assert process.wait(10) == 0
+        assert process.wait(240) == 0
 
 
 # --- decided without effects -----------------------------------------------------------------------------------------
@@ -453,5 +453,5 @@ except OSError as error:
 """
     wanted = [each for each in rlimits_for(memory=64 * MEGABYTE, disk=1000) if each[0] != resource.RLIMIT_NOFILE]
     command = [sys.executable, "-I", "-c", script, str(tmp_path / "file"), json.dumps(wanted)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     assert said.splitlines() == ["memory", "File too large"]

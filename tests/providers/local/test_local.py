@@ -123,7 +123,7 @@ async def test_more_snapshots_than_layers_can_be_mounted_are_merged(provider: Lo
 async def test_a_box_full_of_vforks_holds_still_for_a_snapshot(box: Box) -> None:
     process = await box.spawn(["sh", "-c", "while :; do true > a; /bin/true; done"])  # sh starts programs by vfork
     for _ in range(5):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             await box.snapshot()
     assert (await process.info()).state is ProcessState.RUNNING
     await process.kill()

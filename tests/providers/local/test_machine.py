@@ -160,7 +160,7 @@ def test_a_sandbox_inside_of_one_that_forbids_it_is_explained(walls: list[str], 
         outer = [*box, *(str(program) if wall == "FILTER" else wall for wall in walls)]
         nobody = machine.NOBODY if os.geteuid() == 0 else None
         done = subprocess.run(
-            [*outer, *box, "/bin/sh", "-c", ":"], capture_output=True, text=True, timeout=20, check=False, cwd="/",
+            [*outer, *box, "/bin/sh", "-c", ":"], capture_output=True, text=True, timeout=240, check=False, cwd="/",
             pass_fds=[program], user=nobody, group=nobody, extra_groups=None if nobody is None else [],
         )  # fmt: skip
     finally:

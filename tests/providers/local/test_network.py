@@ -116,7 +116,7 @@ async def test_every_process_of_a_box_finds_its_way_out(net: Net) -> None:
     assert "of-the-spec" in await works(box, "sh", "-c", "echo $NO_PROXY")
     assert await works(box, "sh", "-c", "echo $https_proxy") == f"http://127.0.0.1:{PROXY_PORT}\n"
     process = await box.spawn(["curl", "--silent", "http://site.test/hello"])
-    assert await process.wait(20) == 0
+    assert await process.wait(240) == 0
     assert await process.read() == b"hello by GET\n"
     async with await box.channel(["curl", "--silent", "http://site.test/hello"]) as channel:
         assert await channel.read() == b"hello by GET\n"
@@ -187,7 +187,7 @@ async def test_a_box_that_took_the_port_is_told_so_and_stays_as_it_was(net: Net)
         await box.set_network(NetworkPolicy(Network.OPEN))
     assert (await net.provider.attach(box.id)).spec.network.mode is Network.NONE
     await server.kill()
-    await server.wait(20)
+    await server.wait(240)
     await box.set_network(NetworkPolicy(Network.OPEN))
     assert (await curl(box, "http://site.test/hello")).exit_code == 0
 
@@ -264,7 +264,7 @@ async def test_what_waits_is_served_by_the_next_provider(tmp_path_factory: pytes
             )
         await net.provider.open()
         found = await (await net.provider.attach(box.id)).process(process.id)
-        assert await found.wait(20) == 0
+        assert await found.wait(240) == 0
         assert await found.read() == b"hello by GET\n"
 
 

@@ -85,7 +85,7 @@ def _make_repository(folder: Path) -> None:
         (*identity, "commit", "--quiet", "--message", "afloat"),
         ("clone", "--quiet", "--bare", ".", str(folder / "boat.git")),
     ):
-        subprocess.run(["git", *command], cwd=source, check=True, timeout=30)
+        subprocess.run(["git", *command], cwd=source, check=True, timeout=240)
 
 
 async def test_apt_updates_and_fetches_by_http(net: Net, box: Box) -> None:
@@ -121,7 +121,7 @@ async def test_apt_installs_system_wide_in_an_image(net: Net, tmp_path: Path) ->
 
 
 def _toolchain() -> str:
-    asked = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, timeout=30, check=False)
+    asked = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, timeout=240, check=False)
     if asked.returncode:
         pytest.skip("this machine's cargo has no toolchain")
     return asked.stdout.strip()
@@ -129,7 +129,7 @@ def _toolchain() -> str:
 
 def _knows_sparse_registries() -> bool:
     """Cargo has them since 1.68; Debian 12 has an older one."""
-    asked = subprocess.run(["cargo", "--version"], capture_output=True, text=True, timeout=30, check=False)
+    asked = subprocess.run(["cargo", "--version"], capture_output=True, text=True, timeout=240, check=False)
     version = re.search(r"cargo (\d+)\.(\d+)", asked.stdout)
     return version is not None and (int(version[1]), int(version[2])) >= (1, 68)
 

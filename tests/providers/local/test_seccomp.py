@@ -199,7 +199,7 @@ def in_sandbox(script: str) -> list[str]:
         ]  # fmt: skip
         nobody = NOBODY if os.geteuid() == 0 else None
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=20, check=False, cwd="/", pass_fds=[program],
+            command, capture_output=True, text=True, timeout=240, check=False, cwd="/", pass_fds=[program],
             user=nobody, group=nobody, extra_groups=None if nobody is None else [],
         )  # fmt: skip
     finally:

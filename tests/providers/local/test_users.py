@@ -54,7 +54,7 @@ async def test_each_box_is_another_user_and_all_files_have_one_owner(tmp_path: P
         for box in (first, second):
             assert (await box.exec(["sh", "-c", REOPENS])).text == "told\n"
             kept = await box.spawn(["sh", "-c", REOPENS])
-            assert await kept.wait(30) == 0
+            assert await kept.wait(240) == 0
             assert await kept.read("stderr") == b"also\n"
             await box.delete()
         await provider.delete_volume("shared")
@@ -111,7 +111,7 @@ async def test_a_box_of_before_goes_on_and_becomes_another_user_when_it_starts_a
         assert await user_of(provider, box) == provider.data_dir.uid
         assert (await box.exec(["sh", "-c", REOPENS])).text == "told\n"
         kept = await box.spawn(["sh", "-c", REOPENS])
-        assert await kept.wait(30) == 0
+        assert await kept.wait(240) == 0
         fork = await box.fork()
         assert await fork.files.read("file") == b"text"
         await fork.delete()

@@ -11,5 +11,5 @@ def test_the_descriptor_is_read_without_the_sdk() -> None:
         "import sys; sys.modules['sprites'] = None; from holdfast.providers.sprites.descriptor import SPRITES;"
         "assert 'websockets' not in sys.modules; print(SPRITES.name)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout == "sprites\n", done.stderr

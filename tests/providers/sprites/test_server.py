@@ -31,7 +31,7 @@ async def test_a_sprite_outlives_its_server(counterpart: SpritesCounterpart, tmp
             async with await client.boxes.open(made.box.id) as box:
                 await box.files.write("go", b"")
                 found = await box.process(process.id)
-                assert await found.wait(20) == 6
+                assert await found.wait(240) == 6
                 assert await found.read() == b"end\n"
                 fork = await box.fork()
                 assert (await fork.files.read("file")) == b"kept\n"

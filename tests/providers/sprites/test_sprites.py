@@ -101,7 +101,7 @@ async def test_an_unreachable_control_plane_kills_nothing(
     assert (await (await provider.attach(box.id)).exec(["echo", "again"])).text == "again\n"
     counterpart.faults.clear()
     await box.files.write("go", b"")
-    assert await process.wait(20) == 0
+    assert await process.wait(240) == 0
 
 
 async def test_a_create_whose_answer_is_lost_makes_one_sprite(
@@ -129,7 +129,7 @@ async def test_a_stream_that_is_cut_in_mid_frame_loses_nothing_that_was_spawned(
     with pytest.raises(BoxUnreachable):
         await box.exec(["sh", "-c", "head -c 1000000 /dev/zero; sleep 5"])
     await box.files.write("go", b"")
-    assert await process.wait(20) == 5
+    assert await process.wait(240) == 5
     assert await all_of(process, offset=len(seen)) == b"".join(b"%d\n" % number for number in range(1, 1001))
 
 

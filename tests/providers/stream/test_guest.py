@@ -66,7 +66,7 @@ async def test_a_box_of_these_files_does_what_it_is_asked(tmp_path: Path, python
             done = await processes.exec(["sh", "-c", "cat; echo problem >&2; exit 3"], ENV, "/", stdin=b"in")
             assert (done.exit_code, done.stdout, done.stderr) == (3, b"in", b"problem\n")
             process = await processes.spawn(["sh", "-c", "tty; exit 4"], ENV, "/", stdin=False, size=(24, 80))
-            assert await process.wait(20) == 4
+            assert await process.wait(240) == 4
             assert (await process.read()).startswith(b"/dev/pts/")
             assert b"".join([each.data async for each in process.output()]).startswith(b"/dev/pts/")
             await files.write("folder/file", b"text")
@@ -83,11 +83,11 @@ async def test_the_processes_of_a_box_outlive_its_guest_and_not_a_copy_of_its_fi
         process = await StreamProcesses(guest).spawn(
             ["sh", "-c", "echo kept; exit 5"], ENV, "/", stdin=False, size=None
         )
-        assert await process.wait(20) == 5
+        assert await process.wait(240) == 5
         await guest.close()
     with started(tmp_path, "one") as guest:
         found = await StreamProcesses(guest).get(process.id)
-        assert (await found.read(), await found.wait(20)) == (b"kept\n", 5)
+        assert (await found.read(), await found.wait(240)) == (b"kept\n", 5)
         await guest.close()
     with started(tmp_path, "another") as guest:
         assert await StreamProcesses(guest).all() == []
@@ -155,7 +155,7 @@ async def test_a_bridge_is_no_process_of_its_box(tmp_path: Path) -> None:
         process = await processes.spawn(["sleep", "1000"], ENV, "/", stdin=False, size=None)
         assert (await guest.ask({"op": "activity"}))["processes"] == 1
         await guest.ask({"op": "shut_down", "grace": 5000})
-        assert await process.wait(20) == 128 + 15
+        assert await process.wait(240) == 128 + 15
         assert (await guest.ask({"op": "activity"}))["processes"] == 0
     finally:
         await guest.close()

@@ -19,7 +19,7 @@ from holdfast.providers.stream import PipeTransport, StreamFiles, StreamGuestCli
 from holdfast.providers.stream.home_guest import read_place
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 20.0
+PATIENCE = 240.0
 ENV: dict[str, str] = {}
 
 

@@ -22,7 +22,7 @@ from holdfast.guest.init import frames
 from holdfast.testing.provider_suite.base import all_of, appears, ends, number_in, prints, sh
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from holdfast.testing.model.requests import Request
 from holdfast.testing.model.steps import Scripted, Step, tool
 from holdfast.testing.server import ServerProcess
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 240.0
 ANSWER: Final = "The answer is forty-two, I looked it up."
 
 

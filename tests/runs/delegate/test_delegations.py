@@ -31,7 +31,7 @@ async def parent_run(world: World, **options: Any) -> tuple[str, Runner]:
 
 async def task_runner(world: World, task: str) -> Runner:
     """The runner of a task, once it is there."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while (run := (await world.threads.get(task)).runs.latest) is None or run.process is None:
             await world.runs.reconcile(task)
             await asyncio.sleep(0.005)
@@ -143,7 +143,7 @@ async def test_a_task_that_waits_to_be_woken_has_not_ended(world: World) -> None
     assert (await world.runs.delegations.get(task.id)).status == "running"
     await finish(world, inner.id, "It is there.")
     await world.runs.reconcile(task.id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while (await world.latest(task.id)).run == first.run.run:
             await world.runs.sweep()
     await finish(world, task.id, "Found.")

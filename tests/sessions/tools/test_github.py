@@ -30,7 +30,7 @@ TOKEN = "ghp_0123456789abcdefghij"
 
 def git(*words: str, cwd: Path) -> None:
     name = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-    subprocess.run(["git", *name, *words], cwd=cwd, check=True, capture_output=True, timeout=60)
+    subprocess.run(["git", *name, *words], cwd=cwd, check=True, capture_output=True, timeout=240)
 
 
 @pytest.fixture

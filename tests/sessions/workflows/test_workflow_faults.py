@@ -52,7 +52,7 @@ async def test_each_step_is_carried_out_once_whenever_the_server_dies(world: Too
     log = world.base.base.log
     log.die_at = log.appends + writes + 1
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await carry_out(world, session, workflow)
     except (HoldfastError, asyncio.CancelledError):
         pass
@@ -62,7 +62,7 @@ async def test_each_step_is_carried_out_once_whenever_the_server_dies(world: Too
         await world.restart()
         await world.base.base.runs.sweep()
         await world.executions.take_up()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await carry_out(world, session, workflow)
     [row] = await world.rows.list(WorkflowKind.EXECUTION, limit=10)
     execution = await world.executions.find(row.id)
@@ -89,7 +89,7 @@ async def test_a_command_outlives_the_server_and_is_found_again(world: ToolWorld
     id = (await world.call(session, "run_workflow", workflowId=workflow))["execution"]["executionId"]
     changed = asyncio.Event()
     stop = world.base.base.store.watch(THREADS + id, lambda _: changed.set())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not _process(await world.executions.find(id)):
             await changed.wait()
             changed.clear()
@@ -101,7 +101,7 @@ async def test_a_command_outlives_the_server_and_is_found_again(world: ToolWorld
     assert box_row is not None
     async with await world.base.base.boxes.open(box_row.id) as box:
         await box.exec(["touch", "go"], cwd=box.spec.workdir)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         done = await world.executions.settle(id)
     assert (done.status, outputs(done), done.steps["a"].attempt) == (ExecutionStatus.OK, {"a": "y"}, 1)
 

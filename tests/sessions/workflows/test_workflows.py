@@ -34,7 +34,7 @@ async def run(world: ToolWorld, session: str, workflow: str, **more: Any) -> str
 
 
 async def settled(world: ToolWorld, id: str) -> Execution:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         return await world.executions.settle(id)
 
 

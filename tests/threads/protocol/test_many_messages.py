@@ -170,7 +170,7 @@ async def test_a_large_append_with_one_wrong_entry_leaves_nothing(surface: Strea
 def test_an_append_of_too_many_messages_is_refused_and_says_how_many_fit(open_server: ServerProcess) -> None:
     headers = {"content-type": "application/json"}
     for path in ("/v1/stream/many", "/v1/stream/threads/t-many-messages"):
-        with httpx.Client(base_url=open_server.url, timeout=60) as client:
+        with httpx.Client(base_url=open_server.url, timeout=240) as client:
             if "threads" in path:
                 assert client.post("/v1/threads", json={"id": "t-many-messages"}).status_code == 201
                 message = b'{"payload":{"type":"chat"}}'
@@ -190,7 +190,7 @@ def test_an_append_of_too_many_messages_is_refused_and_says_how_many_fit(open_se
 
 
 def test_a_large_append_over_http_is_refused_for_what_it_is(open_server: ServerProcess) -> None:
-    with httpx.Client(base_url=open_server.url, timeout=60, headers={"content-type": "application/json"}) as client:
+    with httpx.Client(base_url=open_server.url, timeout=240, headers={"content-type": "application/json"}) as client:
         assert client.post("/v1/threads", json={"id": "t-large-refused"}).status_code == 201
         path = "/v1/stream/threads/t-large-refused"
         large = b" " * WHOLE_BYTES

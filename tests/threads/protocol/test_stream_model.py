@@ -73,7 +73,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.client = httpx.Client(base_url=f"{self.url}/v1/stream/", timeout=20)
+        self.client = httpx.Client(base_url=f"{self.url}/v1/stream/", timeout=240)
         self.models: dict[str, Model] = {}
 
     def teardown(self) -> None:

@@ -29,7 +29,7 @@ from holdfast.threads.subscriptions.records import Link, Subscription
 from holdfast.threads.subscriptions.store import Stored, SubscriptionStore
 
 SECRET = b"a secret of the tests, 32 bytes."
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 240.0
 
 
 @pytest.fixture

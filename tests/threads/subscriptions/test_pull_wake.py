@@ -237,7 +237,7 @@ async def test_a_wake_that_cannot_be_saved_is_tried_again_and_not_before(bench: 
 
 
 async def until_driver_rests(bench: Bench) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(240):
         while (driver := bench.service._live["s"].driver) is not None:
             await asyncio.wait([driver])
 

@@ -13,7 +13,7 @@ import orjson
 
 from holdfast.time_limit import time_limit
 
-_WAIT_SECONDS: Final = 10.0
+_WAIT_SECONDS: Final = 240.0
 _MAX_KEPT: Final = 1000
 
 

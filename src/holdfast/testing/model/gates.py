@@ -11,7 +11,7 @@ from holdfast.time_limit import time_limit
 Point = Literal["start", "end"] | int
 """Where a reply is held: before its first byte, before its end, or after a number of deltas."""
 
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 240.0
 
 
 class Gate:

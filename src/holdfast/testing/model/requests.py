@@ -16,7 +16,7 @@ from holdfast.time_limit import time_limit
 Role = Literal["system", "user", "assistant"]
 Ending = Literal["answered", "refused", "cut", "gone"]
 
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 240.0
 
 
 @dataclass(frozen=True, slots=True)

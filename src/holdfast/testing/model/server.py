@@ -28,7 +28,7 @@ from holdfast.testing.model.steps import Scripted, Step
 from holdfast.testing.model.tools import NoSuchTool, choose, offered_by
 from holdfast.time_limit import time_limit
 
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 240.0
 _MAX_KEPT: Final = 1000
 _MAX_KEPT_BYTES: Final = 256 * 1024 * 1024
 _MAX_VISITS: Final = 10_000

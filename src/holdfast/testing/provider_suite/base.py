@@ -31,7 +31,7 @@ from holdfast.time_limit import time_limit
 Reopen = Callable[[], Awaitable[Provider]]
 """Opens another provider on the same data. The caller closes it."""
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds for something that is immediate on any machine that works."""
 MEGABYTE: Final = 1 << 20
 _TICKS: Final = 100
