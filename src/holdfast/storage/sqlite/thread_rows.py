@@ -35,6 +35,12 @@ _MOST_CACHED: Final = 4096
 _CALL_COLUMNS = (
     "thread, id, stream, run, model, at, input, output, cache_read, cache_write, reasoning, nanos, estimated"
 )
+_MOST_LOOKED_UP: Final = 256
+"""Rows that are read on the event loop at once."""
+_SPARE: Final = 8
+"""Rows that are read beyond a page, in place of those that do not match."""
+_ARCHIVED: Final = 7
+"""Its place in `_COLUMNS`."""
 _DEEPEST = 64
 """Levels of a tree of threads. Parents of parents may be named in a circle."""
 _KEYS = {
@@ -67,6 +73,9 @@ class SqliteThreadRows:
         return _row(tuple(orjson.loads(rows[0][0]))) if rows else None
 
     async def list_rows(self, wanted: RowFilter) -> list[ThreadRow]:
+        latest = self._latest(wanted)
+        if latest is not None:
+            return latest
         where, values = ["tenant = ?"], [self._tenant]  # type: list[str], list[object]
         if wanted.parent is not None:
             where.append("parent = ?")
@@ -98,6 +107,29 @@ class SqliteThreadRows:
             " ORDER BY last_activity_at DESC, id DESC LIMIT ?"
         )
         return [_row(row) for row in await self._all(query, *values, wanted.limit)]
+
+    def _latest(self, wanted: RowFilter) -> list[ThreadRow] | None:
+        """Returns a page of all rows, or None if finding it may take long.
+
+        That is what people and pages ask for most. It is a few rows along an index: to hand that to a thread takes
+        longer than to do it.
+        """
+        if wanted != RowFilter(archived=wanted.archived, limit=wanted.limit, after=wanted.after):
+            return None
+        # Archived rows among them are left out here. With many of them, a thread searches on.
+        most = wanted.limit if wanted.archived is None else wanted.limit + _SPARE
+        if most > _MOST_LOOKED_UP:
+            return None
+        after = "" if wanted.after is None else " AND (last_activity_at, id) < (?, ?)"
+        rows = self._streams.look_up(
+            f"SELECT {_COLUMNS} FROM threads_cache WHERE tenant = ?{after}"
+            " ORDER BY last_activity_at DESC, id DESC LIMIT ?",
+            (self._tenant, *(wanted.after or ()), most),
+        )
+        found = [row for row in rows if wanted.archived in (None, bool(row[_ARCHIVED]))]
+        if len(found) < wanted.limit and len(rows) == most:
+            return None
+        return [_row(row) for row in found[: wanted.limit]]
 
     async def stale_ids(self) -> list[str]:
         unfiled = [path[len(THREADS) :] for path in self._streams.unfiled_paths() if path.startswith(THREADS)]

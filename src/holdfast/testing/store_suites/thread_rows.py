@@ -191,6 +191,20 @@ class ThreadRowSuite:
         ):
             assert await listed(store, words=words) == found, words
 
+    async def test_pages_are_whole_however_many_threads_are_archived_among_them(self, store: RowStore) -> None:
+        rows = [ThreadRow(f"t-{at:03}", at, archived=at % 9 == 0 or 100 <= at < 160) for at in range(1, 301)]
+        await store.save_rows([replace(row, last_activity_at=row.stream // 3) for row in rows], [])
+        for archived in (False, True, None):
+            expected = [row.id for row in reversed(rows) if archived in (None, row.archived)]
+            for limit in (1, 7, 50, 200, 400):
+                found: list[str] = []
+                after: tuple[int, str] | None = None
+                while page := await store.list_rows(RowFilter(archived=archived, limit=limit, after=after)):
+                    assert len(page) == limit or len(found) + len(page) == len(expected)
+                    found += [row.id for row in page]
+                    after = (page[-1].last_activity_at, page[-1].id)
+                assert found == expected, (archived, limit)
+
     async def test_a_list_has_what_fits_all_that_is_asked_for(self, store: RowStore) -> None:
         running = ThreadStatus.RUNNING
         await store.save_rows(
