@@ -9,7 +9,7 @@ import signal
 import ssl
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -21,6 +21,9 @@ from tests.runs import matrix
 from tests.suite import failures, garbage, needs, sample, schedule
 
 from holdfast.testing.server import ServerProcess
+
+if TYPE_CHECKING:
+    from tests.providers.docker.engine import DockerEngine
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell ignores it for what it starts in the background. Commands under test would never get a Ctrl-C.
@@ -83,6 +86,18 @@ def anyio_backend() -> str:
 def installed_agents() -> InstalledAgents:
     """The real agents: `install("pi")`, and `share_with(home)` before a server is started on that home."""
     return InstalledAgents()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[DockerEngine]:
+    """One Docker daemon for the tests of a process."""
+    from tests.providers.docker.engine import CannotStart, DockerEngine  # which most processes do not need
+
+    try:
+        with DockerEngine() as engine:
+            yield engine
+    except CannotStart as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

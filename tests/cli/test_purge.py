@@ -268,7 +268,7 @@ def test_what_is_no_home_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="nothing to remove"):
         check_home(tmp_path / "missing")
     (tmp_path / "home").mkdir()
-    for name in ("holdfast.db", "secret", "node"):
+    for name in ("holdfast.db", "secret", "lock"):
         (tmp_path / "home" / name).write_text("")
     check_home(tmp_path / "home")
     (tmp_path / "link").symlink_to(tmp_path / "home")

@@ -20,8 +20,6 @@ NAME = "holdfast-compose"
 IMAGE = "holdfast-compose-image"
 SECONDS = 300
 
-pytest_plugins = ("tests.providers.docker.conftest",)
-
 
 def docker(engine: DockerEngine, *arguments: str, check: bool = True) -> str:
     done = subprocess.run(

@@ -171,6 +171,7 @@ async def test_a_terminal_runs_on_when_its_page_is_closed(
     await page.get_by_role("button", name="Open a terminal").click()
     screen = page.locator(".xterm-rows")
     await expect(screen).to_contain_text("$")
+    await page.locator(".xterm-helper-textarea").focus()
     await page.keyboard.type("echo $((6 * 7)) > answer; printf '\\033[31mred\\033[0m %s\\n' $(cat answer)\n")
     await expect(screen).to_contain_text("red 42")
     await picture("terminal")

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from tests.agents import InstalledAgents
-from tests.providers.docker.conftest import engine  # noqa: F401  a fixture
 from tests.providers.docker.engine import DockerEngine, python_files
 from tests.runs.clouds import AGENTS, add_agents, take_agents_snapshot
 
@@ -74,7 +73,7 @@ def cloud(
 
 @pytest.fixture
 def client(
-    engine: DockerEngine,  # noqa: F811
+    engine: DockerEngine,
     installed_agents: InstalledAgents,
     model: ScriptedModel,
     cloud: dict[str, Any],

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import Session
-from tests.providers.docker.conftest import engine
 from tests.providers.docker.engine import PYTHON_IMAGE, DockerEngine
 from tests.sessions.workstations import a_server, diagnose, end, new_workstation, ready, run, states
 
 from holdfast.testing.modal import ModalCloudThread
-
-__all__ = ["engine"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.sampled]
 

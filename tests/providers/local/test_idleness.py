@@ -43,12 +43,18 @@ class World:
     boxes: Boxes
     ahead: int = 0
     ended: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """By box: when its work ended at the latest, and how far the clock was ahead then."""
+    busy: set[str] = field(default_factory=set)
 
-    def put_forward(self, id: str, metrics: Metrics) -> Metrics:
-        """What a box would say whose own clock had been put forward, too."""
-        end = time.monotonic() - metrics.idle_seconds
-        if id not in self.ended or metrics.processes or metrics.connections or end > self.ended[id][0] + 0.05:
-            self.ended[id] = (end, self.ahead)
+    def put_forward(self, id: str, metrics: Metrics, asked: float) -> Metrics:
+        """What a box would say whose own clock had been put forward, too. It was asked at that time, and may have taken
+        long to answer.
+        """
+        works = bool(metrics.processes or metrics.connections)
+        is_later = id in self.ended and asked - metrics.idle_seconds > self.ended[id][0] + 0.05
+        if id not in self.ended or works or id in self.busy or is_later:
+            self.ended[id] = (time.monotonic() - metrics.idle_seconds, self.ahead)
+        self.busy = self.busy | {id} if works else self.busy - {id}
         gone_by = (self.ahead - self.ended[id][1]) / 1000
         return replace(metrics, idle_seconds=metrics.idle_seconds + gone_by)
 
@@ -85,7 +91,8 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         activity = LocalBox.activity
 
         async def put_forward(box: LocalBox) -> Metrics:
-            return world.put_forward(box.id, await activity(box))
+            asked = time.monotonic()
+            return world.put_forward(box.id, await activity(box), asked)
 
         monkeypatch.setattr(LocalBox, "activity", put_forward)
         try:

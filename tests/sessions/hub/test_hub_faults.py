@@ -200,7 +200,7 @@ def test_whoever_is_killed_each_prompt_ends_once_and_the_next_one_is_answered(
     expected = {"failed"} if (fault, moment) in AGENT_FAILED else {"completed"}
     if (fault, moment) in AGENT_MAY_FAIL:
         expected = {"completed", "failed"}
-    assert ended in expected, world.entries(session.id, "signal.run.finished")
+    assert ended in expected, [each.get("error") for each in world.entries(session.id, "signal.run.finished")]
     second = world.client.sessions.prompt(session.id, f"Once more: {work.marker}.")
     assert world.ended(session.id, second) == "completed", world.entries(session.id, "signal.run.finished")
     check(world, session, 2)
@@ -212,6 +212,8 @@ AGENT_MAY_FAIL = {
     *(("opencode", moment) for moment in ("claimed", "finalizing")),
     # The request with which OpenCode gets the prompt may be cut, too. It may have arrived, so it is not repeated.
     *(("events", moment) for moment in ("queued", "claimed", "created")),
+    # A launch whose box dies under it has failed.
+    *(("box", moment) for moment in ("queued", "claimed")),
 }
 
 

@@ -22,8 +22,8 @@ from holdfast.client.local_server import find_running
 if TYPE_CHECKING:
     from holdfast.client import Client
 
-_OURS: Final = ("holdfast.db", "secret", "node")
-"""Files that every home has. A folder without them is not ours."""
+_OURS: Final = ("holdfast.db", "secret", "lock")
+"""Files that a home has since its first start. A folder without them is not ours."""
 _MARK: Final = "purging"
 _MARKED: Final = "holdfast purge removes this folder\n"
 """The content of a file in a home that is being removed. If purge is killed, the next one removes the rest."""
