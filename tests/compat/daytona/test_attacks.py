@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sqlite3
@@ -14,6 +15,7 @@ from daytona import Daytona, Sandbox
 from daytona.handle.pty_handle import PtyHandle
 from tests.compat.daytona import terminals
 
+from holdfast.compat.daytona.snapshot.build_log import BuildLog
 from holdfast.compat.daytona.toolbox.sessions import Command, _Index, new_indexes
 from holdfast.testing.server import ServerProcess
 
@@ -217,6 +219,20 @@ def test_a_session_remembers_a_bounded_number_of_commands() -> None:
     for number in range(100):
         index.add(Command(f"long {number}", "x" * 1_000_000, number))
     assert sum(len(each.text) for each in index.commands.values()) <= 32 * 1024 * 1024
+
+
+def test_the_log_of_a_build_has_a_beginning_of_bounded_length() -> None:
+    async def read() -> list[bytes]:
+        log = BuildLog()
+        log.add("first")
+        for _ in range(9_000):
+            log.add("x" * 100_000)
+        log.end()
+        return [line async for line in log.lines(follow=True)]
+
+    lines = asyncio.run(read())
+    assert lines[:2] == [b"first\n", b"x" * 4096 + b"\n"]
+    assert sum(map(len, lines)) <= 1_000_000
 
 
 def test_a_server_remembers_a_bounded_amount_of_what_all_sessions_ran() -> None:
