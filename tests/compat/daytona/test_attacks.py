@@ -242,9 +242,9 @@ def test_a_server_remembers_a_bounded_amount_of_what_all_sessions_ran() -> None:
         for command in range(10):
             index.add(Command(f"{number} {command}", "x" * 1_000_000, command))
     indexes.get_or_make("one more", _Index)
-    kept = [index for number in range(20) if (index := indexes.get(str(number))) is not None]
+    kept = [each for number in range(20) if (each := indexes.get(str(number))) is not None]
     assert kept
-    assert sum(index.characters for index in kept) <= 64 * 1024 * 1024
+    assert sum(each.characters for each in kept) <= 64 * 1024 * 1024
     assert indexes.get("19") is kept[-1], "what was used last is kept"
 
 
