@@ -18,8 +18,8 @@ _SHORTEST: Final = 16
 _PARTS: Final = re.compile(r"[A-Za-z0-9]+|\\+|[^A-Za-z0-9\\]", re.DOTALL)
 """The parts of a key. Nobody escapes letters and digits. Backslashes in a row are doubled together."""
 _NAMED: Final = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-_LONGEST: Final = 64
-"""Bytes of one spelling."""
+LONGEST_SPELLING: Final = 64
+"""Bytes of one character."""
 _REMEMBERED: Final = 64
 """Keys, and characters, whose spellings are not worked out again for each answer."""
 _NOTHING: Final = re.compile(rb"(?!)")
@@ -133,7 +133,9 @@ def _spelled(key: str) -> _Spelled:
         parts,
         None if all(part.plain is not None for part in parts) else re.compile(b"".join(part.source for part in parts)),
         re.compile(first),
-        sum(len(text) * (_LONGEST if part.plain is None else 1) for text, part in zip(texts, parts, strict=True)),
+        sum(
+            len(text) * (LONGEST_SPELLING if part.plain is None else 1) for text, part in zip(texts, parts, strict=True)
+        ),
     )
 
 

@@ -85,6 +85,17 @@ async def test_a_request_that_could_mean_another_place_is_not_sent(bound: BoundW
     await recorded(bound, why)
 
 
+@pytest.mark.parametrize(
+    "header",
+    ["Accept-Encoding: gzip", "Range: bytes=0-7", "If-Range: x", "Request-Range: bytes=0-7", "a-im: gzip, vcdiff"],
+)
+async def test_a_part_of_an_answer_or_a_compressed_one_is_not_asked_for(bound: BoundWorld, header: str) -> None:
+    name, _, asked = header.encode().partition(b": ")
+    assert (await bound.get("/", more=f"{header}\r\nX-Other: stays\r\n"))[0] == 200
+    assert asked not in bound.outside.header(name.lower())
+    assert bound.outside.header(b"x-other") == [b"stays"]
+
+
 async def test_a_second_request_with_another_host_is_not_sent(bound: BoundWorld) -> None:
     client = await bound.inside()
     await client.send(

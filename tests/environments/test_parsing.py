@@ -12,8 +12,9 @@ from holdfast.api.box.network import Network, NetworkPolicy
 from holdfast.api.environments import MAX_TEXT, Service
 from holdfast.api.errors.environments import InvalidEnvironment
 from holdfast.api.model.budgets import Budget
+from holdfast.environments import parsing
 from holdfast.environments.environment import Environment, Limits, Repository
-from holdfast.environments.parsing import FIELDS, line_of, parse_environment
+from holdfast.environments.parsing import FIELDS, line_of, lines_of, parse_environment
 
 WHOLE = """\
 name = "web"
@@ -210,11 +211,26 @@ def test_any_value_of_a_field_is_read_or_refused_by_name(field: str, value: obje
     assert field in told or "TOML" in told
 
 
+def test_the_lines_of_a_text_are_looked_at_once_however_many_errors_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 16 KB with as many errors as fit took seconds, in which the server answered nobody."""
+    looked = []
+
+    def count(text: str) -> dict[tuple[str | int, ...], int]:
+        looked.append(text)
+        return lines_of(text)
+
+    monkeypatch.setattr(parsing, "lines_of", count)
+    text = "".join(f"[a{number}]\n" for number in range(2000))
+    with pytest.raises(InvalidEnvironment, match=r"line 1: a0: there is no such field.*line 20: a19: "):
+        parse_environment(text)
+    assert looked == [text]
+
+
 def test_the_line_of_a_field_is_found_in_the_right_table() -> None:
-    assert line_of(WHOLE, ("limits", "memory")) == 17
-    assert line_of(WHOLE, ("limits", "missing")) == 15
-    assert line_of(WHOLE, ("services", "db", "ready")) == 31
-    assert line_of(WHOLE, ("nothing",)) == 1
+    assert line_of(lines_of(WHOLE), ("limits", "memory")) == 17
+    assert line_of(lines_of(WHOLE), ("limits", "missing")) == 15
+    assert line_of(lines_of(WHOLE), ("services", "db", "ready")) == 31
+    assert line_of(lines_of(WHOLE), ("nothing",)) == 1
 
 
 @pytest.mark.parametrize(
@@ -227,8 +243,9 @@ def test_the_line_of_a_field_is_found_in_the_right_table() -> None:
         "a = " + "{a=" * 5_000,
         "a" + ".a" * 8_000 + " = 1",
         "[" + "a." * 8_000 + "b]",
+        "".join(f"[a{number}]\n" for number in range(2_000)),
     ],
-    ids=["digits", "hex", "inside", "arrays", "tables", "name", "heading"],
+    ids=["digits", "hex", "inside", "arrays", "tables", "name", "heading", "errors"],
 )
 def test_a_hostile_text_is_refused_soon_whatever_it_makes_of_toml(text: str) -> None:
     began = time.process_time()

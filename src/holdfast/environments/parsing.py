@@ -81,10 +81,13 @@ class _Reading:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._lines: Mapping[Path, int] | None = None
         self._problems: list[tuple[int, str]] = []
 
     def problem(self, path: Path, message: str) -> None:
-        line = line_of(self._text, path)
+        if self._lines is None:
+            self._lines = lines_of(self._text)  # once: a text may have thousands of problems
+        line = line_of(self._lines, path)
         self._problems.append((line, f"line {line}: {_dotted(path)}: {message}"))
 
     def read(self, table: Mapping[str, Any], path: Path, read: Callable[[Any], T]) -> T | None:
@@ -439,11 +442,11 @@ _HEADER: Final = re.compile(r"""\s*(\[\[?)\s*([A-Za-z0-9_."'-]+)\s*\]""")
 _KEY: Final = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[=.]""")
 
 
-def line_of(text: str, path: Path) -> int:
-    """Returns the line of a field, or of the closest table or field around it: tomllib does not tell positions."""
+def lines_of(text: str) -> dict[Path, int]:
+    """Returns the first line of each table and field of a text: tomllib does not tell positions."""
     tables: dict[str, int] = {}
+    found: dict[Path, int] = {}
     at: Path = ()
-    best, known = 1, -1
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
             name = header[2]
@@ -451,17 +454,14 @@ def line_of(text: str, path: Path) -> int:
             parts = tuple(part.strip("\"'") for part in name.split("."))
             at = (*parts, tables[name]) if header[1] == "[[" else parts
         elif key := _KEY.match(line):
-            here = (*at, key[1])
-            if _shares(here, path) > known:
-                best, known = number, _shares(here, path)
+            found.setdefault((*at, key[1]), number)
             continue
         else:
             continue
-        if _shares(at, path) > known:
-            best, known = number, _shares(at, path)
-    return best
+        found.setdefault(at, number)
+    return found
 
 
-def _shares(here: Path, path: Path) -> int:
-    """Returns how much of a path a line is about, or -1 if it is about something else."""
-    return len(here) if path[: len(here)] == here else -1
+def line_of(lines: Mapping[Path, int], path: Path) -> int:
+    """Returns the line of a field, or of the closest table or field around it."""
+    return next((lines[path[:count]] for count in range(len(path), 0, -1) if path[:count] in lines), 1)

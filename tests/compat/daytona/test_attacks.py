@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sqlite3
@@ -14,7 +15,8 @@ from daytona import Daytona, Sandbox
 from daytona.handle.pty_handle import PtyHandle
 from tests.compat.daytona import terminals
 
-from holdfast.compat.daytona.toolbox.sessions import Command, _Index
+from holdfast.compat.daytona.snapshot.build_log import BuildLog
+from holdfast.compat.daytona.toolbox.sessions import Command, _Index, new_indexes
 from holdfast.testing.server import ServerProcess
 
 
@@ -217,6 +219,51 @@ def test_a_session_remembers_a_bounded_number_of_commands() -> None:
     for number in range(100):
         index.add(Command(f"long {number}", "x" * 1_000_000, number))
     assert sum(len(each.text) for each in index.commands.values()) <= 32 * 1024 * 1024
+
+
+def test_the_log_of_a_build_has_a_beginning_of_bounded_length() -> None:
+    async def read() -> list[bytes]:
+        log = BuildLog()
+        log.add("first")
+        for _ in range(9_000):
+            log.add("x" * 100_000)
+        log.end()
+        return [line async for line in log.lines(follow=True)]
+
+    lines = asyncio.run(read())
+    assert lines[:2] == [b"first\n", b"x" * 4096 + b"\n"]
+    assert sum(map(len, lines)) <= 1_000_000
+
+
+def test_a_server_remembers_a_bounded_amount_of_what_all_sessions_ran() -> None:
+    indexes = new_indexes()
+    for number in range(20):
+        index = indexes.get_or_make(str(number), _Index)
+        for command in range(10):
+            index.add(Command(f"{number} {command}", "x" * 1_000_000, command))
+    indexes.get_or_make("one more", _Index)
+    kept = [each for number in range(20) if (each := indexes.get(str(number))) is not None]
+    assert kept
+    assert sum(each.characters for each in kept) <= 64 * 1024 * 1024
+    assert indexes.get("19") is kept[-1], "what was used last is kept"
+
+
+def test_sessions_with_too_much_text_for_one_answer_are_read_one_by_one(api: httpx.Client) -> None:
+    sandbox = api.post("/sandbox", json={}).json()["id"]
+    sessions = f"/toolbox/{sandbox}/process/session"
+    long = ": " + "x" * (4 * 1024 * 1024 - 2)
+    for name in ("one", "two"):
+        assert api.post(sessions, json={"sessionId": name}).status_code == 201
+        for _ in range(5):
+            ran = api.post(f"{sessions}/{name}/exec", json={"command": long}, timeout=240)
+            assert ran.status_code == 200, ran.text[:1000]
+    listed = api.get(sessions, timeout=240)
+    assert listed.status_code == 413
+    assert "ask for each session" in str(_error(listed)["message"])
+    assert len(api.get(f"{sessions}/one", timeout=240).json()["commands"]) == 5
+    assert api.delete(f"{sessions}/two").status_code == 204
+    assert [each["sessionId"] for each in api.get(sessions, timeout=240).json()] == ["one"]
+    api.delete(f"/sandbox/{sandbox}")
 
 
 def test_numbers_out_of_range_are_refused(api: httpx.Client, shared: Sandbox) -> None:

@@ -65,6 +65,35 @@ def test_a_dockerfile_that_a_box_cannot_follow_is_refused(text: str) -> None:
     assert caught.value.status == 400
 
 
+_TEXT = "x" * 1024
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"FROM a\nENV A={_TEXT}\n" + "ENV A=$A$A\n" * 7,
+        f"FROM a\nENV A={_TEXT}\n" + "ENV A=$A B=$A\n" * 64,
+        f"FROM a\nENV A={_TEXT}\nWORKDIR /" + "$A" * 128,
+        f"ARG A={_TEXT}\nFROM " + "$A" * 128,
+        "FROM a\nENV A=" + "x" * 131_072,
+        "FROM a\n" + "ENV A=1\n" * 20_000,
+        "FROM a\n" + "RUN x\n" * 201,
+        "FROM a\n" + "WORKDIR x\n" * 201,
+    ],
+    ids=["doubled", "repeated", "folder", "image", "long", "instructions", "steps", "folders"],
+)
+def test_a_dockerfile_that_grows_while_it_is_read_is_refused(text: str) -> None:
+    with pytest.raises(ApiError, match="at most") as caught:
+        read_dockerfile(text)
+    assert caught.value.status == 400
+
+
+def test_a_command_that_is_no_list_of_words_is_one_for_the_shell() -> None:
+    deep = "[" * 100_000
+    assert read_dockerfile(f"FROM a\nRUN {deep}").steps[0].argv == ("/bin/sh", "-c", deep)
+    assert read_dockerfile("FROM a\nENTRYPOINT [1]").entrypoint == ("/bin/sh", "-c", "[1]")
+
+
 def test_network_settings_are_mapped() -> None:
     assert policy_of(False, None, None).mode is Network.OPEN
     assert policy_of(True, None, None).mode is Network.NONE

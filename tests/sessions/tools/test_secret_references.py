@@ -6,13 +6,14 @@ import base64
 import html
 import json
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import httpx
 import pytest
 from tests.server.conftest import api_of, local_server
 
-from holdfast.sessions.tools.masking import mask
+from holdfast.sessions.tools import masking
+from holdfast.sessions.tools.masking import mask, masked_end
 from holdfast.testing.server import ServerProcess
 
 __all__ = ["local_server"]
@@ -37,6 +38,32 @@ def test_a_secret_is_masked_in_every_encoding_that_programs_print(before: str) -
 def test_what_is_no_secret_stays_as_it_is() -> None:
     text = b"plain text, cGxhaW4=, 706c61696e"
     assert mask(text, [VALUE, ""]) == text
+
+
+@pytest.mark.parametrize(
+    "shown", [VALUE, urllib.parse.quote(VALUE, safe=""), base64.b64encode(VALUE.encode()).decode()]
+)
+def test_a_secret_is_masked_wherever_the_shown_end_of_an_output_begins(shown: str) -> None:
+    """Above all where that cuts the secret in two."""
+    for after in range(len(shown) + 50):
+        output = b"a" * 100_000 + shown.encode() + b"z" * after
+        assert masked_end(output, [VALUE], 40) == mask(output, [VALUE])[-40:]
+    assert masked_end(b"short", [VALUE], 40) == b"short"
+    assert masked_end(b"x" * 100, [], 40) == b"x" * 40
+
+
+def test_only_the_end_that_is_shown_of_a_long_output_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searching holds up the whole server, and some outputs take seconds for each megabyte."""
+    searched = []
+
+    def count(data: bytes, values: Iterable[str]) -> bytes:
+        searched.append(len(data))
+        return mask(data, values)
+
+    monkeypatch.setattr(masking, "mask", count)
+    value = "-----BEGIN PRIVATE KEY-----\n"
+    assert masked_end(b"-" * (16 * 1024 * 1024), [value], 65_536) == b"-" * 65_536
+    assert sum(searched) <= 65_536 + 64 * len(value)
 
 
 def new_session(api: httpx.Client, *secrets: str) -> str:

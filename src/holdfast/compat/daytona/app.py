@@ -61,7 +61,7 @@ def create_app(daytona: Daytona) -> Starlette:
         },
     )
     app.state.daytona = daytona
-    app.state.session_indexes = sessions.Indexes(500)
+    app.state.session_indexes = sessions.new_indexes()
     app.state.terminal_sizes = terminals.Sizes(10_000)
     app.state.desktop_locks = desktop.Locks(1000)
     app.state.samples = metrics.Samples(1000)

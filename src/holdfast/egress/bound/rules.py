@@ -15,8 +15,13 @@ from holdfast.egress.http_head import Headers, Request, end_to_end
 
 _REFUSED_METHODS: Final = frozenset(("TRACE", "TRACK", "CONNECT"))
 """Methods whose answer contains the request, or that mean another host."""
-_DROPPED: Final = frozenset((b"host", b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"))
-"""Not sent to a host with a binding: secrets cannot be found in compressed answers, nor in parts of answers."""
+_DROPPED: Final = frozenset(
+    (b"host", b"accept-encoding", b"a-im", b"range", b"request-range", b"if-range", b"sec-websocket-extensions")
+)
+"""Not sent to a host with a binding: secrets cannot be found in compressed answers, nor in parts of answers.
+
+Apache takes `Request-Range` for `Range`. `A-IM` asks for an answer that is compressed without `Content-Encoding`.
+"""
 _READS: Final = {
     ("GET", "info/refs?service=git-upload-pack"),
     ("POST", "git-upload-pack"),

@@ -7,10 +7,20 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from holdfast.redaction import Scrubber
+from holdfast.redaction import LONGEST_SPELLING, Scrubber
 
 _SHORTEST: Final = 8
 """Characters of an encoded secret that are looked for. Fewer would match by chance."""
+
+
+def masked_end(data: bytes, values: Iterable[str], most: int) -> bytes:
+    """Returns the last bytes of the data with every secret replaced by stars.
+
+    Only as much is searched as a secret can take that begins before them: a box can print much that takes long.
+    """
+    known = [each for each in values if each]
+    room = max((len(each.encode()) * LONGEST_SPELLING for each in known), default=0)
+    return mask(data[-(most + room) :], known)[-most:]
 
 
 def mask(data: bytes, values: Iterable[str]) -> bytes:

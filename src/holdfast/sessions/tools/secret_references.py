@@ -21,7 +21,7 @@ from holdfast.runs.launch.plan import session_options
 from holdfast.sessions.service import Sessions
 from holdfast.sessions.tools.caller import Caller, Handler
 from holdfast.sessions.tools.github import SecretSource
-from holdfast.sessions.tools.masking import mask
+from holdfast.sessions.tools.masking import masked_end
 
 MAX_TEMPLATE: Final = 256 * 1024
 MAX_OUTPUT: Final = 64 * 1024
@@ -113,12 +113,12 @@ class SecretReferences:
                 raise Conflict(f"the command took longer than {seconds} s and was ended") from None
         # All values that the box has, not only those of this command: it may print any of them.
         secret = [*values.values(), *self._exposed(caller)]
-        out, err = (mask(each, secret) for each in (done.stdout, done.stderr))
+        out, err = (masked_end(each, secret, MAX_OUTPUT) for each in (done.stdout, done.stderr))
         return {
             "exitCode": done.exit_code,
-            "stdout": out[-MAX_OUTPUT:].decode("utf-8", "replace"),
-            "stderr": err[-MAX_OUTPUT:].decode("utf-8", "replace"),
-            "truncated": max(len(out), len(err)) > MAX_OUTPUT,
+            "stdout": out.decode("utf-8", "replace"),
+            "stderr": err.decode("utf-8", "replace"),
+            "truncated": max(len(done.stdout), len(done.stderr)) > MAX_OUTPUT,
         }
 
     async def fill(self, caller: Caller, input: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 _MOST_LINES: Final = 10_000
+_LONGEST_LINE: Final = 4096
+_MOST_CHARACTERS: Final = 1_000_000
+"""With the ends of lines. A server keeps the logs of the last builds, and what a build prints is up to its box."""
 
 
 class BuildLog:
@@ -14,12 +17,15 @@ class BuildLog:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._left = _MOST_CHARACTERS
         self._changed = asyncio.Event()
         self._ended = False
 
     def add(self, line: str) -> None:
-        if len(self._lines) < _MOST_LINES:
-            self._lines.append(line[:4096])
+        line = line[:_LONGEST_LINE]
+        self._left -= len(line) + 1
+        if self._left >= 0 and len(self._lines) < _MOST_LINES:
+            self._lines.append(line)
             self._wake()
 
     def end(self) -> None:

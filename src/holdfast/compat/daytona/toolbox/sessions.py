@@ -40,6 +40,10 @@ _MAKING_ROOM: Final = 20.0
 _CLOSING: Final = 20.0
 _MOST_COMMANDS: Final = 10_000
 _MOST_CHARACTERS: Final = 32 * 1024 * 1024
+"""In the commands of one session, and of all sessions in one answer."""
+_MOST_OF_ALL: Final = 64 * 1024 * 1024
+"""Characters that are kept of the commands of all sessions. What is forgotten is read again from its box."""
+_MOST_INDEXES: Final = 500
 _MAX_LOG: Final = 16 * 1024 * 1024
 _TAGS: Final = {"out": b"\x01\x01\x01", "err": b"\x02\x02\x02"}
 
@@ -112,6 +116,11 @@ class _Session:
         """Up to where its output was read."""
         return self._index.offset
 
+    @property
+    def characters(self) -> int:
+        """In the texts of its commands, when they were last read."""
+        return self._index.characters
+
     async def commands(self) -> dict[str, Command]:
         index = self._index
         async with index.lock:
@@ -173,6 +182,10 @@ class _Session:
 
 Indexes = Recent[_Index]
 """By box and process."""
+
+
+def new_indexes() -> Indexes:
+    return Indexes(_MOST_INDEXES, weigh=lambda index: index.characters, heaviest=_MOST_OF_ALL)
 
 
 def ended(name: str) -> ApiError:
@@ -238,11 +251,16 @@ async def _spawn(at: Opened, name: str) -> Process:
 
 async def list_sessions(request: Request) -> Response:
     async with opened(request) as at:
-        shown = []
+        shown, characters = [], 0
         for name, info in (await _all(at.box)).items():
             if name != entrypoint.SESSION:
                 session = _Session(name, await at.box.process(info.id), _index(request, at.box, info))
                 shown.append(await _shown(session))
+                characters += session.characters
+                if characters > _MOST_CHARACTERS:
+                    raise ApiError(
+                        413, "the commands of these sessions are too long for one answer: ask for each session"
+                    )
     return answer(shown)
 
 
