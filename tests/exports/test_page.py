@@ -154,6 +154,12 @@ def test_a_page_has_timeline_changes_and_cost() -> None:
         assert part in text, part
 
 
+@pytest.mark.parametrize(("patch", "shown"), [("", True), (None, False)], ids=["nothing", "unknown"])
+def test_a_page_of_a_thread_that_changed_no_file_says_so(patch: str | None, *, shown: bool) -> None:
+    text = " ".join(seen(render(Exported("t-1", "Title", entries("hello"), patch=patch))).text)
+    assert ("No file was changed." in text) is shown
+
+
 @pytest.mark.parametrize(
     ("counted", "reported", "shown"),
     [

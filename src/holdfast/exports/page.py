@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
+from itertools import pairwise
 from typing import Any, Final
 
 from holdfast.api.model.budgets import Cost
@@ -263,7 +264,7 @@ def _changes(exported: Exported) -> str:
         return ""
     patch = exported.patch[:_MOST_PATCH]
     starts = [found.start() for found in _FILE.finditer(patch)]
-    files = [patch[begin:end] for begin, end in zip(starts, [*starts[1:], len(patch)], strict=True)]
+    files = [patch[begin:end] for begin, end in pairwise((*starts, len(patch)))]
     parts = "".join(_file(file) for file in files) or '<p class="quiet">No file was changed.</p>'
     cut = (
         '<p class="cut">There are more changes than fit here.</p>'

@@ -118,6 +118,38 @@ async def test_a_parent_at_work_is_woken_after_its_run(world: World) -> None:
     assert row.runs.latest.run != runner.run.run
 
 
+async def test_a_cancelled_parent_is_not_woken_and_nobody_waits_for_that(world: World) -> None:
+    thread, runner = await parent_run(world)
+    await world.runs.cancel(thread)
+    await runner.end("cancelled")
+    await world.runs.reconcile(thread)
+    task = await world.runs.delegations.delegate(thread, NewTask(prompt="find it", wake=True))
+    assert await live_threads(world, thread) == [task.id]
+    await finish(world, task.id)
+    assert (await world.runs.reconcile(thread)).runs.waiting
+    assert (await world.latest(thread)).run == runner.run.run
+    assert await live_threads(world, thread) == []
+
+
+async def test_who_waits_for_a_thread_waits_until_it_was_woken_and_has_ended(world: World) -> None:
+    thread, runner = await parent_run(world)
+    task = await world.runs.delegations.delegate(thread, NewTask(prompt="find it", wake=True))
+    assert await live_threads(world, thread) == [thread, task.id]
+    await finish(world, task.id)
+    await runner.end()
+    assert await live_threads(world, thread) == [thread]  # it is about to be woken
+    woken = (await world.runs.reconcile(thread)).runs.latest
+    assert woken is not None
+    assert await live_threads(world, thread) == [thread]
+    await (await world.runner(Launched(thread, woken.run, ""))).end()
+    await world.runs.reconcile(thread)
+    assert await live_threads(world, thread) == []
+
+
+async def live_threads(world: World, thread: str) -> list[str]:
+    return [each.id for each in (await world.runs.delegations.tree_of(thread)).threads if each.live]
+
+
 async def test_an_agent_that_asked_for_the_result_is_not_told_again(world: World) -> None:
     thread, runner = await parent_run(world)
     called = await world.runs.call_tool(thread, runner.run.run, "delegate_task", {"prompt": "find it", "wake": True})

@@ -6,8 +6,10 @@ from typing import Final
 
 from holdfast.api.errors import NotFound
 from holdfast.api.run.tasks import ThreadTree, TreeThread
+from holdfast.runs.reconcile.rules import is_due, is_open_task
 from holdfast.threads.projection import Projection
 from holdfast.threads.rows import RowFilter, ThreadRow
+from holdfast.threads.run_events import ThreadRuns
 from holdfast.threads.service import Threads
 
 _MOST: Final = 1000
@@ -76,7 +78,14 @@ def _above(row: ThreadRow) -> str | None:
 
 
 def _is_open(row: ThreadRow) -> bool:
-    return row.runs.delegation is not None and row.runs.delegation.is_open
+    return is_open_task(row.runs)
+
+
+def _is_live(runs: ThreadRuns) -> bool:
+    """Returns whether something is left to do for the server. What waits for somebody to resume the thread is not."""
+    if runs.session is not None:
+        return runs.is_unsettled
+    return runs.live is not None or is_open_task(runs) or is_due(runs)
 
 
 def _tree_thread(row: ThreadRow) -> TreeThread:
@@ -90,5 +99,5 @@ def _tree_thread(row: ThreadRow) -> TreeThread:
         task=row.runs.delegation is not None,
         agent=None if run is None else run.agent,
         last_activity_at=row.last_activity_at,
-        live=row.runs.is_unsettled,
+        live=_is_live(row.runs),
     )
