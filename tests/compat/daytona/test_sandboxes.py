@@ -219,6 +219,17 @@ def test_a_sandbox_without_limits_of_its_own_is_resized_as_it_runs(daytona: Dayt
     assert (daytona.get(sandbox.id).cpu, daytona.get(sandbox.id).memory) == (2, 2)
 
 
+def test_a_paused_sandbox_is_not_resized_and_keeps_its_processes(sandbox: Sandbox) -> None:
+    process, session = sandbox.process, str(uuid.uuid4())
+    process.create_session(session)
+    process.execute_session_command(session, SessionExecuteRequest(command="kept=yes"))
+    sandbox.pause()
+    with pytest.raises(DaytonaBadRequestError, match="paused"):
+        sandbox.resize(Resources(cpu=2, memory=2))
+    sandbox.start()
+    assert process.execute_session_command(session, SessionExecuteRequest(command="echo $kept")).output == "yes\n"
+
+
 def test_a_sandbox_with_other_limits_keeps_its_id_and_files(daytona: Daytona, daytona_server: ServerProcess) -> None:
     sandbox = daytona.create(CreateSandboxFromSnapshotParams(snapshot="daytona-medium"))
     sandbox.fs.upload_file(b"kept", "kept.txt")

@@ -441,6 +441,8 @@ class Sandboxes:
         if not given:
             raise bad_request("at least one of cpu, memory and disk is needed")
         details, row = sandbox.details, sandbox.row
+        if row.state is BoxState.PAUSED:  # its processes wait, and would end
+            raise bad_request("Sandbox is paused: start or stop it before it is resized")
         started = row.state is BoxState.RUNNING
         if "disk" in given and given["disk"] < details.disk:
             raise bad_request(f"Disk size cannot be decreased from {details.disk} to {given['disk']}")
