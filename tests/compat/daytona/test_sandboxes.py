@@ -83,6 +83,14 @@ def test_a_name_is_taken_once(daytona: Daytona) -> None:
     made.delete()
 
 
+@pytest.mark.parametrize("name", ["team/box", "/", ".", "..", "two\nlines"])
+def test_a_name_that_no_address_can_have_is_refused(daytona: Daytona, shared: Sandbox, name: str) -> None:
+    with pytest.raises(DaytonaBadRequestError, match="name"):
+        daytona.create(CreateSandboxFromSnapshotParams(name=name))
+    with pytest.raises(DaytonaBadRequestError, match="name"):
+        shared.fork(name=name)
+
+
 def test_a_sandbox_that_is_not_there_is_not_found(daytona: Daytona) -> None:
     with pytest.raises(DaytonaNotFoundError) as caught:
         daytona.get("no-such-sandbox")
