@@ -20,6 +20,7 @@ from daytona import (
     Resources,
     Sandbox,
     SandboxState,
+    SessionExecuteRequest,
 )
 
 from holdfast.api.errors.boxes import BoxConflict
@@ -80,6 +81,14 @@ def test_a_name_is_taken_once(daytona: Daytona) -> None:
     with pytest.raises(DaytonaConflictError, match="already exists"):
         daytona.create(CreateSandboxFromSnapshotParams(name=name))
     made.delete()
+
+
+@pytest.mark.parametrize("name", ["team/box", "/", ".", "..", "two\nlines"])
+def test_a_name_that_no_address_can_have_is_refused(daytona: Daytona, shared: Sandbox, name: str) -> None:
+    with pytest.raises(DaytonaBadRequestError, match="name"):
+        daytona.create(CreateSandboxFromSnapshotParams(name=name))
+    with pytest.raises(DaytonaBadRequestError, match="name"):
+        shared.fork(name=name)
 
 
 def test_a_sandbox_that_is_not_there_is_not_found(daytona: Daytona) -> None:
@@ -158,12 +167,20 @@ def test_settings_of_a_sandbox_change(sandbox: Sandbox) -> None:
     sandbox.set_auto_delete_interval(-1)
     sandbox.set_ttl(600)
     sandbox.set_public(True)
-    sandbox.refresh_activity()
     sandbox.refresh_data()
     assert (sandbox.auto_stop_interval, sandbox.auto_pause_interval, sandbox.auto_archive_interval) == (7, 3, 8)
     assert sandbox.auto_delete_interval == -1
     assert sandbox.auto_destroy_at is not None
     assert sandbox.public
+
+
+def test_activity_is_told_at_once(sandbox: Sandbox) -> None:
+    before = sandbox.last_activity_at
+    assert before is not None
+    sandbox.refresh_activity()
+    sandbox.refresh_data()
+    assert sandbox.last_activity_at is not None
+    assert datetime.fromisoformat(sandbox.last_activity_at) > datetime.fromisoformat(before)
 
 
 def test_network_settings_become_our_policy(daytona_server: ServerProcess, sandbox: Sandbox, api: httpx.Client) -> None:
@@ -193,15 +210,49 @@ def test_a_fork_has_the_files_of_its_parent(sandbox: Sandbox) -> None:
     forked.delete()
 
 
-def test_a_resized_sandbox_keeps_its_id_and_files(daytona: Daytona, sandbox: Sandbox) -> None:
-    sandbox.fs.upload_file(b"kept", "kept.txt")
+def test_a_sandbox_without_limits_of_its_own_is_resized_as_it_runs(daytona: Daytona, sandbox: Sandbox) -> None:
+    process, session = sandbox.process, str(uuid.uuid4())
+    process.create_session(session)
+    process.execute_session_command(session, SessionExecuteRequest(command="kept=yes"))
     sandbox.resize(Resources(cpu=2, memory=2))
     sandbox.wait_for_resize_complete()
     found = daytona.get(sandbox.id)
-    assert (found.cpu, found.memory) == (2, 2)
-    assert found.fs.download_file("kept.txt") == b"kept"
+    assert (found.cpu, found.memory, found.state) == (2, 2, SandboxState.STARTED)
+    assert process.execute_session_command(session, SessionExecuteRequest(command="echo $kept")).output == "yes\n"
+    for fewer in (Resources(cpu=1), Resources(memory=1), Resources(cpu=4, memory=1)):
+        with pytest.raises(DaytonaBadRequestError, match="cannot be decreased from 2 to 1"):
+            sandbox.resize(fewer)
     with pytest.raises(DaytonaBadRequestError, match="stopped"):
         sandbox.resize(Resources(disk=10))
+    assert (daytona.get(sandbox.id).cpu, daytona.get(sandbox.id).memory) == (2, 2)
+
+
+def test_a_paused_sandbox_is_not_resized_and_keeps_its_processes(sandbox: Sandbox) -> None:
+    process, session = sandbox.process, str(uuid.uuid4())
+    process.create_session(session)
+    process.execute_session_command(session, SessionExecuteRequest(command="kept=yes"))
+    sandbox.pause()
+    with pytest.raises(DaytonaBadRequestError, match="paused"):
+        sandbox.resize(Resources(cpu=2, memory=2))
+    sandbox.start()
+    assert process.execute_session_command(session, SessionExecuteRequest(command="echo $kept")).output == "yes\n"
+
+
+def test_a_sandbox_with_other_limits_keeps_its_id_and_files(daytona: Daytona, daytona_server: ServerProcess) -> None:
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(snapshot="daytona-medium"))
+    sandbox.fs.upload_file(b"kept", "kept.txt")
+    memory = int(sandbox.memory)
+    sandbox.resize(Resources(memory=memory + 1))
+    assert daytona.get(sandbox.id).fs.download_file("kept.txt") == b"kept"
+    sandbox.stop()
+    sandbox.resize(Resources(memory=1))
+    sandbox.start()
+    found = daytona.get(sandbox.id)
+    assert (found.memory, found.fs.download_file("kept.txt")) == (1, b"kept")
+    with SyncClient(daytona_server.url, api_key=daytona_server.api_key) as client:
+        box = found.process.exec("hostname").result.strip()
+        assert client.boxes.get(box).spec.memory == 1 << 30
+    sandbox.delete()
 
 
 def test_what_a_sandbox_uses_is_told(sandbox: Sandbox) -> None:

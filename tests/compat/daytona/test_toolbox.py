@@ -257,6 +257,7 @@ def test_folders_are_made_listed_moved_and_deleted(shared: Sandbox) -> None:
     assert fs.get_file_info(f"{folder}/sub").mode == "drwx------"
     assert [each.name for each in fs.list_files(folder)] == ["sub"]
     assert [each.name for each in fs.list_files(folder, depth=2)] == ["sub", "file.txt"]
+    assert folder in [each.name for each in fs.list_files("")], "the working folder"
     fs.set_file_permissions(f"{folder}/sub/file.txt", mode="600")
     assert fs.get_file_info(f"{folder}/sub/file.txt").permissions == "0600"
     fs.move_files(f"{folder}/sub/file.txt", f"{folder}/moved.txt")

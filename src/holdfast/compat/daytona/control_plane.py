@@ -198,7 +198,7 @@ async def note_activity(request: Request) -> Response:
     parts, sandbox = await daytona_of(request).sandbox(request)
     await read_body(request, 65_536)
     with parts.boxes.using(sandbox.row.id):
-        pass
+        await parts.sandboxes.note_activity(sandbox)
     return nothing(201)
 
 

@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f]+$")]
+SandboxName = Annotated[
+    str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]*[^\x00-\x1f/.][^\x00-\x1f/]*$")
+]
+"""Part of the addresses of requests, where a slash or dots alone mean something else."""
 Label = Annotated[str, Field(max_length=512)]
 Labels = Annotated[dict[Annotated[str, Field(min_length=1, max_length=128)], Label], Field(max_length=64)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=512)]
@@ -45,7 +49,7 @@ class Resources(Body):
 
 
 class NewSandbox(Resources):
-    name: Name | None = None
+    name: SandboxName | None = None
     snapshot: Name | None = None
     user: Annotated[str, Field(max_length=128)] | None = None
     env: Variables | None = None
@@ -79,7 +83,7 @@ class NewNetwork(Body):
 
 
 class NewFork(Body):
-    name: Name | None = None
+    name: SandboxName | None = None
 
 
 class NewSandboxSnapshot(Body):

@@ -51,6 +51,8 @@ _LIMITS: Final = {
     "memory": Capability.MEMORY_LIMIT,
     "disk": Capability.DISK_LIMIT,
 }
+_ON_THIS_MACHINE: Final = frozenset({"local", "docker"})
+"""Providers whose boxes may use what the machine has, if they have no limit of their own."""
 log = logging.getLogger(__name__)
 
 
@@ -431,17 +433,28 @@ class Sandboxes:
         return await self._snapshots.of_sandbox(sandbox.id, sandbox.row.id, name, like)
 
     async def resize(self, sandbox: Sandbox, wanted: Resources) -> Sandbox:
-        """Give a sandbox other limits. Boxes keep theirs, so its files move to a new box. Its processes end."""
+        """Give a sandbox other limits. Boxes keep theirs, so its files move to a new box, and its processes end.
+
+        A running one that may use more than that already stays as it is.
+        """
         given = {name: getattr(wanted, name) for name in _LIMITS if getattr(wanted, name) is not None}
         if not given:
             raise bad_request("at least one of cpu, memory and disk is needed")
         details, row = sandbox.details, sandbox.row
+        if row.state is BoxState.PAUSED:  # its processes wait, and would end
+            raise bad_request("Sandbox is paused: start or stop it before it is resized")
         started = row.state is BoxState.RUNNING
         if "disk" in given and given["disk"] < details.disk:
             raise bad_request(f"Disk size cannot be decreased from {details.disk} to {given['disk']}")
         if "disk" in given and given["disk"] != details.disk and started:
             raise bad_request("Disk can be resized only while the sandbox is stopped")
+        for name, label in (("cpu", "CPU"), ("memory", "Memory")):
+            if started and given.get(name, getattr(details, name)) < getattr(details, name):
+                change = f"from {getattr(details, name)} to {given[name]}"
+                raise bad_request(f"{label} of a running sandbox cannot be decreased {change}: stop it before")
         limits = self._limits(row.provider, given)
+        if started and row.provider in _ON_THIS_MACHINE:
+            limits = {name: value for name, value in limits.items() if getattr(row.spec, name) is not None}
         if not any(getattr(row.spec, name) != value for name, value in limits.items()):
             return await self._change(sandbox, **given)
         taken = await self.boxes.snapshot(row.id)
@@ -461,6 +474,10 @@ class Sandboxes:
         return self._tell(sandbox)
 
     # --- use ---
+
+    async def note_activity(self, sandbox: Sandbox) -> None:
+        """Write at once that a sandbox is used. Of other use, each sweep of the boxes writes it."""
+        await self.boxes.rows.touch(self.tenant, sandbox.row.id, BoxState.RUNNING, self.boxes.clock())
 
     @contextlib.contextmanager
     def _using(self, id: str) -> Iterator[None]:

@@ -52,7 +52,7 @@ class Replacement(Body):
 
 
 def _path(request: Request, name: str = "path", default: str | None = None) -> str:
-    path = text_of(request, name, default)
+    path = text_of(request, name, default) or default
     if not path or len(path.encode("utf-8", "replace")) > 4095:
         raise bad_request(f"{name}: a path is expected")
     return path
