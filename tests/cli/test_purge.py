@@ -27,6 +27,7 @@ from holdfast.cli.server.purge import Left, check_home, find_holdings, remove, r
 from holdfast.client import Client
 from holdfast.client.local_server import RunningServer, find_running, is_alive, read_running
 from holdfast.storage.sqlite.boxes import SqliteBoxes
+from holdfast.testing.server import ServerProcess
 
 pytestmark = pytest.mark.xdist_group("runs of the command line")
 
@@ -204,6 +205,18 @@ def test_down_all_ends_the_boxes_that_a_killed_server_left(command: Command) -> 
     assert processes_of(box) == []
 
 
+@pytest.mark.parametrize("arguments", [("down", "--all"), ("purge", "--yes")])
+def test_boxes_end_although_another_program_has_the_port_of_their_server(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    box = command("box", "create", "-q").stdout.strip()
+    command("down")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setenv("HOLDFAST_LISTEN_PORT", str(other.getsockname()[1]))
+        command(*arguments)
+    assert processes_of(box) == []
+
+
 def test_down_signals_nobody_who_only_has_the_number_of_a_killed_server(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -257,6 +270,14 @@ def test_every_box_is_deleted_after_it_was_named(command: Command) -> None:
     assert command("box", "delete", boxes[0], "--all", "--yes", check=False).returncode == 2
     command("box", "delete", "--all", "--yes")
     assert command("box", "list", "-q").stdout == ""
+
+
+def test_a_home_whose_server_was_stopped_as_soon_as_it_answered_is_a_home(tmp_path: Path) -> None:
+    """Boxes, and the name of the node that they belong to, are prepared in the background."""
+    with ServerProcess(tmp_path / "home") as server:
+        server.kill()
+    (tmp_path / "home" / "node").unlink(missing_ok=True)  # as if it had died just before
+    check_home(tmp_path / "home")
 
 
 def test_what_is_no_home_is_not_touched(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.errors.interpreters import KernelUnreachable
+from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 from holdfast.interpreter.kernel import host_calls
 from holdfast.interpreter.kernel.host_calls import Answer, HostCalls, refusal
 
@@ -19,13 +19,13 @@ class Connection:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes]] = []
-        self.is_broken = False
+        self.broken: Exception | None = None
         self.tried = asyncio.Event()
 
     async def send(self, document: dict[str, Any], content: bytes) -> None:
         self.tried.set()
-        if self.is_broken:
-            raise KernelUnreachable("broken")
+        if self.broken is not None:
+            raise self.broken
         self.sent.append((document["call"], content or document["message"].encode()))
 
     async def until_sent(self, count: int) -> None:
@@ -75,14 +75,29 @@ async def test_a_call_that_is_repeated_gets_the_same_answer_or_error(answer: Ans
 async def test_an_answer_that_did_not_get_through_is_sent_when_the_call_is_repeated() -> None:
     connection, work = Connection(), Work(OK)
     calls = HostCalls(connection.send)
-    connection.is_broken = True
+    connection.broken = KernelUnreachable("broken")
     calls.take("c-1", work)
     work.may_end.set()
     await connection.tried.wait()
-    connection.is_broken = False
+    connection.broken = None
     calls.take("c-1", work)
     await connection.until_sent(1)
     assert (work.began, connection.sent) == (1, [("c-1", b"42")])
+
+
+async def test_an_answer_to_a_box_that_is_lost_meanwhile_raises_nothing_that_nobody_awaits() -> None:
+    """The execution itself raises why: asyncio would print a traceback of the call beside it."""
+    connection, work = Connection(), Work(OK)
+    calls = HostCalls(connection.send)
+    calls.take("c-1", work)
+    [call] = calls._underway.values()
+    connection.broken = KernelLost("the box is gone")
+    work.may_end.set()
+    await asyncio.wait((call,), timeout=240)
+    calls.take("c-1", work)
+    [sending] = calls._sending
+    await asyncio.wait((sending,), timeout=240)
+    assert (call.exception(), sending.exception(), connection.sent) == (None, None, [])
 
 
 async def test_answers_that_are_kept_are_bounded_and_no_call_is_carried_out_twice(

@@ -22,6 +22,7 @@ from holdfast.client.local_server import (
     choose_server,
     default_home,
     find_or_start,
+    find_or_start_anywhere,
 )
 
 if TYPE_CHECKING:
@@ -145,12 +146,12 @@ class RetryNotes:
             note("waiting", f"{notice.reason}; trying again")
 
 
-def ensure_server(where: Where) -> None:
-    """Start a server on the home, if the command uses that home and no server answers there."""
+def ensure_server(where: Where, *, anywhere: bool = False) -> None:
+    """Start a server on the home, if the command uses that home and no server answers there: `anywhere` on any port."""
     if where.server is not None or (where.home is None and os.environ.get("HOLDFAST_URL")):
         return
     began = time.monotonic()
-    running, started = find_or_start_server(home_or_default(where.home))
+    running, started = find_or_start_server(home_or_default(where.home), anywhere=anywhere)
     if started:
         took = f"  {time.monotonic() - began:.1f} s"
         note("server", running.url, hint(f"  started in the background; stop it with holdfast down{took}"))
@@ -181,10 +182,10 @@ def _answers(url: str) -> bool:
     return True
 
 
-def find_or_start_server(home: Path) -> tuple[RunningServer, bool]:
-    """Return the server of a home, and whether it was started just now."""
+def find_or_start_server(home: Path, *, anywhere: bool = False) -> tuple[RunningServer, bool]:
+    """Return the server of a home, and whether it was started just now: `anywhere` on any port."""
     try:
-        return find_or_start(home)
+        return find_or_start_anywhere(home) if anywhere else find_or_start(home)
     except ServerNotStarted as error:
         raise CommandError(error.message, next_step=error.hint, exit=Exit.UNREACHABLE) from None
 

@@ -193,7 +193,13 @@ def find_or_start(home: Path) -> tuple[RunningServer, bool]:
     return start_server(home, 0)
 
 
-def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
+def find_or_start_anywhere(home: Path) -> tuple[RunningServer, bool]:
+    """Like `find_or_start`, for a server that is stopped again soon: it listens on any port, whatever is configured."""
+    running = find_answering(home)
+    return (running, False) if running is not None else start_server(home, 0, even_if_configured=True)
+
+
+def start_server(home: Path, port: int, *, even_if_configured: bool = False) -> tuple[RunningServer, bool]:
     """Start a server that outlives this process, with its log in the home. `port` counts if none is configured.
 
     Returns it and True. If another process started one at the same time, returns that one and False. Raises
@@ -204,7 +210,7 @@ def start_server(home: Path, port: int) -> tuple[RunningServer, bool]:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
     command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home)]
-    command += ["--default-port", str(port)]
+    command += ["--port" if even_if_configured else "--default-port", str(port)]
     command.append("--no-first-key")  # nobody would see it here; the next server that a person starts prints it
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as errors:
         process = subprocess.Popen(

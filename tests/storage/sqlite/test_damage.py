@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,9 @@ from random import Random
 import pytest
 
 from holdfast.api.errors.threads import StreamDamaged
-from holdfast.storage.sqlite.maintenance import check, compact
+from holdfast.storage.errors import DatabaseDamaged
+from holdfast.storage.sqlite import DATABASE
+from holdfast.storage.sqlite.maintenance import backup, check, compact
 from holdfast.storage.sqlite.streams import SqliteStreams
 from holdfast.storage.sqlite.streams.journal import decode
 from holdfast.storage.sqlite.thread_rows import SqliteThreadRows
@@ -74,6 +77,26 @@ async def test_a_wrong_byte_is_found_when_it_is_read(tmp_path: Path) -> None:
     assert len(await read_all(store, "threads/b")) > 40 * 30_000
     await store.append("threads/a", AppendRequest(keyed=(entry("a", 99),)))  # its end is whole
     await store.close()
+
+
+def test_damage_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    """SQLite says that the disk is full when it copies a row whose damaged head promises more than there can be."""
+    path = tmp_path / DATABASE
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE kept (data BLOB)")
+        connection.executemany("INSERT INTO kept VALUES (?)", [(b"a" * 3000,)] * 50)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"a" * 3000)
+    content[at - 20 : at] = b"\xff" * 20
+    path.write_bytes(content)
+    with (
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection,
+        pytest.raises(sqlite3.OperationalError, match="disk is full"),
+    ):
+        connection.execute("VACUUM INTO ?", (str(tmp_path / "by-sqlite"),))
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(DatabaseDamaged, match="is damaged and cannot be copied completely"):
+        backup(tmp_path, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("which", [slice(1, 2), slice(-1, None)], ids=["one", "the last"])

@@ -37,7 +37,8 @@ def down(
     folder = home_or_default(home)
     where = Where(None, None, folder)
     if everything and maintenance.is_there(folder):
-        ensure_server(where)  # boxes outlive their server, and only a running server can stop them
+        # Boxes outlive their server, and only a running server can stop them. Others may have its port by now.
+        ensure_server(where, anywhere=True)
     running = find_running(folder)
     if running is None:
         raise CommandError(

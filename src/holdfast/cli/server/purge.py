@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _OURS: Final = ("holdfast.db", "secret", "lock")
-"""Files that a home has since its first start. A folder without them is not ours."""
+"""Files that a home has once its server answers. A backup lacks some of them. A folder without them is not ours."""
 _MARK: Final = "purging"
 _MARKED: Final = "holdfast purge removes this folder\n"
 """The content of a file in a home that is being removed. If purge is killed, the next one removes the rest."""
@@ -127,9 +127,9 @@ def purge(home: HomeOption = None, yes: YesOption = False, as_json: JsonOption =
 def temporary_server(folder: Path) -> Iterator[None]:
     """Ensure a server on the home: boxes outlive their server, and only a running server can delete them.
 
-    A server that was started for this is stopped again if nothing is removed.
+    A server that was started for this is stopped again if nothing is removed. Others may have its port by now.
     """
-    running, started = find_or_start_server(folder)
+    running, started = find_or_start_server(folder, anywhere=True)
     try:
         yield
     except BaseException:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.api.errors.interpreters import KernelUnreachable
+from holdfast.api.errors.interpreters import KernelLost, KernelUnreachable
 
 MOST_AT_ONCE: Final = 256
 """The number of calls of one context that run at the same time."""
@@ -39,7 +39,10 @@ class HostCalls:
     """Owns the running calls, and the answers that were sent."""
 
     def __init__(self, send: Callable[[dict[str, Any], bytes], Awaitable[None]]) -> None:
-        """`send` raises `KernelUnreachable` if there is no connection: the call is repeated on the next one."""
+        """`send` raises `KernelUnreachable` if there is no connection: the call is repeated on the next one.
+
+        It raises `KernelLost` if there will be none. The execution that made the call then raises that too.
+        """
         self._send = send
         self._underway: dict[str, asyncio.Task[None]] = {}
         self._answers: OrderedDict[str, Answer] = OrderedDict()
@@ -97,7 +100,7 @@ class HostCalls:
         await self._answer(id, answer)
 
     async def _answer(self, id: str, answer: Answer) -> None:
-        with contextlib.suppress(KernelUnreachable):
+        with contextlib.suppress(KernelUnreachable, KernelLost):
             await self._send({"t": "answer", "call": id, **answer.document}, answer.content)
 
     def _keep(self, id: str, answer: Answer) -> None:

@@ -79,9 +79,12 @@ def _explaining(path: Path, damaged: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if is_corruption(error):
-            raise DatabaseDamaged(f"{path} {damaged.format(error=error)}") from error
-        if reserve.is_full(error):
+        is_full = reserve.is_full(error)
+        # SQLite also takes the disk for full when it copies a row whose damaged head promises more than there can be.
+        found = quick_check(path).damage if is_full else None
+        if is_corruption(error) or found is not None:
+            raise DatabaseDamaged(f"{path} {damaged.format(error=found or error)}") from error
+        if is_full:
             raise DiskFull(f"{path}: {error}") from error
         raise StorageError(f"{path}: {error}") from error
 
