@@ -141,6 +141,22 @@ def test_a_port_that_is_taken_in_the_last_moment_is_replaced_by_another(
         os.kill(running.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("inside", ["", "home"])
+def test_a_home_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path, inside: str) -> None:
+    """For root, whom no mode keeps out, it is a file, or in one."""
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / inside
+    with pytest.raises(ServerNotStarted, match=f"cannot use the home {home}: ") as refused:
+        find_or_start(home)
+    assert refused.value.hint == "choose another with --home DIR"
+
+
+def test_a_log_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "server.log").mkdir()
+    with pytest.raises(ServerNotStarted, match=f"cannot use the home {tmp_path}: Is a directory"):
+        find_or_start(tmp_path)
+
+
 def _start_at_a_free_port(home: Path) -> tuple[RunningServer, int]:
     for last in (False, False, False, False, True):  # another program may take the port in between
         with socket.create_server(("127.0.0.1", 0)) as free:
