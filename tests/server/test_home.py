@@ -202,10 +202,12 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path, as_json: bool) -> None:
     """Nobody could find it any more, and what it acknowledged would be lost."""
     home = tmp_path / "home"
-    command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", "0"]
+    command = [sys.executable, "-P", "-m", "holdfast", "up", "--home", str(home), "--port", "0"]
+    command += ["--json"] if as_json else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline()
@@ -215,6 +217,7 @@ def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
         finally:
             server.kill()
     assert f"the home {home} was deleted, moved or replaced" in said
+    assert "all entries are on disk" not in said
 
 
 def test_a_server_whose_home_was_replaced_leaves_the_note_of_the_next_one(tmp_path: Path) -> None:
