@@ -141,6 +141,22 @@ def test_a_port_that_is_taken_in_the_last_moment_is_replaced_by_another(
         os.kill(running.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("inside", ["", "home"])
+def test_a_home_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path, inside: str) -> None:
+    """For root, whom no mode keeps out, it is a file, or in one."""
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / inside
+    with pytest.raises(ServerNotStarted, match=f"cannot use the home {home}: ") as refused:
+        find_or_start(home)
+    assert refused.value.hint == "choose another with --home DIR"
+
+
+def test_a_log_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "server.log").mkdir()
+    with pytest.raises(ServerNotStarted, match=f"cannot use the home {tmp_path}: Is a directory"):
+        find_or_start(tmp_path)
+
+
 def _start_at_a_free_port(home: Path) -> tuple[RunningServer, int]:
     for last in (False, False, False, False, True):  # another program may take the port in between
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -186,10 +202,12 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path, as_json: bool) -> None:
     """Nobody could find it any more, and what it acknowledged would be lost."""
     home = tmp_path / "home"
-    command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home), "--port", "0"]
+    command = [sys.executable, "-P", "-m", "holdfast", "up", "--home", str(home), "--port", "0"]
+    command += ["--json"] if as_json else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline()
@@ -199,6 +217,7 @@ def test_a_server_ends_when_its_home_is_no_longer_there(tmp_path: Path) -> None:
         finally:
             server.kill()
     assert f"the home {home} was deleted, moved or replaced" in said
+    assert "all entries are on disk" not in said
 
 
 def test_a_server_whose_home_was_replaced_leaves_the_note_of_the_next_one(tmp_path: Path) -> None:

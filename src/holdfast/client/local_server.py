@@ -207,12 +207,18 @@ def start_server(home: Path, port: int, *, even_if_configured: bool = False) -> 
     """
     import subprocess  # here: most callers find a running server
 
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = home / "server.log"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServerNotStarted(
+            f"cannot use the home {home}: {error.strerror or error}", "choose another with --home DIR"
+        ) from None
     command = [sys.executable, "-P", "-m", "holdfast", "up", "--json", "--home", str(home)]
     command += ["--port" if even_if_configured else "--default-port", str(port)]
     command.append("--no-first-key")  # nobody would see it here; the next server that a person starts prints it
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as errors:
+    with os.fdopen(descriptor, "ab") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, cwd="/"
         )

@@ -23,6 +23,7 @@ from holdfast.cli.server.server_options import NO_SERVER_OPTIONS, Chosen, Server
 from holdfast.cli.session import home_or_default
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, note, write_field, write_json
 from holdfast.client.local_server import find_answering
+from holdfast.storage import maintenance
 
 if TYPE_CHECKING:
     from holdfast.client.local_server import RunningServer
@@ -89,8 +90,12 @@ def up(
         raise CommandError(
             f"cannot use the home {folder}: {error.strerror or error}", next_step="choose another with --home DIR"
         ) from None
-    if not as_json:
+    if as_json:
+        return
+    if maintenance.is_there(folder):
         note("stopped", "all entries are on disk", hint("  start again with holdfast up"))
+    else:
+        note("stopped", f"{folder} is not there any more", hint("  if it was moved, name it with --home DIR"))
 
 
 def _print_page(running: RunningServer, login: str | None) -> None:
