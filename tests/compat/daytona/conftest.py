@@ -51,7 +51,10 @@ def client_of(server: ServerProcess, key: str | None = None) -> Iterator[Daytona
         yield client
     finally:
         if client._event_dispatcher is not None:
-            client._event_dispatcher.disconnect()
+            # Its thread may connect just now: engineio is connected a moment before it has the thread that it joins.
+            # The socket is closed by then, and that thread ends at once.
+            with contextlib.suppress(AttributeError):
+                client._event_dispatcher.disconnect()
         client._http_client.close()
         for each in (client._api_client, client._toolbox_api_client):
             each.rest_client.pool_manager.clear()
