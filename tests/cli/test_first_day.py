@@ -102,6 +102,35 @@ def test_what_is_not_there_is_said_before_anybody_is_asked(
     assert "create nope" not in refused.err
 
 
+def test_who_revokes_a_key_by_its_name_is_told_its_id(cli: Cli) -> None:
+    cli("key", "create", "curl-of-mine")
+    [key] = [each["id"] for each in cli("key", "list", "--json").json()["keys"] if each["name"] == "curl-of-mine"]
+    refused = cli("key", "revoke", "curl-of-mine")
+    assert refused.exit == Exit.NOT_FOUND
+    assert "curl-of-mine is the name of an API key, and not its id" in refused.err
+    assert f"next         holdfast key revoke {key}" in refused.err
+    cli("key", "revoke", key, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (("backup",), "holdfast backup DIR;"),
+        (("interpreter", "delete"), "holdfast interpreter delete ID...;"),
+        (("image", "pull"), "holdfast image pull NAME[:TAG|@DIGEST];"),
+        (("compare",), "holdfast compare THREAD OTHER;"),
+    ],
+)
+def test_missing_arguments_have_the_same_names_in_the_message_and_in_what_to_do(
+    cli: Cli, arguments: tuple[str, ...], written: str
+) -> None:
+    refused = cli(*arguments)
+    assert refused.exit == Exit.USAGE
+    missing = written.rstrip(";").split()[len(arguments) + 1]
+    assert f"Missing argument '{missing}'." in refused.err
+    assert f"next         {written}" in refused.err
+
+
 def test_a_thread_without_a_run_has_nothing_to_cancel_steer_or_resume(cli: Cli) -> None:
     id = cli("thread", "new").out.strip()
     assert {cli(*words).exit for words in (("cancel", id), ("steer", id, "go"), ("resume", id))} == {Exit.CONFLICT}
