@@ -239,6 +239,20 @@ def test_columns_give_way_and_the_first_stays(widths: list[int], room: int, kept
     assert fitting(widths, room) == kept
 
 
+@pytest.mark.parametrize(
+    ("widths", "numbers", "room", "kept"),
+    [
+        ([11, 7, 25, 9, 39], [False, False, False, True, False], 60, [11, 7, 15, 9, 10]),
+        ([11, 7, 25, 9], [False, False, False, True], 40, [11, 7, 7, 9]),
+        ([11, 9, 9], [False, True, True], 26, [11, 5, 6]),
+    ],
+)
+def test_a_number_is_cut_only_when_no_text_is_left_to_cut(
+    widths: list[int], numbers: list[bool], room: int, kept: list[int]
+) -> None:
+    assert fitting(widths, room, numbers) == kept
+
+
 def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
     """What a command writes to a terminal that is so wide."""
     here, there = pty.openpty()
