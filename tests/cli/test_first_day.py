@@ -102,6 +102,18 @@ def test_what_is_not_there_is_said_before_anybody_is_asked(
     assert "create nope" not in refused.err
 
 
+def test_a_hint_leads_on_when_it_is_followed(cli: Cli) -> None:
+    """A fork is what can be compared; an interpreter that is not kept is not in the list."""
+    one, two = (cli("thread", "new").out.strip() for _ in range(2))
+    assert f"next         compare a thread with a fork of it: holdfast fork {one}" in cli("compare", one, two).err
+    assert "holdfast interpreter run FILE --keep" in cli("interpreter", "list").err
+    missing = cli("import", "nope.jsonl")
+    assert missing.exit == Exit.NOT_FOUND
+    assert "holdfast import --from claude" in missing.err
+    for each in (one, two):
+        cli("thread", "delete", each, "--yes")
+
+
 def test_who_revokes_a_key_by_its_name_is_told_its_id(cli: Cli) -> None:
     cli("key", "create", "curl-of-mine")
     [key] = [each["id"] for each in cli("key", "list", "--json").json()["keys"] if each["name"] == "curl-of-mine"]
