@@ -102,6 +102,47 @@ def test_what_is_not_there_is_said_before_anybody_is_asked(
     assert "create nope" not in refused.err
 
 
+def test_a_hint_leads_on_when_it_is_followed(cli: Cli) -> None:
+    """A fork is what can be compared; an interpreter that is not kept is not in the list."""
+    one, two = (cli("thread", "new").out.strip() for _ in range(2))
+    assert f"next         compare a thread with a fork of it: holdfast fork {one}" in cli("compare", one, two).err
+    assert "holdfast interpreter run FILE --keep" in cli("interpreter", "list").err
+    missing = cli("import", "nope.jsonl")
+    assert missing.exit == Exit.NOT_FOUND
+    assert "holdfast import --from claude" in missing.err
+    for each in (one, two):
+        cli("thread", "delete", each, "--yes")
+
+
+def test_who_revokes_a_key_by_its_name_is_told_its_id(cli: Cli) -> None:
+    cli("key", "create", "curl-of-mine")
+    [key] = [each["id"] for each in cli("key", "list", "--json").json()["keys"] if each["name"] == "curl-of-mine"]
+    refused = cli("key", "revoke", "curl-of-mine")
+    assert refused.exit == Exit.NOT_FOUND
+    assert "curl-of-mine is the name of an API key, and not its id" in refused.err
+    assert f"next         holdfast key revoke {key}" in refused.err
+    cli("key", "revoke", key, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (("backup",), "holdfast backup DIR;"),
+        (("interpreter", "delete"), "holdfast interpreter delete ID...;"),
+        (("image", "pull"), "holdfast image pull NAME[:TAG|@DIGEST];"),
+        (("compare",), "holdfast compare THREAD OTHER;"),
+    ],
+)
+def test_missing_arguments_have_the_same_names_in_the_message_and_in_what_to_do(
+    cli: Cli, arguments: tuple[str, ...], written: str
+) -> None:
+    refused = cli(*arguments)
+    assert refused.exit == Exit.USAGE
+    missing = written.rstrip(";").split()[len(arguments) + 1]
+    assert f"Missing argument '{missing}'." in refused.err
+    assert f"next         {written}" in refused.err
+
+
 def test_a_thread_without_a_run_has_nothing_to_cancel_steer_or_resume(cli: Cli) -> None:
     id = cli("thread", "new").out.strip()
     assert {cli(*words).exit for words in (("cancel", id), ("steer", id, "go"), ("resume", id))} == {Exit.CONFLICT}
@@ -208,6 +249,20 @@ def test_runs_are_listed(cli: Cli) -> None:
 )
 def test_columns_give_way_and_the_first_stays(widths: list[int], room: int, kept: list[int]) -> None:
     assert fitting(widths, room) == kept
+
+
+@pytest.mark.parametrize(
+    ("widths", "numbers", "room", "kept"),
+    [
+        ([11, 7, 25, 9, 39], [False, False, False, True, False], 60, [11, 7, 15, 9, 10]),
+        ([11, 7, 25, 9], [False, False, False, True], 40, [11, 7, 7, 9]),
+        ([11, 9, 9], [False, True, True], 26, [11, 5, 6]),
+    ],
+)
+def test_a_number_is_cut_only_when_no_text_is_left_to_cut(
+    widths: list[int], numbers: list[bool], room: int, kept: list[int]
+) -> None:
+    assert fitting(widths, room, numbers) == kept
 
 
 def on_terminal(columns: int, *arguments: str, **environment: str) -> str:

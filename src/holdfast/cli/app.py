@@ -140,7 +140,7 @@ def _with_arguments(error: typer.TyperException, context: Any, command: str) -> 
     if context is None or type(error).__name__ != "MissingParameter":
         return None
     words = [
-        str(each.name).upper()
+        str(each.metavar or each.name.upper())  # as the help and the message write it
         for each in context.command.params
         if each.param_type_name == "argument" and each.required
     ]

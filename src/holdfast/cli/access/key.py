@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
+from holdfast.api.access.keys import Key
 from holdfast.api.access.tenants import TenantRole
 from holdfast.cli.errors import CommandError
 from holdfast.cli.exits import Exit
@@ -61,6 +63,25 @@ def list_(*, where: Where, as_json: JsonOption = False) -> None:
     write_table(("id", "state", "created", "role", "name"), rows)
 
 
+def _check_active(id: str, keys: Sequence[Key]) -> None:
+    """Raise an error if no active key has this id. Who gave a name is told the id, if only one key has that name."""
+    active = [key for key in keys if key.revoked_at is None]
+    if id in [key.id for key in active]:
+        return
+    named = [key.id for key in active if key.name == id]
+    if len(named) == 1:
+        raise CommandError(
+            f"{id} is the name of an API key, and not its id",
+            next_step=f"holdfast key revoke {named[0]}",
+            exit=Exit.NOT_FOUND,
+        )
+    raise CommandError(
+        f"there is no active API key {id}",
+        next_step="list keys with holdfast key list",
+        exit=Exit.NOT_FOUND,
+    )
+
+
 def revoke(
     id: Annotated[str, Argument(metavar="ID", help="Id of the key (not the key itself).", show_default=False)],
     yes: YesOption = False,
@@ -70,12 +91,8 @@ def revoke(
 ) -> None:
     """Revoke a key. It stops working at once, permanently."""
     with connect(where) as client:
-        if not yes and id not in [key.id for key in client.keys.list() if key.revoked_at is None]:
-            raise CommandError(
-                f"there is no active API key {id}",
-                next_step="list keys with holdfast key list",
-                exit=Exit.NOT_FOUND,
-            )
+        if not yes:
+            _check_active(id, client.keys.list())
         confirm_end("revoke", f"key {id}", f"holdfast key revoke {id}", yes=yes)
         client.keys.revoke(id)
     if as_json:

@@ -192,7 +192,11 @@ def list_(
         for each in found:
             sys.stdout.write(f"{each.id}\n")
     elif not found:
-        note("none", "there are no interpreters", hint("  create one with holdfast interpreter run FILE"))
+        note(
+            "none",
+            "there are no interpreters",
+            hint("  keep one with holdfast interpreter run FILE --keep"),
+        )
     else:
         now = time.time()
         rows = [

@@ -92,7 +92,11 @@ def _read(path: Path) -> bytes:
         with path.expanduser().open("rb") as opened:
             data = opened.read(MOST_UPLOADED + 1)
     except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}", exit=Exit.NOT_FOUND) from None
+        raise CommandError(
+            f"cannot read {path}: {error.strerror}",
+            next_step="give the file of a session; or the latest of this folder: holdfast import --from claude",
+            exit=Exit.NOT_FOUND,
+        ) from None
     if len(data) > MOST_UPLOADED:
         raise CommandError(
             f"{path} is larger than {MOST_UPLOADED >> 20} MB: too large to import",

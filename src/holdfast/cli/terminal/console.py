@@ -104,29 +104,33 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) ->
     table.insert(0, [Cell(column, "dim") for column in columns])
     widths = [max(_columns(cell.text) for cell in column) for column in zip(*table, strict=True)]
     if is_terminal():
-        widths = fitting(widths, _console(False).width)
+        widths = fitting(widths, _console(False).width, numbers)
     for row in table:
         cells = zip(row, widths, numbers, strict=True)
         write_line(*(part for cell, width, is_number in cells for part in _padded(cell, width, is_number)))
 
 
-def fitting(widths: Sequence[int], room: int) -> list[int]:
+def fitting(widths: Sequence[int], room: int, numbers: Sequence[bool] = ()) -> list[int]:
     """Reduce the widths of columns to fit a terminal: the last column first, then the widest of the others.
 
-    The first column is never cut, because users copy ids from it.
+    The first column is never cut, because users copy ids from it. Numbers are cut only when no text is left to cut: a
+    part of a number looks like another number.
     """
     kept = list(widths)
+    are_numbers = [*numbers, *[False] * (len(kept) - len(numbers))]
     excess = sum(kept) + 2 * (len(kept) - 1) - room
-    if excess > 0 and len(kept) > 1:
+    if excess > 0 and len(kept) > 1 and not are_numbers[-1]:
         cut = min(excess, max(0, kept[-1] - _LEAST_WIDTH))
         kept[-1] -= cut
         excess -= cut
-    while excess > 0:
-        widest = max(range(1, len(kept)), key=lambda index: kept[index], default=0)
-        if widest == 0 or kept[widest] <= _NARROWEST:
-            break
-        kept[widest] -= 1
-        excess -= 1
+    for kind in (False, True):
+        columns = [index for index in range(1, len(kept)) if are_numbers[index] is kind]
+        while excess > 0 and columns:
+            widest = max(columns, key=lambda index: kept[index])
+            if kept[widest] <= _NARROWEST:
+                break
+            kept[widest] -= 1
+            excess -= 1
     return kept
 
 

@@ -105,7 +105,8 @@ class Comparisons:
         found = parting(await self._ancestors(first), await self._ancestors(second))
         if found is None:
             raise NotRelated(
-                f"threads {first} and {second} have no turn in common", hint="holdfast fork makes threads that have"
+                f"threads {first} and {second} have no turn in common",
+                hint=f"compare a thread with a fork of it: holdfast fork {first}",
             )
         nearest = min(found, key=lambda each: each.offset)
         assert nearest.fork is not None
