@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -196,8 +197,17 @@ def test_health_and_metrics_ask_for_no_key(server: ServerProcess) -> None:
     assert "process_resident_memory_bytes" in metrics
 
 
-def test_metrics_want_a_key_where_other_machines_reach_the_server(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home", host="0.0.0.0") as server:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"host": "0.0.0.0"},
+        {"public_url": "https://holdfast.example.com"},
+        {"preview_url": "https://preview.example.com"},
+    ],
+    ids=["everywhere", "behind a proxy", "previews"],
+)
+def test_metrics_want_a_key_where_other_machines_reach_the_server(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with ServerProcess(tmp_path / "home", **settings) as server:
         url = server.url
         assert url.startswith("http://127.0.0.1:"), "an address that this machine can open"
         with httpx.Client(base_url=url, timeout=240) as client:

@@ -64,6 +64,15 @@ def test_values_are_filled_in_once_and_reach_commands_by_their_environment() -> 
     assert environment_of(variables, outputs) == {"VAR_v": variables["v"], "STEP_s": "secret"}
 
 
+def test_values_that_are_too_long_together_are_refused() -> None:
+    long = {"a": "x" * 1000}
+    assert fill("{{steps.a.output}}" * 10, {}, long, 10_180) == "x" * 10_000
+    with pytest.raises(InvalidRequest, match="more than 10180 characters"):
+        fill("{{steps.a.output}}" * 11, {}, long, 10_180)
+    with pytest.raises(InvalidRequest, match="more than 1048576 characters"):
+        fill({"a": ["{{steps.a.output}}" * 700], "b": {"c": "{{variables.v}}" * 700}}, {"v": long["a"]}, long)
+
+
 def test_variables_come_from_the_body_of_a_webhook() -> None:
     mapping = {"a": "body.x.y", "b": "body.none", "c": "body.x", "d": "odd"}
     assert map_variables(mapping, {"x": {"y": 7}}) == {"a": "7"}

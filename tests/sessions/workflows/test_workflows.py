@@ -96,6 +96,25 @@ async def test_a_step_that_fails_ends_the_execution(world: ToolWorld) -> None:
     assert "needs category" in str(done.error)
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "agent", "prompt": "{{variables.v}}" * 80},
+        {"type": "approval", "prompt": "{{variables.v}}" * 10, "notify": "@ada"},
+        {"type": "tool", "tool": "memory_write", "input": {"category": "fact", "content": "{{variables.v}}" * 80}},
+    ],
+    ids=["agent", "approval", "tool"],
+)
+async def test_a_step_whose_values_are_too_long_together_fails(world: ToolWorld, step: dict[str, Any]) -> None:
+    """A definition has room for thousands of references, each of which may stand for a long text."""
+    session = await world.session()
+    workflow = await sync(world, session, {"id": "long", **step}, command("b", "touch never"), v="x" * 16_000)
+    done = await settled(world, await run(world, session, workflow))
+    assert done.status is ExecutionStatus.FAILED
+    assert "step long failed: with the values of its references it has more than" in str(done.error)
+    assert not await world.mailbox.inbox("ada", after=None, unread=True, limit=10)
+
+
 async def test_a_tool_of_a_workflow_has_no_more_rights_than_its_session(world: ToolWorld) -> None:
     session = await world.session(tools=("workflows",))
     workflow = await sync(world, session, {"id": "t", "type": "tool", "tool": "memory_read"})

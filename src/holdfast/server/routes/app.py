@@ -103,7 +103,7 @@ def create_app(services: Services, mounts: Mapping[str, ASGIApp] | None = None) 
         "/metrics", tags=["server"], response_class=Response, openapi_extra={"security": [{}]}, responses=METRICS_ERRORS
     )
     async def metrics(services: UseMetrics) -> Response:
-        """Counters and gauges, for Prometheus. Requires a key, unless the server listens on loopback."""
+        """Counters and gauges, for Prometheus. Requires a key, unless only this machine reaches the server."""
         boxes = services.boxes.opened
         rows = [] if boxes is None else await boxes.rows.live(boxes.tenant, boxes.node)
         usages = None if boxes is None else services.samples.latest(boxes, {row.id for row in rows})

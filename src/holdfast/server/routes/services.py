@@ -70,7 +70,7 @@ class Services:
     next_request_id: Callable[[], str]
     max_body: int
     open_metrics: bool
-    """Whether `/metrics`, which names boxes, requires no key: only on loopback."""
+    """Whether `/metrics`, which names boxes, requires no key: only on loopback, without a public URL."""
     previews: Previews
     links: PreviewLinks
     shutdown: Shutdown
@@ -244,7 +244,7 @@ def documented(*statuses: tuple[int, str]) -> dict[int | str, dict[str, Any]]:
 
 
 METRICS_ERRORS: Final = documented(
-    (401, "No credential, or an invalid one, and the server does not listen on loopback."),
+    (401, "No credential, or an invalid one, and the server does not listen on loopback alone."),
     (403, "The credential does not allow this."),
 )
 THREAD_ERRORS: Final = documented(

@@ -68,7 +68,8 @@ def _make(
         origins=core.origins,
         next_request_id=server.next_request_id,
         max_body=settings.max_body,
-        open_metrics=is_loopback(settings.host),
+        # Behind a proxy, all requests come from this machine.
+        open_metrics=is_loopback(settings.host) and not settings.public_url and not settings.preview_url,
         previews=previews,
         links=links,
         shutdown=server.shutdown,

@@ -23,6 +23,10 @@ MOST_STEPS: Final = 50
 MOST_VARIABLES: Final = 64
 MAX_OUTPUT: Final = 32 * 1024
 """Characters of the output of a step that is kept."""
+MAX_FILLED: Final = MAX_PROMPT
+"""Characters of the texts of a step and of all values in them. A reference is short, and may come again and again."""
+MAX_ASKED: Final = 4 * MAX_OUTPUT
+"""The same for what people are asked to approve: all that waits is listed at once."""
 COMMAND_SECONDS: Final = 600
 _ID: Final = text(64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")
 _VALUE: Final = text(16 * 1024, empty=True)
@@ -164,15 +168,30 @@ def _texts(value: Any) -> list[str]:
     return [text for each in value for text in _texts(each)] if isinstance(value, list) else []
 
 
-def fill(value: Any, variables: Mapping[str, str], outputs: Mapping[str, str]) -> Any:
-    """Returns a text, or all texts in an object, with values for references. What is filled in stays as it is."""
+def fill(value: Any, variables: Mapping[str, str], outputs: Mapping[str, str], most: int = MAX_FILLED) -> Any:
+    """Returns a text, or all texts in an object, with values for references. What is filled in stays as it is.
+
+    Raises `InvalidRequest` if texts and values have more than `most` characters together, before they are put together.
+    """
     known = {f"variables.{name}": each for name, each in variables.items()}
     known |= {f"steps.{id}.output": each for id, each in outputs.items()}
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: known.get(found[1], ""), value)
-    if isinstance(value, dict):
-        return {name: fill(each, variables, outputs) for name, each in value.items()}
-    return [fill(each, variables, outputs) for each in value] if isinstance(value, list) else value
+    left = most
+
+    def counted(text: str) -> str:
+        nonlocal left
+        left -= len(text)
+        if left < 0:
+            raise InvalidRequest(f"with the values of its references it has more than {most} characters")
+        return text
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, str):
+            return _REFERENCE.sub(lambda found: counted(known.get(found[1], "")), counted(value))
+        if isinstance(value, dict):
+            return {name: filled(each) for name, each in value.items()}
+        return [filled(each) for each in value] if isinstance(value, list) else value
+
+    return filled(value)
 
 
 def environment_of(variables: Mapping[str, str], outputs: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from holdfast.runs.run_log import RunLog
 from holdfast.sessions.session_log import SessionLog, session_of
 from holdfast.sessions.tools.caller import keyed_id
 from holdfast.sessions.workflows import execution as events
-from holdfast.sessions.workflows.definition import Definition, Step, StepType, fill
+from holdfast.sessions.workflows.definition import MAX_ASKED, Definition, Step, StepType, fill
 from holdfast.sessions.workflows.execution import (
     MOST_ATTEMPTS,
     Begin,
@@ -207,7 +207,7 @@ class Executions:
             token = {"resumeToken": self._keys.resume_token(id, step.id)} if with_token else {}
             shown["requiresApproval"] = {
                 "stepId": step.id,
-                "prompt": fill(step.settings["prompt"], found.variables, found.outputs),
+                "prompt": _asked(found, step),
                 "items": list(step.settings.get("items", [])),
                 **token,
             }
@@ -329,11 +329,13 @@ class Executions:
         record: StepRecord,
         fresh: set[tuple[str, int]],
     ) -> None:
-        if step.type is StepType.APPROVAL:
-            await self._ask(id, execution, step)
-            return
         try:
-            outcome = await self._carry_out(id, execution, step, record, fresh)
+            if step.type is StepType.APPROVAL:
+                outcome = await self._ask(id, execution, step)
+                if outcome is None:
+                    return
+            else:
+                outcome = await self._carry_out(id, execution, step, record, fresh)
         except LostStep:
             fresh.discard((step.id, record.attempt))
             if step.settings.get("repeat", True) and record.attempt < MOST_ATTEMPTS:
@@ -373,17 +375,21 @@ class Executions:
         except InvalidRequest as error:
             return Outcome(error=error.message)
 
-    async def _ask(self, id: str, execution: Execution, step: Step) -> None:
-        """Write that a step waits for approval, and tell whom the step names."""
+    async def _ask(self, id: str, execution: Execution, step: Step) -> Outcome | None:
+        """Write that a step waits for approval, and tell whom the step names. Returns why nobody can be asked."""
+        try:
+            prompt = fill(step.settings["prompt"], execution.variables, execution.outputs, MAX_ASKED)
+        except InvalidRequest as error:
+            return Outcome(error=error.message)
         digest = digest_of(self._keys.resume_token(id, step.id))
         if (person := step.settings.get("notify")) is not None:
-            prompt = fill(step.settings["prompt"], execution.variables, execution.outputs)
             text = f"Execution {id} of workflow {execution.name} waits for approval: {prompt}"
             with suppress(HoldfastError):  # the execution waits all the same
                 await self._notify(execution.session, person, text, f"{id}-{step.id}")
         await self._append(
             id, {"type": events.APPROVAL, "step": step.id, "digest": digest}, f"workflow-step-{step.id}-asked"
         )
+        return None
 
     async def _finish(self, id: str, end: End) -> None:
         payload: dict[str, Any] = {"type": events.FINISHED, "status": end.status.value}
@@ -449,3 +455,12 @@ class Executions:
             except Exception as error:  # for example, the store is full or locked
                 log.warning("cannot look after workflows, the next sweep tries again: %s", error)
             await asyncio.sleep(self._sweep_seconds)
+
+
+def _asked(execution: Execution, step: Step) -> str:
+    """Returns what people are asked. Earlier servers also asked what is too long: its text is shown without values."""
+    prompt = step.settings["prompt"]
+    try:
+        return str(fill(prompt, execution.variables, execution.outputs, MAX_ASKED))
+    except InvalidRequest:
+        return str(prompt)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.api.box.box import Box
 from holdfast.api.box.process import Process
-from holdfast.api.errors import HoldfastError, NotFound
+from holdfast.api.errors import HoldfastError, InvalidRequest, NotFound
 from holdfast.api.errors.boxes import ProcessLost, ProcessNotFound
 from holdfast.api.session.sessions import PromptStatus
 from holdfast.boxes.service.boxes import Boxes
@@ -73,11 +73,14 @@ class StepRunner:
 
     async def prompt(self, id: str, execution: Execution, step: Step) -> Outcome:
         """Queue the prompt of a step, once, and wait for its end."""
+        try:
+            text = fill(step.settings["prompt"], execution.variables, execution.outputs)
+        except InvalidRequest as error:
+            return Outcome(error=error.message)
         prompt_id = f"workflow-{id}-{step.id}"
         changed = asyncio.Event()
         stop = self._store.watch(THREADS + execution.session, lambda _: changed.set())
         try:
-            text = fill(step.settings["prompt"], execution.variables, execution.outputs)
             await self._sessions.prompt(execution.session, text, prompt_id=prompt_id, author=id)
             while True:
                 changed.clear()
@@ -142,8 +145,8 @@ class StepRunner:
     # --- tools ---
 
     async def tool(self, id: str, execution: Execution, step: Step) -> Outcome:
-        given = fill(step.settings.get("input", {}), execution.variables, execution.outputs)
         try:
+            given = fill(step.settings.get("input", {}), execution.variables, execution.outputs)
             answer = await self._call_with_key(execution.session, step.settings["tool"], given, f"{id}-{step.id}")
         except HoldfastError as error:
             return Outcome(error=error.message)
