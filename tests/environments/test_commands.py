@@ -475,7 +475,7 @@ def test_consent_in_one_folder_is_none_for_the_same_text_elsewhere(commands: Com
 
 def test_a_text_that_is_stored_on_the_server_is_no_consent_for_a_file(commands: Commands) -> None:
     text = 'egress = ["stored.example.com"]\n'
-    assert commands("env", "new", "kept", "--file", "-", stdin=text).exit == 0
+    assert commands("env", "new", "stored-text", "--file", "-", stdin=text).exit == 0
     (commands.folder / "holdfast.toml").write_text(text)
     assert "nobody has allowed that" in commands("env", "check").out
 
