@@ -261,3 +261,19 @@ def test_who_mistypes_a_command_is_shown_the_one_that_was_meant(bare_cli: Cli, t
     outcome = bare_cli(*typed.split())
     assert outcome.exit == Exit.USAGE
     assert shown in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("up --port 99999", "it must be at most 65535"),
+        ("up --port -1", "it must be at least 0"),
+        ("thread list --limit 0", "it must be at least 1"),
+    ],
+)
+def test_a_number_out_of_range_is_told_the_range(bare_cli: Cli, typed: str, shown: str) -> None:
+    outcome = bare_cli(*typed.split())
+    assert outcome.exit == Exit.USAGE
+    words = " ".join(outcome.err.split())
+    assert shown in words
+    assert "Input should" not in words

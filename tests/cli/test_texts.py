@@ -14,7 +14,7 @@ from holdfast.boxes.guest_archive import boot_argv
 from holdfast.calendar_time import calendar_time
 from holdfast.cli.box.logs import describe_command
 from holdfast.cli.terminal.console import Cell, printable, write_json, write_table
-from holdfast.cli.terminal.durations import describe_duration, parse_duration
+from holdfast.cli.terminal.durations import describe_duration, describe_time_left, parse_duration
 from holdfast.cli.terminal.entry_lines import EntryLog, describe
 from holdfast.cli.thread.commands import parse_labels
 from holdfast.cli.thread.tree import tree_lines
@@ -40,6 +40,22 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 )
 def test_durations_are_told(seconds: float, text: str) -> None:
     assert describe_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (7 * 86400 - 0.5, "7 d"),
+        (86401, "2 d"),
+        (86400, "1 d"),
+        (3599, "1 h"),
+        (59.2, "1 min"),
+        (0.1, "1 s"),
+        (-5, "0 s"),
+    ],
+)
+def test_what_is_left_is_not_shown_as_less_than_it_is(seconds: float, text: str) -> None:
+    assert describe_time_left(seconds) == text
 
 
 def test_labels_are_read() -> None:

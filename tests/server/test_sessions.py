@@ -181,7 +181,7 @@ def test_what_a_session_does_not_allow_is_said_with_what_to_do(world: Delegating
     with pytest.raises(IsSession) as refused:
         world.client.runs.resume(session.id, "behind its back")
     assert refused.value.hint == f'send the prompt to it: holdfast session prompt {session.id} "…"'
-    with pytest.raises(SessionConflict, match="terminate it first"):
+    with pytest.raises(SessionConflict, match="its files are kept"):
         world.client.sessions.delete_workspace(session.id)
     with pytest.raises(SessionNotFound):
         world.client.sessions.get(world.client.threads.create(title="no session").id)

@@ -539,7 +539,7 @@ async def test_a_session_whose_box_is_being_made_is_terminated_at_once(world: Se
 async def test_the_files_of_a_terminated_session_are_deleted_on_request(world: SessionWorld) -> None:
     id = await world.running()
     await world.sessions.hibernate(id)
-    with pytest.raises(SessionConflict, match="terminate it first"):
+    with pytest.raises(SessionConflict, match="its files are kept"):
         await world.sessions.delete_workspace(id)
     await world.sessions.terminate(id)
     await world.sessions.delete_workspace(id)

@@ -25,6 +25,13 @@ _PYDANTIC_PREFIX: Final = re.compile(r": (?:Value error|Assertion failed), ")
 """What pydantic puts before the reason why a value is invalid. It means nothing to users."""
 _PYDANTIC_NUMBER: Final = re.compile(r"Input should be a valid (integer|number), .*")
 _NUMBERS: Final = {"integer": "it must be a whole number", "number": "it must be a number"}
+_PYDANTIC_BOUND: Final = re.compile(r"Input should be (less|greater) than (or equal to )?(?=\S)")
+_BOUNDS: Final = {
+    ("less", True): "it must be at most ",
+    ("less", False): "it must be less than ",
+    ("greater", True): "it must be at least ",
+    ("greater", False): "it must be more than ",
+}
 
 
 def run(arguments: list[str]) -> int:
@@ -123,6 +130,7 @@ def _explain_usage(error: typer.TyperException, arguments: list[str], *, as_json
 
     message = _PYDANTIC_PREFIX.sub(": ", error.format_message())
     message = _PYDANTIC_NUMBER.sub(lambda found: _NUMBERS[found[1]], message)
+    message = _PYDANTIC_BOUND.sub(lambda found: _BOUNDS[found[1], found[2] is not None], message)
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(message + "\n")

@@ -16,7 +16,7 @@ from typing import Any, Final
 from holdfast.api.errors import Conflict, HoldfastError, NotFound
 from holdfast.api.errors.boxes import BoxGone, BoxNotFound, SnapshotInUse, SnapshotNotFound
 from holdfast.api.errors.runs import InvalidRun, TooManyWaiting
-from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy, SessionLimit
+from holdfast.api.errors.sessions import AgentAway, AgentRefused, SessionBusy, SessionConflict, SessionLimit
 from holdfast.api.ids import new_entry_id, new_id
 from holdfast.api.run.info import CancelKind
 from holdfast.api.session.sessions import (
@@ -493,7 +493,10 @@ class Sessions:
         row = await self._driver.settle(id)
         session = session_of(row)
         if session.state is not SessionState.TERMINATED:
-            raise conflict(id, session.state, "lose its files: terminate it first")
+            raise SessionConflict(
+                f"session {id} is {session.state}, so its files are kept",
+                hint=f"terminate it first: holdfast session terminate {id}",
+            )
         if not session.released:
             raise SessionBusy(f"session {id} is being terminated", hint="try again in a moment")
         freed = 0

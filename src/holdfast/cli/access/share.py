@@ -10,7 +10,7 @@ from holdfast.cli.options import JsonOption, ThreadArgument, Where
 from holdfast.cli.parsing.parameters import Argument, Option
 from holdfast.cli.session import connect
 from holdfast.cli.terminal.console import Cell, hint, is_terminal, write_field, write_json, write_line, write_table
-from holdfast.cli.terminal.durations import describe_duration
+from holdfast.cli.terminal.durations import describe_time_left
 
 
 def new(
@@ -50,7 +50,7 @@ def list_(id: ThreadArgument, *, where: Where, as_json: JsonOption = False) -> N
         write_field("no shares", hint(f"create one with holdfast share new {id}"))
         return
     now = time.time()
-    rows = [(each.id, each.created_by, f"in {describe_duration(each.expires_at / 1000 - now)}") for each in shares]
+    rows = [(each.id, each.created_by, f"in {describe_time_left(each.expires_at / 1000 - now)}") for each in shares]
     write_table(("id", "by", "expires"), rows)
 
 
