@@ -129,7 +129,7 @@ def test_a_client_that_counts_along_gets_only_what_it_missed(session: Session) -
     with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
         whole = Terminal(socket)
         whole.until(shown + again.output)
-        assert whole.output == shown + again.output
+        assert whole.output.startswith(shown + again.output)  # a prompt may have come since
     with session.socket("/tty/ws", bearer, subprotocols=["tty"]) as socket:
         lost = Terminal(socket, offset=10_000_000)  # of another terminal: it gets the screen instead
         lost.until(whole.output)

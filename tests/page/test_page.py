@@ -454,7 +454,7 @@ async def test_a_viewer_reads_and_is_offered_nothing_else(page: Page, api: httpx
     await expect(page.get_by_text("You may read this.")).to_be_visible()
     for name in ("Message to the agent", "Fork"):
         await expect(page.get_by_label(name)).to_have_count(0)
-    await expect(page.get_by_role("link", name="Terminal")).to_have_count(0)
+    await expect(page.get_by_role("link", name="Terminal", exact=True)).to_have_count(0)
 
 
 async def test_the_thread_of_an_interpreter_is_a_notebook(page: Page, api: httpx.Client, picture: Picture) -> None:

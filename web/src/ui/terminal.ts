@@ -5,6 +5,7 @@ import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
 import { Refused, at, call, query, send } from "../api/client.ts";
+import { lastBytes } from "../model/bytes.ts";
 
 export interface OpenTerminal { close: () => void; focus: () => void }
 
@@ -89,7 +90,7 @@ export function openTerminal(host: HTMLElement, box: string, process: string, en
       const piece = new Uint8Array(await answer.arrayBuffer());
       if (!piece.length) break;
       offset += piece.length;
-      shown = piece;
+      shown = lastBytes(shown, piece, MOST_OLD); // what was printed since the last request comes in a piece of its own
     }
     await new Promise<void>((go) => terminal.write(shown, go));
     isOld = false;
