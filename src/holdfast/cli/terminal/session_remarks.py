@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.cli.terminal.agent_text import one_line, plain
+from holdfast.exports.marks import describe
 
+_TOLD: Final = frozenset({"hibernated", "running", "terminated", "error", "child_terminated"})
+"""Changes that matter to whoever follows a session."""
 _EXPIRED: Final = "__expired__"
 _MOST_OPTIONS: Final = 20
 
@@ -26,18 +29,7 @@ def answered(payload: Mapping[str, Any]) -> str:
 
 def changed(name: str, payload: Mapping[str, Any]) -> str | None:
     """Returns what a change of a session means for whoever follows it, or None if that is nothing."""
-    why = f": {one_line(str(payload['why']))}" if payload.get("why") else ""
-    match name:
-        case "hibernated":
-            return "asleep, with its files saved; a prompt wakes it"
-        case "running" if payload.get("from") == "restoring":
-            return "awake again"
-        case "terminated":
-            return f"session terminated{why}"
-        case "error":
-            error = payload.get("error")
-            said = one_line(str(error.get("message", ""))) if isinstance(error, Mapping) else ""
-            return f"the session could not be started{f': {said}' if said else ''}"
-        case "child_terminated":
-            return f"session {payload.get('child')}, which belongs to this one, has ended{why}"
-    return None
+    said = describe(f"session.{name}", payload) if name in _TOLD else None
+    if said is None:
+        return None
+    return f"{one_line(said)}; a prompt wakes it" if name == "hibernated" else one_line(said)
